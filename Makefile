@@ -1,0 +1,33 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test bench format clean
+
+demo: .venv/ready-to-run
+	@$(BIN)/stateroom demo
+
+test: .venv/ready-to-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n auto
+
+bench: .venv/ready-to-test
+	$(BIN)/python -m benchmarks
+
+format: .venv/ready-to-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist rollouts .mypy_cache .ruff_cache .hypothesis
+
+.venv/ready-to-run: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/ready-to-test: .venv/ready-to-run
+	@$(BIN)/pip install --quiet --disable-pip-version-check --group dev
+	@touch $@

@@ -1,0 +1,1 @@
+"""Stateful environments for agents."""

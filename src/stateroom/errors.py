@@ -1,0 +1,125 @@
+"""Every error a user of Stateroom can meet: one class per thing that can go wrong, each with one sentence."""
+
+from __future__ import annotations
+
+Path = tuple[object, ...]
+
+
+class StateroomError(Exception):
+    """The base of all errors that Stateroom raises on purpose."""
+
+
+class DefinitionError(StateroomError):
+    """A class that an author wrote cannot be used as written."""
+
+
+class InvalidState(StateroomError):
+    """A state holds, or was given, a value that its type does not allow."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{format_path(path)}: {message}" if path else message)
+        self.path = path
+
+
+class ReadOnlyState(StateroomError):
+    """A state was changed where it may only be read."""
+
+
+class BadData(StateroomError):
+    """Stored bytes cannot be decoded."""
+
+
+class ToolError(StateroomError):
+    """Raised by a tool to tell the model, in the author's own words, why the call failed."""
+
+
+class InvalidArguments(StateroomError):
+    """The arguments of a tool call do not fit the tool's parameters."""
+
+
+class BadTask(StateroomError):
+    """A row of task data cannot be used."""
+
+
+class BadVerdict(StateroomError):
+    """A verifier returned something that is not a reward."""
+
+
+class PolicyFailed(StateroomError):
+    """A policy raised, or answered with something that is not a list of Responses items."""
+
+
+class NotFound(StateroomError):
+    """A name given by the user (an environment, a policy, a file) does not exist."""
+
+
+class SessionError(StateroomError):
+    """The base of errors about one session."""
+
+    def __init__(self, session: str, message: str) -> None:
+        super().__init__(message)
+        self.session = session
+
+
+class UnknownSession(SessionError):
+    """No session has this id."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(session, f"there is no session {session!r} in this store")
+
+
+class SessionExpired(SessionError):
+    """The session outlived its time to live."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(session, f"session {session!r} has expired")
+
+
+class SessionClosed(SessionError):
+    """The session was closed."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(session, f"session {session!r} is closed")
+
+
+class UnknownRevision(SessionError):
+    """The session has no such revision or checkpoint."""
+
+
+class Conflict(SessionError):
+    """Somebody else committed to the session first; `revision` is the one that was expected."""
+
+    def __init__(self, session: str, revision: int, message: str | None = None) -> None:
+        super().__init__(session, message or f"session {session!r} is no longer at revision {revision}")
+        self.revision = revision
+
+
+class StoreError(StateroomError):
+    """The base of errors about a store as a whole."""
+
+
+class UnknownStore(StoreError):
+    """A store URL cannot be understood, or names a scheme that nothing here serves."""
+
+
+class StoreUnavailable(StoreError):
+    """A store cannot be opened, read or written just now."""
+
+
+class ForeignStore(StoreError):
+    """What lies at the URL is not a Stateroom store, or one of a newer version."""
+
+
+class StoreFull(StoreError):
+    """A bounded store holds as many sessions as it may."""
+
+
+def format_path(path: Path) -> str:
+    """Write a path the way the author would: `orders[3].lines['a'].price`."""
+    text = ""
+    for step in path:
+        if isinstance(step, str) and step.isidentifier():
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text

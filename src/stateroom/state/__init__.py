@@ -1,0 +1,24 @@
+"""What state is: typed models, drafts that record their changes, patches, and their bytes."""
+
+from stateroom.state.codec import decode, encode, long_texts
+from stateroom.state.commit import Commit, commit, patched
+from stateroom.state.draft import Desk, draft_of, is_draft
+from stateroom.state.model import State, shape_of
+from stateroom.state.patch import Operation, Patch, apply
+
+__all__ = [
+    "Commit",
+    "Desk",
+    "Operation",
+    "Patch",
+    "State",
+    "apply",
+    "commit",
+    "decode",
+    "draft_of",
+    "encode",
+    "is_draft",
+    "long_texts",
+    "patched",
+    "shape_of",
+]

@@ -1,0 +1,131 @@
+"""State as bytes: msgpack that keeps every supported type exact and names no class.
+
+Types that msgpack lacks travel as numbered extensions. A long text of a call's input is stored once: where it appears
+again in the call's patch, a reference to it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec.msgpack import Ext
+from pydantic import BaseModel
+
+from stateroom.errors import BadData
+
+LONG_TEXT = 64
+"""Texts of at least this many characters are worth a reference."""
+
+_DATETIME, _DATE, _TIMEDELTA, _UUID, _DECIMAL, _SET, _FROZENSET, _TUPLE, _BIGINT, _TEXT = range(1, 11)
+_NATIVE = frozenset({str, float, bool, bytes, type(None)})
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def encode(value: Any, texts: Mapping[str, int] | None = None) -> bytes:
+    """The bytes of a state, or of any part of one; `texts` numbers the texts that may be written as references."""
+    return _pack(_wire(value, texts or {}))
+
+
+def decode(data: bytes, texts: Sequence[str] = ()) -> Any:
+    """The plain data in `data`: models are dicts and enums their values, all else is as it was encoded."""
+
+    def extension(code: int, payload: memoryview) -> Any:
+        raw = bytes(payload)
+        if code == _TEXT:
+            return texts[int(raw)]
+        return _READERS[code](raw, texts)
+
+    try:
+        return msgspec.msgpack.decode(data, ext_hook=extension)
+    except (msgspec.DecodeError, ValueError, KeyError, IndexError) as error:
+        raise BadData(f"stored data cannot be decoded: {error}") from error
+
+
+def long_texts(value: Any) -> Iterator[str]:
+    """The long texts within plain data, in a fixed order."""
+    if isinstance(value, str):
+        if len(value) >= LONG_TEXT:
+            yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from long_texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from long_texts(part)
+
+
+def _wire(value: Any, texts: Mapping[str, int]) -> Any:
+    kind = type(value)
+    if kind is str:
+        if texts and len(value) >= LONG_TEXT and value in texts:
+            return Ext(_TEXT, b"%d" % texts[value])
+        return value
+    if kind in _NATIVE:
+        return value
+    if kind is int:
+        return value if -(2**63) <= value < 2**64 else Ext(_BIGINT, b"%d" % value)
+    if isinstance(value, BaseModel):
+        fields = value.__dict__
+        return {name: _wire(fields[name], texts) for name in kind.__pydantic_fields__}
+    if isinstance(value, Enum):
+        return _wire(value.value, texts)
+    if isinstance(value, list):
+        return [_wire(part, texts) for part in value]
+    if isinstance(value, dict):
+        return {_wire(key, texts): _wire(part, texts) for key, part in value.items()}
+    for supported, code, write in _WRITERS:
+        if isinstance(value, supported):
+            return Ext(code, write(value, texts))
+    for native in (str, int, float, bytes):  # a subclass stands for its plain value
+        if isinstance(value, native):
+            return _wire(native(value), texts)
+    raise TypeError(f"a value of type {kind.__name__} cannot be stored")
+
+
+def _parts(value: Any, texts: Mapping[str, int]) -> bytes:
+    return _pack([_wire(part, texts) for part in value])
+
+
+def _text(value: Any, _: Mapping[str, int]) -> bytes:
+    return str(value).encode()
+
+
+def _iso(value: Any, _: Mapping[str, int]) -> bytes:
+    text: str = value.isoformat()
+    return text.encode()
+
+
+def _duration(value: timedelta, _: Mapping[str, int]) -> bytes:
+    return _pack((value.days, value.seconds, value.microseconds))
+
+
+# In this order: a datetime is a date too.
+_WRITERS: tuple[tuple[type, int, Any], ...] = (
+    (datetime, _DATETIME, _iso),
+    (date, _DATE, _iso),
+    (timedelta, _TIMEDELTA, _duration),
+    (UUID, _UUID, _text),
+    (Decimal, _DECIMAL, _text),
+    (set, _SET, _parts),
+    (frozenset, _FROZENSET, _parts),
+    (tuple, _TUPLE, _parts),
+)
+
+_READERS: dict[int, Any] = {
+    _DATETIME: lambda raw, _: datetime.fromisoformat(raw.decode()),
+    _DATE: lambda raw, _: date.fromisoformat(raw.decode()),
+    _TIMEDELTA: lambda raw, _: timedelta(*msgspec.msgpack.decode(raw)),
+    _UUID: lambda raw, _: UUID(raw.decode()),
+    _DECIMAL: lambda raw, _: Decimal(raw.decode()),
+    _SET: lambda raw, texts: set(decode(raw, texts)),
+    _FROZENSET: lambda raw, texts: frozenset(decode(raw, texts)),
+    _TUPLE: lambda raw, texts: tuple(decode(raw, texts)),
+    _BIGINT: lambda raw, _: int(raw),
+}

@@ -1,0 +1,29 @@
+"""`State`: what an author declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from stateroom.state.shape import ModelShape, shape_of_model
+
+
+class State(BaseModel):
+    """The typed state of an environment: a pydantic model that Stateroom keeps, versions and forks.
+
+    A field of a type that cannot be kept fails when the class is defined, with the field's name.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if cls.__pydantic_complete__:  # else a name is not defined yet, and the check waits for the first use
+            shape_of_model(cls)
+
+
+def shape_of(state: type[State]) -> ModelShape:
+    """The compiled shape of a state class."""
+    return shape_of_model(state)
