@@ -94,6 +94,14 @@ class Conflict(SessionError):
         self.revision = revision
 
 
+class DuplicateCall(SessionError):
+    """The call id was committed in this session before."""
+
+    def __init__(self, session: str, call_id: str) -> None:
+        super().__init__(session, f"call {call_id!r} of session {session!r} was committed before")
+        self.call_id = call_id
+
+
 class StoreError(StateroomError):
     """The base of errors about a store as a whole."""
 

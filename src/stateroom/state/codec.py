@@ -12,6 +12,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from msgspec.msgpack import Ext
@@ -22,7 +23,9 @@ from stateroom.errors import BadData
 LONG_TEXT = 64
 """Texts of at least this many characters are worth a reference."""
 
-_DATETIME, _DATE, _TIMEDELTA, _UUID, _DECIMAL, _SET, _FROZENSET, _TUPLE, _BIGINT, _TEXT = range(1, 11)
+_DATETIME, _DATE, _TIMEDELTA, _UUID, _DECIMAL, _SET, _FROZENSET, _TUPLE, _BIGINT, _TEXT, _PAIRS, _ODD_TEXT = range(
+    1, 13
+)
 _NATIVE = frozenset({str, float, bool, bytes, type(None)})
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -44,7 +47,7 @@ def decode(data: bytes, texts: Sequence[str] = ()) -> Any:
 
     try:
         return msgspec.msgpack.decode(data, ext_hook=extension)
-    except (msgspec.DecodeError, ValueError, KeyError, IndexError) as error:
+    except (msgspec.DecodeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise BadData(f"stored data cannot be decoded: {error}") from error
 
 
@@ -66,7 +69,9 @@ def _wire(value: Any, texts: Mapping[str, int]) -> Any:
     if kind is str:
         if texts and len(value) >= LONG_TEXT and value in texts:
             return Ext(_TEXT, b"%d" % texts[value])
-        return value
+        return (
+            value if value.isascii() or _is_unicode(value) else Ext(_ODD_TEXT, value.encode("utf-8", "surrogatepass"))
+        )
     if kind in _NATIVE:
         return value
     if kind is int:
@@ -79,14 +84,24 @@ def _wire(value: Any, texts: Mapping[str, int]) -> Any:
     if isinstance(value, list):
         return [_wire(part, texts) for part in value]
     if isinstance(value, dict):
-        return {_wire(key, texts): _wire(part, texts) for key, part in value.items()}
+        pairs = [(_wire(key, {}), _wire(part, texts)) for key, part in value.items()]
+        # An extension cannot be a key of msgpack's own maps.
+        return Ext(_PAIRS, _pack(pairs)) if any(type(key) is Ext for key, _ in pairs) else dict(pairs)
     for supported, code, write in _WRITERS:
         if isinstance(value, supported):
             return Ext(code, write(value, texts))
-    for native in (str, int, float, bytes):  # a subclass stands for its plain value
+    for native, plain in _PLAIN.items():  # a subclass stands for its plain value
         if isinstance(value, native):
-            return _wire(native(value), texts)
+            return _wire(plain(value), texts)
     raise TypeError(f"a value of type {kind.__name__} cannot be stored")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as in the JSON text "\\ud83d"
+        return False
+    return True
 
 
 def _parts(value: Any, texts: Mapping[str, int]) -> bytes:
@@ -99,12 +114,27 @@ def _text(value: Any, _: Mapping[str, int]) -> bytes:
 
 def _iso(value: Any, _: Mapping[str, int]) -> bytes:
     text: str = value.isoformat()
-    return text.encode()
+    zone = getattr(getattr(value, "tzinfo", None), "key", None)  # of a ZoneInfo
+    return f"{text}[{zone}]".encode() if zone else text.encode()
 
 
 def _duration(value: timedelta, _: Mapping[str, int]) -> bytes:
     return _pack((value.days, value.seconds, value.microseconds))
 
+
+def _datetime(raw: bytes, _: Sequence[str]) -> datetime:
+    text, _, zone = raw.decode().rstrip("]").partition("[")
+    value = datetime.fromisoformat(text)
+    if not zone:
+        return value
+    try:
+        local = value.replace(tzinfo=ZoneInfo(zone))
+    except ZoneInfoNotFoundError:  # this host does not know the zone; the instant is still right
+        return value
+    return local if local.utcoffset() == value.utcoffset() else local.replace(fold=1)
+
+
+_PLAIN: dict[type, Any] = {str: str.__str__, int: int, float: float, bytes: bytes}
 
 # In this order: a datetime is a date too.
 _WRITERS: tuple[tuple[type, int, Any], ...] = (
@@ -119,7 +149,7 @@ _WRITERS: tuple[tuple[type, int, Any], ...] = (
 )
 
 _READERS: dict[int, Any] = {
-    _DATETIME: lambda raw, _: datetime.fromisoformat(raw.decode()),
+    _DATETIME: _datetime,
     _DATE: lambda raw, _: date.fromisoformat(raw.decode()),
     _TIMEDELTA: lambda raw, _: timedelta(*msgspec.msgpack.decode(raw)),
     _UUID: lambda raw, _: UUID(raw.decode()),
@@ -128,4 +158,6 @@ _READERS: dict[int, Any] = {
     _FROZENSET: lambda raw, texts: frozenset(decode(raw, texts)),
     _TUPLE: lambda raw, texts: tuple(decode(raw, texts)),
     _BIGINT: lambda raw, _: int(raw),
+    _PAIRS: lambda raw, texts: dict(decode(raw, texts)),
+    _ODD_TEXT: lambda raw, _: raw.decode("utf-8", "surrogatepass"),
 }

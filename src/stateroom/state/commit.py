@@ -6,12 +6,15 @@ by valid copies. Only then is the new state built, so a bad change leaves nothin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import compress, count
+from operator import is_, is_not
 from typing import Any, NamedTuple, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
-from stateroom.state.draft import Desk, DraftDict, DraftList, DraftModel, DraftSet, draft_of, is_draft
+from stateroom.state.draft import Desk, DraftDict, DraftList, DraftModel, DraftSet, draft_of, fill, is_draft
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
 from stateroom.state.shape import ModelShape, Shape, invalid, plain
@@ -55,12 +58,15 @@ def _keep_rules(state: Any, ruled: list[Path]) -> Commit:
     for path in ruled:
         model: Any = draft
         for step in path:
-            model = model[step] if isinstance(model, dict | list) else getattr(model, cast(str, step))
+            model = model[cast(Any, step)] if isinstance(model, dict | list) else getattr(model, cast(str, step))
         for rule in model._draft_shape.rules:
             try:
-                rule(model)
+                adjusted = rule(model)
             except (ValueError, AssertionError) as error:  # what a pydantic validator may raise
                 raise InvalidState(path, str(error)) from None
+            if adjusted is not model:
+                for name in model._draft_shape.fields:
+                    setattr(model, name, getattr(adjusted, name))
     patch: Patch = []
     _check(draft, (), patch, [])
     state = _settle(draft)
@@ -82,28 +88,28 @@ def _check(draft: Any, path: Path, patch: Patch, ruled: list[Path]) -> None:
 
 def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path]) -> None:
     shape = draft._draft_shape
-    base, fields = draft._draft_base.__dict__, draft.__dict__
+    base, fields, checked = draft._draft_base.__dict__, draft.__dict__, draft._draft_checked
     before = len(patch)
     for name, part in shape.fields.items():
         value, old = fields[name], base[name]
         if value is old:
             continue
         here = (*path, name)
-        mark = len(patch)
         if _stands(value, old):
-            _check_parts(value, old, part, here, patch, ruled)
-            if len(patch) == mark:
+            mark = len(patch), len(ruled)
+            _check_parts(value, old, here, patch, ruled)
+            if len(patch) == mark[0]:
                 continue
-            if not (part.guarded or name in shape.guards or isinstance(value, tuple)):
-                continue
-            settled = _settle(value)
-            fields[name] = shape.admit_field(name, settled, fields, here)
-            if fields[name] == settled and not isinstance(value, tuple):
-                continue  # the smaller operations say it all
-            del patch[mark:]
-        else:
-            fields[name] = shape.admit_field(name, value, fields, here)
-        patch.append(("set", here, fields[name]))
+            if not isinstance(value, tuple):
+                if not (name in shape.guards or _is_guarded(part, value)):
+                    continue
+                settled = _settle(value)
+                if shape.validate_field(name, settled, fields, here) == settled:
+                    continue  # the smaller operations say it all
+            del patch[mark[0] :], ruled[mark[1] :]
+            value = _settle(value)
+        checked[name] = shape.admit_field(name, value, fields, here)
+        patch.append(("set", here, checked[name]))
     if len(patch) > before:
         if shape.guarded:
             _check_whole(draft, shape, path, patch)
@@ -117,49 +123,55 @@ def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch)
     try:
         whole = shape.model.__pydantic_validator__.validate_python(plain(settled), by_name=True, by_alias=False)
     except ValidationError as error:
-        raise invalid(error, path) from None
+        raise invalid(error, path, settled) from None
     for name in shape.fields:
         value = whole.__dict__[name]
         if value != settled.__dict__[name]:
-            draft.__dict__[name] = value
+            draft._draft_checked[name] = value
             patch.append(("set", (*path, name), value))
 
 
 def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -> None:
     _notice_unseen_edits(draft)
     shape = draft._draft_shape
+    # What was put in before a new order may have left since; its value is then of no interest.
+    alive = {id(item) for item in list.copy(draft)} if len(draft.edits) > 1 else None
+    draft.checked, draft.replaced = [], {}
     for edit in draft.edits:
-        if isinstance(edit, tuple):
-            start, stop, values = edit
-            for offset, value in enumerate(values):
-                values[offset] = shape.part(start + offset).admit(value, (*path, start + offset))
-            patch.append(("splice", path, start, stop, values))
-        else:
+        if not edit or isinstance(edit[0], int):
+            draft.checked.append(cast(Any, edit))
             patch.append(("order", path, edit))
+            continue
+        for start, stop, values in cast(Any, edit):
+            admitted = [
+                shape.part(index).admit(value, (*path, index)) if alive is None or id(value) in alive else None
+                for index, value in enumerate(values, start)
+            ]
+            draft.checked.append((start, stop, admitted))
+            patch.append(("splice", path, start, stop, admitted))
     for index, child in sorted(draft.touched.items()):
         changed = _check_child(child, shape.part(index), (*path, index), patch, ruled)
         if changed is not child:
-            draft.touched[index] = changed
+            draft.replaced[index] = changed
             patch.append(("splice", path, index, index + 1, [changed]))
 
 
 def _check_dict(draft: DraftDict, path: Path, patch: Patch, ruled: list[Path]) -> None:
     shape = cast(Any, draft._draft_shape)
+    checked = draft.checked = {}
     for key in draft.deleted:
         patch.append(("del", (*path, key)))
-    keys: dict[Any, None] = {}
     for key in draft.assigned:
         here = (*path, key)
-        admitted = shape.key.admit(key, here) if hasattr(shape, "key") else key
-        value = shape.part(key).admit(dict.__getitem__(draft, key), here)
-        dict.__setitem__(draft, admitted, value)
-        keys[admitted] = None
-        patch.append(("set", (*path, admitted), value))
-    draft.assigned = keys
+        admitted = shape.key.admit(key, here)
+        checked[admitted] = shape.part(key).admit(dict.__getitem__(draft, key), here)
+        patch.append(("set", (*path, admitted), checked[admitted]))
     for key, child in draft.touched.items():
+        if key in checked:  # assigned in another spelling of the key
+            continue
         changed = _check_child(child, shape.part(key), (*path, key), patch, ruled)
         if changed is not child:
-            draft.touched[key] = changed
+            checked[key] = changed
             patch.append(("set", (*path, key), changed))
 
 
@@ -178,26 +190,33 @@ def _check_set(draft: DraftSet, path: Path, patch: Patch) -> None:
 
 def _check_child(child: Any, shape: Shape, path: Path, patch: Patch, ruled: list[Path]) -> Any:
     """Check a touched child of a list or dict; what comes back is another object if it must be set as a whole."""
-    mark = len(patch)
-    old = tuple(map(_base, child)) if isinstance(child, tuple) else child._draft_base
-    _check_parts(child, old, shape, path, patch, ruled)
-    if len(patch) == mark or not (shape.guarded or isinstance(child, tuple)):
+    mark = len(patch), len(ruled)
+    _check_parts(child, _base(child), path, patch, ruled)
+    if len(patch) == mark[0]:
         return child
-    settled = _settle(child)
-    admitted = shape.admit(settled, path)
-    if admitted == settled and not isinstance(child, tuple):
-        return child
-    del patch[mark:]
-    return admitted
+    if not isinstance(child, tuple):
+        if not _is_guarded(shape, child):
+            return child
+        settled = _settle(child)
+        if shape.validate(settled, path) == settled:
+            return child
+    del patch[mark[0] :], ruled[mark[1] :]
+    return shape.admit(_settle(child), path)
 
 
-def _check_parts(value: Any, old: Any, shape: Shape, path: Path, patch: Patch, ruled: list[Path]) -> None:
+def _check_parts(value: Any, old: Any, path: Path, patch: Patch, ruled: list[Path]) -> None:
     if isinstance(value, tuple):  # a tuple cannot change, but what is in it can
         for index, part in enumerate(value):
             if part is not old[index]:
-                _check_parts(part, old[index], shape, (*path, index), patch, ruled)
+                _check_parts(part, old[index], (*path, index), patch, ruled)
     else:
         _check(value, path, patch, ruled)
+
+
+def _is_guarded(shape: Shape, draft: Any) -> bool:
+    """True when this place, or the member of a union that stands here, is checked as a whole."""
+    member = shape.member(type(draft._draft_base))
+    return shape.guarded or (member.guarded and not isinstance(member, ModelShape))
 
 
 def _stands(value: Any, old: Any) -> bool:
@@ -220,23 +239,27 @@ def _base(value: Any) -> Any:
 def _notice_unseen_edits(draft: DraftList) -> None:
     """See what C code (`heapq`, say) did to the list without calling its methods.
 
-    Only items that can be ordered are of use to such code, so a list of models is not looked through.
+    Only items that can be ordered are of use to such code, so a list of other models or dicts is not looked through.
     """
-    base = draft._draft_base
-    if base and isinstance(base[0], BaseModel) and type(base[0]).__lt__ is object.__lt__:
+    item = draft._draft_shape.part(0)
+    if not (item.leaf or item.ordered):
         return
-    expected = _edited(base, draft.edits)
-    now = list.copy(draft)
-    if len(now) == len(expected):
-        for index in draft.touched:
-            now[index] = expected[index]
-        if now == expected:  # compares identities first, so this is one quick pass
-            return
-    draft.edits = [(0, len(base), list(draft))]
-    draft.touched = {}
+    now, expected = list.copy(draft), draft._draft_base
+    for edit in draft.edits:
+        expected = _edited(expected, [edit] if edit and isinstance(edit[0], int) else edit)
+    if draft.touched:
+        expected = expected.copy()
+        for index, child in draft.touched.items():
+            expected[index] = child
+    if len(now) == len(expected) and (now == expected if item.leaf else all(map(is_, now, expected))):
+        return
+    for index in list(compress(count(), map(is_not, now, expected))):
+        draft.record(index, index + 1, [now[index]])
+    common = min(len(now), len(expected))
+    draft.record(common, len(expected), now[common:])
 
 
-def _edited(base: list[Any], edits: list[Any]) -> list[Any]:
+def _edited(base: list[Any], edits: Iterable[Any]) -> list[Any]:
     items = list.copy(base)
     for edit in edits:
         if isinstance(edit, tuple):
@@ -264,47 +287,45 @@ def _settle(value: Any) -> Any:
 
 
 def _settle_model(draft: DraftModel) -> Any:
-    base = draft._draft_base
+    base, checked = draft._draft_base, draft._draft_checked
     fields, old = draft.__dict__, base.__dict__
-    changed = {}
+    now = {}
+    changed = set()
     for name in draft._draft_shape.fields:
-        if fields[name] is not old[name]:
-            settled = _settle(fields[name])
-            if settled is not old[name]:
-                changed[name] = settled
+        was = now[name] = old[name]
+        if name in checked:
+            now[name] = checked[name]
+        elif fields[name] is not was:
+            now[name] = _settle(fields[name])
+        if now[name] is not was:
+            changed.add(name)
     if not changed:
         return base
-    model = draft._draft_model
-    made = object.__new__(model)
-    put = object.__setattr__
-    put(made, "__dict__", {**old, **changed})
-    put(made, "__pydantic_fields_set__", base.__pydantic_fields_set__ | changed.keys())
-    put(made, "__pydantic_extra__", None)
-    put(made, "__pydantic_private__", None)
+    made = object.__new__(draft._draft_model)
+    fill(made, now, base.__pydantic_fields_set__ | changed)
     return made
 
 
 def _settle_list(draft: DraftList) -> list[Any]:
     base = draft._draft_base
-    children = {index: _settle(child) for index, child in draft.touched.items()}
-    if not draft.edits and all(base[index] is child for index, child in children.items()):
+    children = {index: _settle(child) for index, child in {**draft.touched, **draft.replaced}.items()}
+    if not draft.checked and all(base[index] is child for index, child in children.items()):
         return base
-    items = _edited(base, draft.edits)
+    items = _edited(base, draft.checked)
     for index, child in children.items():
         items[index] = child
     return items
 
 
 def _settle_dict(draft: DraftDict) -> dict[Any, Any]:
-    base = draft._draft_base
-    children = {key: _settle(child) for key, child in draft.touched.items()}
+    base, checked = draft._draft_base, draft.checked
+    children = {key: _settle(child) for key, child in draft.touched.items() if key not in checked}
     changed = {key: child for key, child in children.items() if base.get(key) is not child}
-    if not (changed or draft.assigned or draft.deleted):
+    if not (changed or checked or draft.deleted):
         return base
     table = base.copy()
     for key in draft.deleted:
         del table[key]
-    for key in draft.assigned:
-        table[key] = dict.__getitem__(draft, key)
+    table.update(checked)
     table.update(changed)
     return table

@@ -11,7 +11,10 @@ deleted. The committed values are never written to.
 
 from __future__ import annotations
 
+from abc import ABCMeta
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from operator import ne
 from typing import Any, SupportsIndex, TypeVar
 
 from pydantic import BaseModel
@@ -68,20 +71,28 @@ def _draft_model(model: M, shape: ModelShape, desk: Desk) -> M:
     kind = type(model)
     draft = object.__new__(kind.__dict__.get("__stateroom_draft__") or _draft_class(kind, shape))
     put = object.__setattr__
-    put(draft, "__dict__", model.__dict__.copy())
-    put(draft, "__pydantic_fields_set__", model.__pydantic_fields_set__)
-    put(draft, "__pydantic_extra__", None)
-    put(draft, "__pydantic_private__", None)
+    fields = model.__dict__
+    fill(draft, {name: fields[name] for name in shape.fields}, model.__pydantic_fields_set__)
     put(draft, "_draft_base", model)
+    put(draft, "_draft_checked", {})
     put(draft, "_draft_shape", shape)
     put(draft, "_draft_desk", desk)
     return draft  # type: ignore[no-any-return]
 
 
+def fill(model: BaseModel, fields: dict[str, Any], fields_set: set[str]) -> None:
+    """Give a bare instance its content."""
+    put = object.__setattr__
+    put(model, "__dict__", fields)
+    put(model, "__pydantic_fields_set__", fields_set.copy())
+    put(model, "__pydantic_extra__", None)
+    put(model, "__pydantic_private__", None)
+
+
 def _draft_class(model: type[BaseModel], shape: ModelShape) -> type:
     """The subclass of the author's class whose instances are drafts; made once per class."""
     namespace: dict[str, Any] = {
-        "__slots__": ("_draft_base", "_draft_desk", "_draft_shape"),
+        "__slots__": ("_draft_base", "_draft_checked", "_draft_desk", "_draft_shape"),
         "__module__": model.__module__,
         "__qualname__": model.__qualname__,
         "__doc__": model.__doc__,
@@ -89,7 +100,7 @@ def _draft_class(model: type[BaseModel], shape: ModelShape) -> type:
         **{name: _Child(name) for name, part in shape.fields.items() if not part.leaf},
     }
     # Past pydantic's metaclass: the subclass has no fields of its own, and uses its parent's validator and serializer.
-    made = type.__new__(type(model), model.__name__, (DraftModel, model), namespace)
+    made = ABCMeta.__new__(type(model), model.__name__, (DraftModel, model), namespace)
     model.__stateroom_draft__ = made  # type: ignore[attr-defined]
     return made
 
@@ -122,6 +133,8 @@ class DraftModel:
     __slots__ = ()
 
     _draft_base: BaseModel
+    _draft_checked: dict[str, Any]
+    """Valid copies, made by a commit, of the fields that were given a value."""
     _draft_shape: ModelShape
     _draft_desk: Desk
     _draft_model: type[BaseModel]
@@ -137,6 +150,7 @@ class DraftModel:
             return
         self._draft_desk.check()
         self.__dict__[name] = value
+        self.__pydantic_fields_set__.add(name)  # type: ignore[attr-defined]
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{name!r} is part of {type(self).__name__} and cannot be deleted")
@@ -144,28 +158,66 @@ class DraftModel:
     def __eq__(self, other: object) -> Any:
         model = self._draft_model
         if model.__eq__ is not BaseModel.__eq__:
-            return model.__eq__(self, other)  # type: ignore[arg-type]
+            return model.__eq__(self, other)
         if not isinstance(other, BaseModel):
             return NotImplemented
-        if getattr(other, "_draft_model", type(other)) is not model:
+        if _generic_origin(getattr(other, "_draft_model", type(other))) is not _generic_origin(model):
             return False
-        return all(self.__dict__[name] == other.__dict__[name] for name in model.model_fields)
+        mine, others = self.__dict__, other.__dict__
+        names = model.model_fields
+        return [mine[name] for name in names] == [others[name] for name in names]
 
     def __hash__(self) -> int:
-        return self._draft_model.__hash__(self)  # type: ignore[arg-type]
+        return self._draft_model.__hash__(self)
 
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for name in self._draft_model.model_fields:
-            yield name, getattr(self, name)
+    def __iter__(self) -> Iterator[Any]:
+        if self._draft_model.__iter__ is not BaseModel.__iter__:
+            return iter(self._draft_model.__iter__(self))  # type: ignore[arg-type]
+        return ((name, getattr(self, name)) for name in self._draft_model.model_fields)
 
     def __copy__(self) -> Any:
-        return self._draft_model.model_construct(self.__pydantic_fields_set__, **dict(self))  # type: ignore[attr-defined]
+        fields = {name: getattr(self, name) for name in self._draft_model.model_fields}
+        made = object.__new__(self._draft_model)
+        fill(made, fields, self.__pydantic_fields_set__)  # type: ignore[attr-defined]
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Any:
         return self.__copy__().__deepcopy__(memo)
 
+    def model_dump(self, **options: Any) -> Any:
+        return thaw(self).model_dump(**options)
+
+    def model_dump_json(self, **options: Any) -> Any:
+        return thaw(self).model_dump_json(**options)
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return self.__deepcopy__().__reduce_ex__(protocol)
+
+
+def _generic_origin(model: type[BaseModel]) -> type[Any]:
+    return model.__pydantic_generic_metadata__["origin"] or model
+
+
+def thaw(value: Any) -> Any:
+    """The present content of a draft, to be looked at only: what was not touched is the committed value itself.
+
+    A serializer picks the member of a union by the exact class, so it must not see the generated ones.
+    """
+    if isinstance(value, DraftModel):
+        base = value._draft_base.__dict__
+        made = object.__new__(value._draft_model)
+        fields = {name: part if part is base.get(name) else thaw(part) for name, part in value.__dict__.items()}
+        fill(made, fields, value.__pydantic_fields_set__)  # type: ignore[attr-defined]
+        return made
+    if isinstance(value, DraftList):
+        raw = list.copy(value)
+        return [thaw(part) if is_draft(part) or id(part) in value.own else part for part in raw]
+    if isinstance(value, DraftDict):
+        touched, assigned = value.touched, value.assigned
+        return {key: thaw(part) if key in touched or key in assigned else part for key, part in dict.items(value)}
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(map(thaw, value))
+    return {key: thaw(part) for key, part in value.items()} if type(value) is dict else value
 
 
 Splice = tuple[int, int, list[Any]]
@@ -178,18 +230,27 @@ Order = list[int]
 class DraftList(list[Any]):
     """A list that records how it was spliced and reordered."""
 
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "edits", "own", "touched")
+    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "checked", "edits", "own", "replaced", "touched")
 
     def __init__(self, base: list[Any], shape: Shape, desk: Desk) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
         self._draft_desk = desk
-        self.edits: list[Splice | Order] = []
+        self.edits: list[list[Splice] | Order] = []
+        """Runs of splices, in ascending places that do not meet, and new orders between them."""
+        self.checked: list[Splice | Order] = []
+        """The same with valid copies of the values, made by a commit."""
+        self.replaced: dict[int, Any] = {}
+        """Children that a commit had to set as a whole, by where they are now."""
         self.touched: dict[int, Any] = {}
         """Children that are drafts, by where they are now."""
         self.own: set[int] = set()
         """Identities of the values that the tool put in."""
+        if shape.part(0).ordered:  # C code may hand out such items without asking here
+            for index, item in enumerate(base):
+                if type(item) is not dict:
+                    self._child(index)
 
     # Reading: children become drafts.
 
@@ -248,32 +309,73 @@ class DraftList(list[Any]):
     def _splice(self, start: int, stop: int, values: list[Any]) -> None:
         self._draft_desk.check()
         super().__setitem__(slice(start, stop), values)
+        self.record(start, stop, values)
+
+    def record(self, start: int, stop: int, values: list[Any]) -> None:
+        """Write down a splice that was made; one that meets others of its run becomes one with them."""
         self.own.update(id(value) for value in values if type(value) not in LEAVES)
         shift = len(values) - (stop - start)
-        if self.touched and (shift or stop > start):
+        if shift and self.touched:
             self.touched = {
                 index + shift if index >= stop else index: child
                 for index, child in self.touched.items()
                 if not start <= index < stop
             }
-        last = self.edits[-1] if self.edits else None
-        if start == stop and isinstance(last, tuple) and last[0] + len(last[2]) == start:
-            last[2].extend(values)  # one splice for a run of appends
-        else:
-            self.edits.append((start, stop, list(values)))
+        elif self.touched:
+            for index in range(start, stop):
+                self.touched.pop(index, None)
+        if not self.edits or _is_order(self.edits[-1]):
+            self.edits.append([])
+        run: list[Any] = self.edits[-1]
+        first = bisect_left(run, start, key=lambda splice: splice[0] + len(splice[2]))
+        last = bisect_right(run, stop, lo=first, key=lambda splice: splice[0])
+        removed, values = stop - start, list(values)
+        if first < last:
+            (head_start, head_stop, head), (tail_start, _, tail) = run[first], run[last - 1]
+            removed -= sum(len(new) - (until - since) for since, until, new in run[first:last])
+            if tail_start + len(tail) > stop:
+                removed += tail_start + len(tail) - stop
+                values += tail[stop - tail_start :]
+            if head_start < start:
+                removed += start - head_start
+                if (
+                    head_stop == head_start
+                    and last - first == 1
+                    and len(values) == shift
+                    and not tail[start - head_start :]
+                ):
+                    head += values  # a run of appends is not copied each time
+                    return
+                values = head[: start - head_start] + values
+                start = head_start
+        run[first:last] = [(start, start + removed, values)] if removed or values else []
+        if shift:
+            for index in range(first + 1 if removed or values else first, len(run)):
+                since, until, new = run[index]
+                run[index] = (since + shift, until + shift, new)
 
-    def _reorder(self, rearrange: Callable[[], None]) -> None:
+    def rearrange(self, order: Order) -> None:
+        """Put the items in the order of these old indices."""
+        items = list.copy(self)
+        self._reorder(lambda: list.__setitem__(self, slice(None), [items[index] for index in order]), order)
+
+    def _reorder(self, change: Callable[[], None], order: Order | None = None) -> None:
         self._draft_desk.check()
-        for index in range(len(self)):  # a sort key may look at, and keep, any child
-            self._child(index)
-        before: dict[int, list[int]] = {}
-        for index, item in enumerate(super().__iter__()):
-            before.setdefault(id(item), []).append(index)
-        rearrange()
-        order = [before[id(item)].pop(0) for item in super().__iter__()]
-        places = {old: new for new, old in enumerate(order)}
-        self.touched = {places[index]: child for index, child in self.touched.items()}
-        self.edits.append(order)
+        if order is None:
+            for index in range(len(self)):  # a sort key may look at, and keep, any child
+                self._child(index)
+            before: dict[int, list[int]] = {}
+            for index in range(len(self) - 1, -1, -1):
+                before.setdefault(id(super().__getitem__(index)), []).append(index)
+        try:
+            change()
+        finally:  # a sort that fails may leave another order behind
+            if order is None:
+                order = [before[id(item)].pop() for item in super().__iter__()]
+            if any(map(ne, order, range(len(order)))):
+                places = {old: new for new, old in enumerate(order)}
+                self.touched = {places[index]: child for index, child in self.touched.items()}
+                self.edits.append(order)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not isinstance(index, slice):
@@ -313,7 +415,7 @@ class DraftList(list[Any]):
     def extend(self, values: Iterable[Any]) -> None:
         self._splice(len(self), len(self), list(values))
 
-    def __iadd__(self, values: Iterable[Any]) -> Any:
+    def __iadd__(self, values: Iterable[Any]) -> Any:  # type: ignore[misc]
         self.extend(values)
         return self
 
@@ -349,13 +451,17 @@ class DraftList(list[Any]):
         self._reorder(lambda: list.reverse(self))
 
 
+def _is_order(edit: Any) -> bool:
+    return bool(edit) and isinstance(edit[0], int)
+
+
 _MISSING: Any = object()
 
 
 class DraftDict(dict[Any, Any]):
     """A dict that records the keys that were assigned and deleted."""
 
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "assigned", "deleted", "touched")
+    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "assigned", "checked", "deleted", "touched")
 
     def __init__(self, base: dict[Any, Any], shape: Shape, desk: Desk) -> None:
         super().__init__(base)
@@ -364,6 +470,8 @@ class DraftDict(dict[Any, Any]):
         self._draft_desk = desk
         self.assigned: dict[Any, None] = {}
         """Keys given a value by the tool, in the order in which they joined."""
+        self.checked: dict[Any, Any] = {}
+        """The same keys with valid copies of their values, made by a commit."""
         self.deleted: dict[Any, None] = {}
         """Keys of the base that were deleted at some time; one may have been assigned again since."""
         self.touched: dict[Any, Any] = {}
@@ -388,7 +496,7 @@ class DraftDict(dict[Any, Any]):
         return child
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401
 
     def __iter__(self) -> Iterator[Any]:  # overridden so that `dict(draft)` asks for each value
         return super().__iter__()

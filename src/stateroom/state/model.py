@@ -20,7 +20,8 @@ class State(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
-        if cls.__pydantic_complete__:  # else a name is not defined yet, and the check waits for the first use
+        # A name that is not defined yet, or a type variable: the check waits for the first use.
+        if cls.__pydantic_complete__ and not cls.__pydantic_generic_metadata__["parameters"]:
             shape_of_model(cls)
 
 

@@ -13,11 +13,13 @@ An operation is a tuple of its kind, the path of the place it changes, and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from enum import Enum
+from typing import Any, cast
 
 from stateroom.errors import BadData, Path, format_path
-from stateroom.state.draft import DraftDict
+from stateroom.state.draft import DraftDict, DraftList
 
 Operation = tuple[Any, ...]
 Patch = list[Operation]
@@ -34,20 +36,23 @@ def apply(root: Any, patch: Iterable[Any]) -> None:
 
 def _reach(root: Any, path: Path) -> Any:
     for step in path:
-        root = root[_key(root, step)] if isinstance(root, dict | list) else getattr(root, step)  # type: ignore[call-overload]
+        root = root[_key(root, step)] if isinstance(root, dict | list) else getattr(root, cast(str, step))
     return root
 
 
 def _key(owner: Any, step: Any) -> Any:
-    return owner.native_key(step) if isinstance(owner, DraftDict) else step
+    if isinstance(owner, DraftDict):
+        return owner.native_key(step)
+    return step.value if isinstance(step, Enum) and step not in owner else step
 
 
 def _set(root: Any, path: Path, value: Any) -> None:
     owner = _reach(root, path[:-1])
+    value = deepcopy(value)  # a later operation may change it in place
     if isinstance(owner, dict):
         owner[_key(owner, path[-1])] = value
     else:
-        setattr(owner, path[-1], value)  # type: ignore[arg-type]
+        setattr(owner, cast(str, path[-1]), value)
 
 
 def _del(root: Any, path: Path) -> None:
@@ -56,12 +61,15 @@ def _del(root: Any, path: Path) -> None:
 
 
 def _splice(root: Any, path: Path, start: int, stop: int, values: list[Any]) -> None:
-    _reach(root, path)[start:stop] = values
+    _reach(root, path)[start:stop] = deepcopy(values)
 
 
 def _order(root: Any, path: Path, order: list[int]) -> None:
     items = _reach(root, path)
-    items[:] = [items[index] for index in order]
+    if isinstance(items, DraftList):
+        items.rearrange(order)
+    else:
+        items[:] = [items[index] for index in order]
 
 
 def _members(root: Any, path: Path, added: Iterable[Any], removed: Iterable[Any]) -> None:
@@ -70,4 +78,10 @@ def _members(root: Any, path: Path, added: Iterable[Any], removed: Iterable[Any]
     members.update(added)
 
 
-_OPERATIONS = {"set": _set, "del": _del, "splice": _splice, "order": _order, "members": _members}
+_OPERATIONS: dict[str, Callable[..., None]] = {
+    "set": _set,
+    "del": _del,
+    "splice": _splice,
+    "order": _order,
+    "members": _members,
+}

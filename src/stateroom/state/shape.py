@@ -6,23 +6,35 @@ turns a value that a tool left there into one that is valid and shared with nobo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 from uuid import UUID
 
-from pydantic import BaseModel, JsonValue, RootModel, TypeAdapter, ValidationError, create_model, field_validator
+from pydantic import (
+    BaseModel,
+    Discriminator,
+    JsonValue,
+    PydanticUndefinedAnnotation,
+    PydanticUserError,
+    RootModel,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from typing_extensions import TypeAliasType
 
 from stateroom.errors import DefinitionError, InvalidState, Path
 
-LEAVES = frozenset({str, int, float, bool, bytes, NoneType, datetime, date, timedelta, UUID, Decimal})
+LEAVES: frozenset[type] = frozenset({str, int, float, bool, bytes, NoneType, datetime, date, timedelta, UUID, Decimal})
 """Types whose values never change; subclasses of Enum are leaves too."""
 
 CONTAINERS = (list, dict, set, frozenset, tuple)
@@ -35,7 +47,10 @@ class Shape:
     """True when nothing that stands here can be changed in place."""
 
     guarded = False
-    """True when the annotation checks a container as a whole (a length, a validator), so a change inside is checked too."""
+    """True when a container is checked as a whole (a length, a validator), so that a change inside is checked too."""
+
+    ordered = False
+    """True when what stands here can change and knows `<`, so that C code (`heapq`) may move it unseen."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -46,11 +61,19 @@ class Shape:
 
     def admit(self, value: Any, path: Path) -> Any:
         """A valid copy of `value` that no tool holds a handle to."""
-        fresh = detach(value, path)
+        admitted = self.validate(detach(value, path), path)
+        self.recognise(admitted, path)
+        return admitted
+
+    def validate(self, value: Any, path: Path) -> Any:
+        """The valid form of a value that holds no drafts; models in it are taken as they are."""
         try:
-            return self.adapter.validator.validate_python(fresh, by_name=True, by_alias=False)
+            return self.adapter.validator.validate_python(value, by_name=True, by_alias=False)
         except ValidationError as error:
-            raise invalid(error, path) from None
+            raise invalid(error, path, value) from None
+
+    def recognise(self, value: Any, path: Path) -> None:
+        """Refuse a valid value that would be read back from bytes as another type."""
 
     def part(self, key: Any) -> Shape:
         """The shape of what stands at `key` within this place."""
@@ -63,6 +86,7 @@ class Shape:
 
 class ListShape(Shape):
     leaf = False
+    ordered = True
 
     def __init__(self, annotation: Any, item: Shape) -> None:
         super().__init__(annotation)
@@ -70,6 +94,11 @@ class ListShape(Shape):
 
     def part(self, key: Any) -> Shape:
         return self.item
+
+    def recognise(self, value: Any, path: Path) -> None:
+        if not self.item.leaf:
+            for index, part in enumerate(value):
+                self.item.recognise(part, (*path, index))
 
 
 class DictShape(Shape):
@@ -83,9 +112,15 @@ class DictShape(Shape):
     def part(self, key: Any) -> Shape:
         return self.value
 
+    def recognise(self, value: Any, path: Path) -> None:
+        if not self.value.leaf:
+            for key, part in value.items():
+                self.value.recognise(part, (*path, key))
+
 
 class SetShape(Shape):
     leaf = False
+    ordered = True
 
     def __init__(self, annotation: Any, item: Shape) -> None:
         super().__init__(annotation)
@@ -98,40 +133,90 @@ class TupleShape(Shape):
         self.items = items
         self.repeated = repeated
         self.leaf = all(item.leaf for item in items)
+        self.ordered = not self.leaf
 
     def part(self, key: Any) -> Shape:
         return self.items[0 if self.repeated else key]
+
+    def recognise(self, value: Any, path: Path) -> None:
+        if not self.leaf:
+            for index, part in enumerate(value):
+                self.part(index).recognise(part, (*path, index))
 
 
 class UnionShape(Shape):
     def __init__(self, annotation: Any, members: tuple[Shape, ...]) -> None:
         super().__init__(annotation)
-        self.members = members
-        self.leaf = all(member.leaf for member in members)
-        models = [member for member in members if isinstance(member, ModelShape)]
-        self.ambiguous = len(models) > 1
+        self.members: tuple[Shape, ...] = tuple(
+            inner for shape in members for inner in (shape.members if type(shape) is UnionShape else [shape])
+        )
+        self.leaf = all(member.leaf for member in self.members)
+        self.ordered = any(member.ordered for member in self.members)
+        self.ambiguous = sum(isinstance(member, ModelShape) for member in self.members) > 1
+        self._by_kind: dict[type, Shape] = {}
 
     def member(self, kind: type) -> Shape:
-        found = [shape for shape in self.members if _origin(shape) is kind]
-        return found[0] if len(found) == 1 else self
+        known = self._by_kind.get(kind)
+        if known is None:
+            known = self._by_kind[kind] = self._member(kind)
+        return known
 
-    def admit(self, value: Any, path: Path) -> Any:
-        admitted = super().admit(value, path)
-        if self.ambiguous and isinstance(admitted, BaseModel):
-            again = self.adapter.validator.validate_python(plain(admitted), by_name=True, by_alias=False)
-            if type(again) is not type(admitted):
+    def _member(self, kind: type) -> Shape:
+        found = [shape for shape in self.members if _origin(shape) is kind]
+        if kind in (list, dict):
+            found += [shape for shape in self.members if isinstance(shape, JsonShape)]
+        if not found:
+            return self
+        return found[0] if len(found) == 1 else self._mixed(kind, found)
+
+    def _mixed(self, kind: type, found: list[Any]) -> Shape:
+        """One shape for `list[A] | list[B]`: any part of either may change, and the whole is checked again."""
+        mixed: Shape
+        if kind is list:
+            mixed = ListShape(self.annotation, _either([shape.part(0) for shape in found]))
+        elif kind is dict:
+            keys, values = [shape.key for shape in found], [shape.part(None) for shape in found]
+            mixed = DictShape(self.annotation, _either(keys), _either(values))
+        elif kind is set:
+            mixed = SetShape(self.annotation, _either([shape.item for shape in found]))
+        elif kind is tuple:
+            mixed = TupleShape(self.annotation, (_either([item for shape in found for item in shape.items]),), True)
+        else:
+            return self
+        mixed.guarded = True
+        return mixed
+
+    def recognise(self, value: Any, path: Path) -> None:
+        member = self.member(type(value))
+        if member is not self:
+            member.recognise(value, path)
+        elif isinstance(value, BaseModel):
+            raise InvalidState(path, f"a {type(value).__name__} would be read back as another type")
+        if self.ambiguous and isinstance(value, BaseModel):
+            again = self.validate(plain(value), path)
+            if type(again) is not type(value):
                 raise InvalidState(
                     path,
-                    f"the fields of {type(admitted).__name__} also fit {type(again).__name__}, so it would be read back as that; "
-                    "give the union a discriminator",
+                    f"the fields of {type(value).__name__} also fit {type(again).__name__}, so it would be read back "
+                    "as that; give the union a discriminator",
                 )
-        return admitted
+
+
+def _either(shapes: list[Shape]) -> Shape:
+    if all(shape is shapes[0] for shape in shapes):
+        return shapes[0]
+    return UnionShape(Union[tuple(shape.annotation for shape in shapes)], tuple(shapes))  # noqa: UP007
 
 
 class JsonShape(Shape):
     """pydantic's `JsonValue`: any nesting of JSON's own types."""
 
     leaf = False
+    ordered = True
+
+    @cached_property
+    def key(self) -> Shape:
+        return Shape(str)
 
     def part(self, key: Any) -> Shape:
         return self
@@ -145,6 +230,7 @@ class ModelShape(Shape):
     def __init__(self, model: type[BaseModel]) -> None:
         super().__init__(model)
         self.model = model
+        self.ordered = model.__lt__ is not object.__lt__ or model.__gt__ is not object.__gt__  # type: ignore[operator]
         self.fields: dict[str, Shape] = {}
         decorators = model.__pydantic_decorators__
         checks = list(decorators.model_validators.values())
@@ -164,7 +250,9 @@ class ModelShape(Shape):
         if not self.model.__pydantic_decorators__.model_validators:
             return self.model
         validators: dict[str, Any] = {
-            name: field_validator(*check.info.fields, mode=check.info.mode, check_fields=False)(check.func)
+            name: field_validator(*check.info.fields, mode=check.info.mode, check_fields=False)(
+                staticmethod(partial(getattr(self.model, check.cls_var_name)))
+            )
             for name, check in self.model.__pydantic_decorators__.field_validators.items()
         }
         fields: dict[str, Any] = {name: (field.annotation, field) for name, field in self.model.model_fields.items()}
@@ -174,7 +262,12 @@ class ModelShape(Shape):
 
     def admit_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
         """A valid copy of `value` for the field `name` of a model whose fields are now `others`."""
-        fresh = detach(value, path)
+        admitted = self.validate_field(name, detach(value, path), others, path)
+        self.fields[name].recognise(admitted, path)
+        return admitted
+
+    def validate_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
+        """The valid form of a field's value that holds no drafts; models in it are taken as they are."""
         checker = self.field_checker
         scratch = checker.__new__(checker)
         for slot, content in (
@@ -185,13 +278,19 @@ class ModelShape(Shape):
             object.__setattr__(scratch, slot, content)
         object.__setattr__(scratch, "__pydantic_private__", None)
         try:
-            checker.__pydantic_validator__.validate_assignment(scratch, name, fresh, by_name=True, by_alias=False)
+            checker.__pydantic_validator__.validate_assignment(scratch, name, value, by_name=True, by_alias=False)
         except ValidationError as error:
-            raise invalid(error, path[:-1]) from None
-        admitted = scratch.__dict__[name]
-        part = self.fields[name]
-        # Only a union's own check sees that a value could be read back as another member.
-        return part.admit(admitted, path) if isinstance(part, UnionShape) and part.ambiguous else admitted
+            raise invalid(error, path[:-1], {name: value}) from None
+        return scratch.__dict__[name]
+
+    def recognise(self, value: Any, path: Path) -> None:
+        if type(value) is not self.model:
+            raise InvalidState(
+                path, f"a {type(value).__name__} would be read back as a {self.model.__name__}; declare it in a union"
+            )
+        for name, part in self.fields.items():
+            if not part.leaf:
+                part.recognise(value.__dict__[name], (*path, name))
 
     def part(self, key: Any) -> Shape:
         return self.fields[key]
@@ -201,7 +300,10 @@ def shape_of_model(model: type[BaseModel]) -> ModelShape:
     """The shape of a model class, compiled on first use and kept on the class."""
     known = model.__dict__.get("__stateroom_shape__")
     if known is None:
-        known = _Compiler().model(model, model.__name__)
+        compiler = _Compiler()
+        known = compiler.model(model, model.__name__)
+        for checked, shape in compiler.open.items():  # only now: a class is marked when all it reaches is good
+            checked.__stateroom_shape__ = shape  # type: ignore[attr-defined]
     assert isinstance(known, ModelShape)
     return known
 
@@ -211,22 +313,26 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.open: dict[type[BaseModel], ModelShape] = {}
+        self.aliases: list[Any] = []
 
     def model(self, model: type[BaseModel], where: str) -> ModelShape:
         known: ModelShape | None = model.__dict__.get("__stateroom_shape__") or self.open.get(model)
         if known is not None:
             return known
+        if not model.__pydantic_complete__:
+            try:
+                model.model_rebuild()
+            except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+                raise DefinitionError(f"{where}: {error.message.splitlines()[0]}") from None
         _refuse_hidden_state(model, where)
         shape = self.open[model] = ModelShape(model)
         for name, field in model.model_fields.items():
             shape.fields[name] = self.field(field, f"{where}.{name}")
-        # A class is marked only when all it reaches has been checked.
-        model.__stateroom_shape__ = shape  # type: ignore[attr-defined]
         return shape
 
     def field(self, field: FieldInfo, where: str) -> Shape:
         shape = self.annotation(field.annotation, where)
-        return self._guard(shape, Annotated[field.annotation, field], bool(field.metadata))
+        return self._guard(shape, Annotated[field.annotation, field], [field])
 
     def annotation(self, annotation: Any, where: str) -> Shape:
         origin, args = get_origin(annotation), get_args(annotation)
@@ -234,20 +340,35 @@ class _Compiler:
             return JsonShape(annotation)
         if origin is Annotated:
             inner, *metadata = args
-            checks = [note for note in metadata if not isinstance(note, FieldInfo) or note.metadata]
-            return self._guard(self.annotation(inner, where), annotation, bool(checks))
+            return self._guard(self.annotation(inner, where), annotation, metadata)
         if isinstance(annotation, TypeAliasType):
-            return self.annotation(annotation.__value__, where)
+            if annotation in self.aliases:
+                raise DefinitionError(
+                    f"{where}: the alias {annotation} refers to itself; use a model that does, or JsonValue"
+                )
+            self.aliases.append(annotation)
+            shape = self.annotation(annotation.__value__, where)
+            self.aliases.pop()
+            return shape
         if isinstance(annotation, NewType):
             return self.annotation(annotation.__supertype__, where)
         if origin in (Union, UnionType):
             return UnionShape(annotation, tuple(self.annotation(arg, where) for arg in args))
-        if annotation is None or annotation in LEAVES or origin is Literal:
+        if origin is Literal:
+            if any(isinstance(choice, Enum) and not isinstance(choice, str | int) for choice in args):
+                raise DefinitionError(
+                    f"{where}: {_name(annotation)} would be read back as plain values; use the Enum itself"
+                )
+            return Shape(annotation)
+        if annotation is None or annotation in LEAVES:
             return Shape(annotation)
         if origin in CONTAINERS:
             return self.container(annotation, origin, args, where)
         if isinstance(annotation, type):
             if issubclass(annotation, Enum):
+                for choice in annotation:
+                    if not _is_plain(choice.value):
+                        raise DefinitionError(f"{where}: the value of {choice} cannot be stored")
                 return Shape(annotation)
             if issubclass(annotation, BaseModel):
                 return self.model(annotation, where)
@@ -272,8 +393,13 @@ class _Compiler:
         return SetShape(annotation, item) if origin is set else Shape(annotation)
 
     @staticmethod
-    def _guard(shape: Shape, annotation: Any, guarded: bool) -> Shape:
-        if not guarded:
+    def _guard(shape: Shape, annotation: Any, notes: Sequence[Any]) -> Shape:
+        if isinstance(shape, UnionShape) and any(
+            isinstance(note, Discriminator) or getattr(note, "discriminator", None) is not None for note in notes
+        ):
+            shape.annotation = annotation
+            shape.ambiguous = False
+        if not any(note.metadata if isinstance(note, FieldInfo) else _is_check(note) for note in notes):
             return shape
         if isinstance(shape, ModelShape):  # shared by all places that hold the model, so the guard needs its own
             shape = UnionShape(annotation, (shape,))
@@ -298,7 +424,7 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
         try:
             return model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
         except ValidationError as error:
-            raise invalid(error, path) from None
+            raise invalid(error, path, fields) from None
     if isinstance(value, dict):
         return {key: detach(part, (*path, key), within) for key, part in value.items()}
     plain_kind = next(container for container in CONTAINERS if isinstance(value, container))
@@ -312,14 +438,29 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return type(value)(plain(part) for part in value)
     return value
 
 
-def invalid(error: ValidationError, path: Path) -> InvalidState:
-    """The first thing that pydantic found wrong, at its place in the state."""
+def invalid(error: ValidationError, path: Path, value: Any) -> InvalidState:
+    """The first thing that pydantic found wrong with `value`, at its place in the state."""
     first = error.errors(include_url=False, include_context=False)[0]
-    return InvalidState((*path, *first["loc"]), first["msg"])
+    missing = first["type"] == "missing"
+    for step in first["loc"][: -1 if missing else None]:
+        # pydantic's steps name union members, tags and validators too, which are no places of the state
+        if isinstance(value, BaseModel) and step in type(value).model_fields:
+            value = getattr(value, str(step))
+        elif (isinstance(value, dict) and step in value) or (isinstance(value, list | tuple) and isinstance(step, int)):
+            value = value[step]  # type: ignore[index]
+        else:
+            named = {str(getattr(key, "value", key)): key for key in value} if isinstance(value, dict) else {}
+            if str(step) not in named:
+                continue
+            key = named[str(step)]
+            value, path = value[key], (*path, key)
+            continue
+        path = (*path, step)
+    return InvalidState((*path, first["loc"][-1]) if missing else path, first["msg"])
 
 
 def _origin(shape: Shape) -> Any:
@@ -333,6 +474,16 @@ def _origin(shape: Shape) -> Any:
 
 def _looks_at_model_only(check: Any) -> bool:
     return check.info.mode == "after" and len(signature(check.func).parameters) == 1
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_plain, value))
+    return any(isinstance(value, leaf) for leaf in LEAVES)
+
+
+def _is_check(note: Any) -> bool:
+    return not isinstance(note, str | Discriminator | Tag)
 
 
 def _is_key(annotation: Any) -> bool:

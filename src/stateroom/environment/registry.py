@@ -1,0 +1,88 @@
+"""Finding an environment, or any class, by what a user typed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stateroom.environment.environment import Environment
+from stateroom.errors import NotFound
+
+GROUP = "stateroom.environments"
+"""The entry-point group in which packages register their environments."""
+
+
+def registered() -> dict[str, str]:
+    """The registered environments: `module:Class` by name."""
+    return {point.name: point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+
+
+def find_environment(reference: str) -> type[Environment[Any, Any]]:
+    """The environment class that `name`, `module:Class` or `path.py:Class` stands for."""
+    found: Any
+    if ":" in reference:
+        found = load_class(reference)
+    else:
+        known = registered()
+        if reference not in known:
+            raise NotFound(
+                f"no environment is named {reference!r}; there are: {', '.join(known) or 'none'}. "
+                "One of your own is module:Class or path.py:Class"
+            )
+        found = load_class(known[reference])
+    if not (isinstance(found, type) and issubclass(found, Environment)):
+        raise NotFound(f"{reference} is not an Environment class")
+    return found
+
+
+def load_class(reference: str) -> Any:
+    """What `module:Name` or `path.py:Name` stands for."""
+    where, _, name = reference.rpartition(":")
+    if not where or not name:
+        raise NotFound(f"{reference!r} is not of the form module:Class or path.py:Class")
+    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    if not hasattr(module, name):
+        classes = [
+            key
+            for key, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
+        raise NotFound(f"{where} has no {name!r}; its classes are: {', '.join(classes) or 'none'}")
+    return getattr(module, name)
+
+
+def _load_module(name: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module beside the user, as with `python -m`
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise NotFound(
+                f"there is no module {name!r}; is its package installed, or its folder the current one?"
+            ) from None
+        raise
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise NotFound(f"there is no file {path}")
+    name = f"stateroom_user_{path.stem}_{abs(hash(path.resolve())):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic looks types up by their module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,130 @@
+"""Function schemas: what a model is told about a tool, from its signature and docstring."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from stateroom.errors import DefinitionError
+
+_DROPPED = {"title", "default", "examples", "minLength", "maxLength", "uniqueItems", "discriminator"}
+"""What strict mode does not know; the arguments are validated all the same."""
+
+
+class _NotStrict(Exception):
+    """The parameters cannot be described in strict mode."""
+
+
+def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, Any]) -> type[BaseModel]:
+    """A model of the parameters that the model fills in: those of the signature that have a hint here."""
+    descriptions = _descriptions(function)
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in hints:
+            continue
+        default = parameter.default
+        if isinstance(default, FieldInfo):
+            field = default
+        else:
+            field = Field(... if default is inspect.Parameter.empty else default)
+        if field.description is None and name in descriptions:
+            field.description = descriptions[name]
+        fields[name] = (hints[name], field)
+    try:
+        return create_model(where, __config__=ConfigDict(extra="forbid"), **fields)
+    except (PydanticUserError, TypeError, NameError) as error:
+        message = str(error).partition("\n")[0]
+        raise DefinitionError(f"{where}: its parameters have no schema: {message}") from error
+
+
+def function_schema(name: str, function: Callable[..., Any], arguments: type[BaseModel]) -> dict[str, Any]:
+    """The tool as an OpenAI function: strict wherever its parameters allow."""
+    schema = arguments.model_json_schema()
+    try:
+        parameters, strict = _strict(schema, schema.get("$defs", {})), True
+    except _NotStrict:
+        parameters, strict = schema, False
+    parameters = {"type": "object", "properties": {}, "required": [], "additionalProperties": False, **parameters}
+    parameters.pop("title", None)
+    return {
+        "type": "function",
+        "name": name,
+        "description": _description(function),
+        "parameters": parameters,
+        "strict": strict,
+    }
+
+
+def nullable_defaults(arguments: type[BaseModel]) -> frozenset[str]:
+    """Parameters with a default that are not None: for these a model in strict mode says null when it means 'unset'."""
+    properties = arguments.model_json_schema().get("properties", {})
+    return frozenset(
+        name
+        for name, field in arguments.model_fields.items()
+        if (field.default is not PydanticUndefined or field.default_factory)
+        and not _allows_null(properties.get(name, {}))
+    )
+
+
+def _strict(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_strict(part, definitions) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if "prefixItems" in node or ("additionalProperties" in node and node["additionalProperties"] is not False):
+        raise _NotStrict
+    if node.get("type") == "object" and "properties" not in node and node.get("additionalProperties") is not False:
+        raise _NotStrict
+    if "$ref" in node and len(node.keys() - _DROPPED) > 1:  # strict mode takes a reference only alone
+        target = definitions[node["$ref"].rpartition("/")[2]]
+        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+    made: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "properties":
+            required = node.get("required", ())
+            made[key] = {
+                name: _strict(part if name in required else _or_null(part), definitions) for name, part in value.items()
+            }
+        elif key == "$defs":
+            made[key] = {name: _strict(part, definitions) for name, part in value.items()}
+        elif key in ("enum", "const"):
+            made[key] = value
+        elif key not in _DROPPED:
+            made["anyOf" if key == "oneOf" else key] = _strict(value, definitions)
+    if "properties" in made:
+        made["required"] = list(made["properties"])
+        made["additionalProperties"] = False
+    return made
+
+
+def _allows_null(schema: dict[str, Any]) -> bool:
+    return schema.get("type") == "null" or any(_allows_null(choice) for choice in schema.get("anyOf", ()))
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    if _allows_null(schema):
+        return schema
+    described = {key: schema[key] for key in ("description",) if key in schema}
+    return {
+        "anyOf": [{key: value for key, value in schema.items() if key != "description"}, {"type": "null"}],
+        **described,
+    }
+
+
+def _description(function: Callable[..., Any]) -> str:
+    from docstring_parser import parse  # noqa: PLC0415 - only needed when an environment is defined
+
+    parsed = parse(function.__doc__ or "")
+    return "\n\n".join(part for part in (parsed.short_description, parsed.long_description) if part)
+
+
+def _descriptions(function: Callable[..., Any]) -> dict[str, str]:
+    from docstring_parser import parse  # noqa: PLC0415
+
+    return {param.arg_name: param.description for param in parse(function.__doc__ or "").params if param.description}

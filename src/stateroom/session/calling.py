@@ -1,0 +1,115 @@
+"""Running a tool on a draft: what it is given, and how everything that can go wrong becomes words for the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, ToolError
+from stateroom.session.execution import Runner, TimedOut
+from stateroom.session.moment import Clock, Moment
+from stateroom.session.program import Operation, Procedure, SessionInfo, Verdict
+from stateroom.state import Desk, Patch, State, commit, draft_of
+
+logger = logging.getLogger(__name__)
+
+READ_ONLY = "this state may only be read; change it in a tool with effect='write'"
+ENDED = "this call has ended: its state can no longer be changed"
+
+
+class Failed(Exception):
+    """A call failed; the message is for the model."""
+
+
+class Ran(NamedTuple):
+    """A run that went well: the output, and what became of the state."""
+
+    output: Any
+    patch: Patch
+    state: Any
+    moment: Moment
+    advanced: float
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a function of the author's may be given: where in a session it runs."""
+
+    state: State | None
+    moment: Moment
+    info: SessionInfo
+
+    def fill(self, procedure: Procedure, arguments: dict[str, Any], state: Any) -> Clock | None:
+        """Add what the function asks for by name; gives the clock, if that is part of it."""
+        needs = procedure.needs
+        clock = None
+        if "state" in needs:
+            arguments["state"] = state
+        if "session" in needs:
+            arguments["session"] = self.info
+        if "rng" in needs:
+            arguments["rng"] = self.moment.rng()
+        if "new_id" in needs:
+            arguments["new_id"] = self.moment.new_id()
+        if "clock" in needs:
+            clock = arguments["clock"] = self.moment.clock()
+        return clock
+
+
+def find_tool(tools: Mapping[str, Operation], name: str) -> Operation:
+    """The tool of this name; `Failed` if there is none."""
+    tool = tools.get(name)
+    if tool is None:
+        raise Failed(f"there is no tool named {name!r}; there are: {', '.join(sorted(tools)) or 'none'}")
+    return tool
+
+
+async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene: Scene, timeout: float) -> Ran:
+    """Run a tool in a scene; raises `Failed` or `InvalidArguments`, and then nothing has changed."""
+    arguments = tool.bind(given)
+    reads = tool.effect == "read"
+    desk = Desk(f"{tool.name} is declared as a read, so it cannot change state" if reads else None)
+    draft = None if scene.state is None else draft_of(scene.state, desk)
+    clock = scene.fill(tool.procedure, arguments, draft)
+    state: Any = scene.state
+    patch: Patch = []
+    try:
+        output = to_jsonable_python(await runner.run(tool.procedure, arguments, timeout))
+        if draft is not None and not reads:
+            state, patch = commit(draft)
+    except ToolError as error:
+        raise Failed(str(error)) from error
+    except TimedOut as error:
+        raise Failed(f"{tool.name} did not finish within {error}") from error
+    except (InvalidState, ReadOnlyState) as error:
+        raise Failed(f"{tool.name} failed: {error}") from error
+    except PydanticSerializationError as error:
+        logger.warning("%s returned something that is not JSON: %s", tool.name, error)
+        raise Failed(f"{tool.name} failed: what it returned cannot be written as JSON") from error
+    except (Exception, SystemExit) as error:
+        logger.warning("%s raised", tool.name, exc_info=error)
+        raise Failed(f"{tool.name} failed: unexpected {type(error).__name__}") from error
+    finally:
+        desk.closed = ENDED
+    return Ran(output, patch, state, scene.moment, clock.advanced if clock else 0.0)
+
+
+async def run_verifier(runner: Runner, procedure: Procedure, scene: Scene, episode: Any, timeout: float) -> Verdict:
+    """Run a verifier in a scene; what it raises is the caller's to see."""
+    arguments: dict[str, Any] = {}
+    scene.fill(procedure, arguments, None if scene.state is None else draft_of(scene.state, Desk(READ_ONLY)))
+    if "episode" in procedure.needs:
+        arguments["episode"] = episode
+    found = await runner.run(procedure, arguments, timeout)
+    verdict = Verdict(float(found)) if isinstance(found, int | float) else found
+    if (
+        not isinstance(verdict, Verdict)
+        or not isinstance(verdict.reward, int | float)
+        or verdict.reward != verdict.reward
+    ):
+        raise BadVerdict(f"verify must return a number, or a Verdict with one as its reward, not {found!r}")
+    return verdict

@@ -1,0 +1,154 @@
+"""Running an author's function without letting it stall, hang or break the session.
+
+Async functions run on the event loop, under a timeout. Others run on a worker thread, so that one that blocks stalls
+nobody and can be left behind when its time is up. A thread costs a hundred microseconds a call, which is most of a
+quick tool's time; so a plain function that has been quick many times in a row runs on the loop from then on, and goes
+back to threads for good the first time it is not. One with a timeout of its own always has a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from stateroom.session.program import Procedure
+
+QUICK = 0.001
+"""Seconds within which a function counts as quick."""
+
+PROVEN = 25
+"""So many quick runs in a row let a function run on the loop."""
+
+SLOW = 0.010
+"""Seconds after which a function that ran on the loop never does so again."""
+
+IDLE_SECONDS = 5.0
+"""How long a worker thread waits for more work before it ends."""
+
+
+class TimedOut(Exception):
+    """A function took longer than it may."""
+
+
+class Runner:
+    """Runs procedures, and learns which of them are quick."""
+
+    def __init__(self) -> None:
+        self._paces: dict[Callable[..., Any], _Pace] = {}
+        self._workers = _Workers()
+
+    async def run(self, procedure: Procedure, arguments: dict[str, Any], default_timeout: float) -> Any:
+        """Call the function; raises `TimedOut`, or what the function raises."""
+        function = procedure.function
+        timeout = procedure.timeout or default_timeout
+        if procedure.is_async:
+            return await _within(timeout, function(**arguments))
+        if procedure.timeout is not None:
+            return await _within(timeout, self._workers.run(partial(function, **arguments)))
+        pace = self._paces.get(function)
+        if pace is None:
+            pace = self._paces[function] = _Pace()
+        if pace.on_loop:
+            return pace.timed(function, arguments)
+        return await _within(timeout, self._workers.run(partial(pace.timed, function, arguments)))
+
+
+class _Pace:
+    """How quick a function has been."""
+
+    __slots__ = ("on_loop", "quick_runs", "was_slow")
+
+    def __init__(self) -> None:
+        self.quick_runs = 0
+        self.on_loop = False
+        self.was_slow = False
+
+    def timed(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        start = perf_counter()
+        try:
+            return function(**arguments)
+        finally:
+            seconds = perf_counter() - start
+            if seconds > QUICK:
+                self.quick_runs = 0
+                if seconds > SLOW and self.on_loop:
+                    self.on_loop, self.was_slow = False, True
+            elif not self.on_loop:
+                self.quick_runs += 1
+                self.on_loop = self.quick_runs >= PROVEN and not self.was_slow
+
+
+async def _within(timeout: float, awaitable: Any) -> Any:
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            return await awaitable
+    except TimeoutError:
+        if limit.expired():
+            raise TimedOut(f"{timeout:g} s") from None
+        raise  # the function's own
+
+
+class _Workers:
+    """Daemon threads that come and go with the work: one that never returns costs its thread and no more."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+        inbox = self._idle.pop() if self._idle else self._start()
+        inbox.put(partial(self._work, inbox, partial(context.run, function), loop, done))
+        return await done
+
+    def _start(self) -> SimpleQueue[Callable[[], None]]:
+        inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._serve, args=(inbox,), name="stateroom-tool", daemon=True).start()
+        return inbox
+
+    def _serve(self, inbox: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                work = inbox.get(timeout=IDLE_SECONDS)
+            except Empty:
+                with suppress(ValueError):  # not idle any more: work is on its way
+                    self._idle.remove(inbox)
+                    return
+                continue
+            work()
+            del work  # what it holds must not outlive it
+
+    def _work(
+        self,
+        inbox: SimpleQueue[Callable[[], None]],
+        function: Callable[[], Any],
+        loop: asyncio.AbstractEventLoop,
+        done: asyncio.Future[Any],
+    ) -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except BaseException as raised:  # noqa: BLE001 - it is raised again where the function was awaited
+            error = raised
+        self._idle.append(inbox)
+        with suppress(RuntimeError):  # the loop has gone
+            loop.call_soon_threadsafe(_deliver, done, result, error)
+
+
+def _deliver(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if done.done():  # nobody waits for it any more
+        return
+    if error is None:
+        done.set_result(result)
+    elif isinstance(error, StopIteration):  # a future cannot carry one
+        done.set_exception(RuntimeError("StopIteration"))
+    else:
+        done.set_exception(error)

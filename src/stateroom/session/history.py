@@ -1,0 +1,120 @@
+"""Reading a session's past from a store, without the author's classes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from stateroom.errors import BadData, UnknownRevision
+from stateroom.session.journal import LogEntry, read_entry
+from stateroom.session.moment import Moment
+from stateroom.state import apply, decode, encode
+from stateroom.store import Head, Store
+
+PAGE = 1000
+"""How many entries are read from a store at a time."""
+
+
+class Document(NamedTuple):
+    """All that a session is at one revision, as plain data."""
+
+    state: Any
+    moment: Moment
+    snapshot_bytes: int = 0
+    """The size of the snapshot it was read from."""
+    tail_bytes: int = 0
+    """The size of the entries since."""
+    jumps: int = 0
+    """How many rewinds were followed on the way."""
+
+
+def write_document(state: Any, moment: Moment) -> bytes:
+    """The body of a snapshot."""
+    return encode({"state": state, "moment": list(moment)})
+
+
+def _read_document(body: bytes) -> Document:
+    data = decode(body)
+    return Document(data["state"], Moment(*data["moment"]), len(body))
+
+
+class History:
+    """The past of the sessions in a store. What a fork shares with its parent is read from the parent."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def document(self, session: str, revision: int | None = None) -> Document:
+        """What the session was at a revision: the newest snapshot before it, and the changes since."""
+        loaded = await self.store.load(session, revision)
+        at = _checked(loaded.head, revision)
+        changes: list[LogEntry] = []
+        weight = jumps = 0
+        while True:
+            entries = [read_entry(entry) for entry in loaded.entries]
+            weight += sum(len(entry.body) for entry in loaded.entries)
+            rewind = next((index for index in reversed(range(len(entries))) if entries[index].kind == "rewind"), None)
+            if rewind is not None:
+                changes[:0] = entries[rewind + 1 :]
+                at = entries[rewind].facts["to"]
+                jumps += 1
+            else:
+                changes[:0] = entries
+                if loaded.snapshot is not None:
+                    break
+                if loaded.head.parent is None:
+                    raise BadData(f"session {session!r} has no snapshot to start from")
+                session, at = loaded.head.parent, min(at, loaded.head.parent_revision)
+            loaded = await self.store.load(session, at)
+        document = _read_document(loaded.snapshot.body)
+        return _changed(document, changes)._replace(tail_bytes=weight, jumps=jumps)
+
+    async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[LogEntry]:
+        """The session's log in order, with what it shares with its parent."""
+        head = await self.store.head(session)
+        last = head.revision if until is None else min(until, head.revision)
+        if head.parent is not None and after < head.parent_revision:
+            async for entry in self.entries(head.parent, after=after, until=min(last, head.parent_revision)):
+                yield entry
+        start = max(after, head.parent_revision)
+        while start < last:
+            stop = min(start + PAGE, last)
+            for entry in await self.store.entries(session, after=start, until=stop):
+                yield read_entry(entry)
+            start = stop
+
+    async def find_call(self, session: str, call_id: str) -> LogEntry | None:
+        """The entry with this call id in the session's log, or in what it shares with its parents."""
+        within: int | None = None
+        while True:
+            found = await self.store.find_call(session, call_id)
+            if found is not None:
+                return read_entry(found) if within is None or found.revision <= within else None
+            head = await self.store.head(session)
+            if head.parent is None:
+                return None
+            within = head.parent_revision if within is None else min(within, head.parent_revision)
+            session = head.parent
+
+    async def task_row(self, session: str) -> Any:
+        """The row that the session was seeded with."""
+        async for entry in self.entries(session, until=1):
+            return entry.input
+        raise BadData(f"session {session!r} has no seed")
+
+
+def _checked(head: Head, revision: int | None) -> int:
+    if revision is None:
+        return head.revision
+    if not 1 <= revision <= head.revision:
+        raise UnknownRevision(head.id, f"session {head.id!r} has no revision {revision}; it has 1 to {head.revision}")
+    return revision
+
+
+def _changed(document: Document, changes: list[LogEntry]) -> Document:
+    state, moment = document.state, document.moment
+    for entry in changes:
+        if entry.kind == "call":
+            apply(state, entry.patch)
+            moment = moment.after(entry.facts.get("advance", 0.0))
+    return document._replace(state=state, moment=moment)

@@ -1,0 +1,70 @@
+"""Entries: what each step of a session says, and its bytes.
+
+| kind | facts |
+|---|---|
+| `seed` | `input`: the task row |
+| `call` | `name`, `input`, `output`, `advance` if the clock was moved; the patch |
+| `started` | `name`, `input`: an external call is about to run |
+| `failed` | `name`, `input`, `error`: an external call ended without a result |
+| `checkpoint` | `name` |
+| `rewind` | `to`: the revision whose state is the state again |
+| `verdict` | `verdict` |
+| `close` | |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from stateroom.errors import BadData
+from stateroom.state import Patch, decode, encode, long_texts
+from stateroom.store import Entry
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One step of a session's history, as `session.log()` gives it."""
+
+    revision: int
+    kind: str
+    at: float
+    call_id: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    patch: Patch = field(default_factory=list)
+
+    @property
+    def name(self) -> str | None:
+        """The tool's or checkpoint's name."""
+        return self.facts.get("name")
+
+    @property
+    def input(self) -> Any:
+        """The call's arguments, or the task row."""
+        return self.facts.get("input")
+
+    @property
+    def output(self) -> Any:
+        """What the call returned."""
+        return self.facts.get("output")
+
+
+def write_body(facts: dict[str, Any], patch: Patch) -> bytes:
+    """The bytes of an entry's facts and patch. A long text of the input is not written a second time in the patch."""
+    if not patch:
+        return msgspec.msgpack.encode((encode(facts), b""))
+    texts = {text: index for index, text in enumerate(long_texts(facts.get("input")))}
+    return msgspec.msgpack.encode((encode(facts), encode(patch, texts)))
+
+
+def read_entry(entry: Entry) -> LogEntry:
+    """A stored entry, understood."""
+    try:
+        facts_bytes, patch_bytes = msgspec.msgpack.decode(entry.body, type=tuple[bytes, bytes])
+    except msgspec.MsgspecError as error:
+        raise BadData(f"entry {entry.revision} cannot be read: {error}") from error
+    facts = decode(facts_bytes)
+    patch = decode(patch_bytes, list(long_texts(facts.get("input")))) if patch_bytes else []
+    return LogEntry(entry.revision, entry.kind, entry.at, entry.call_id, facts, [tuple(step) for step in patch])

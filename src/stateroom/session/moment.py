@@ -1,0 +1,67 @@
+"""Luck and time that can be had again: a session's rng, clock and ids.
+
+All three follow from the session's seed and the number of write calls committed so far. So a replay, a fork and a
+rewind see the same ones again, and a call that fails uses none up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from random import Random
+from typing import NamedTuple
+
+TICK = 1.0
+"""Seconds that pass on a session's clock with each committed write call."""
+
+
+class Clock:
+    """A session's time. It stands still during a call; `advance` moves it on."""
+
+    def __init__(self, now: float) -> None:
+        self._now = datetime.fromtimestamp(now, UTC)
+        self.advanced = 0.0
+
+    def now(self) -> datetime:
+        """The session's time, in UTC."""
+        return self._now
+
+    def advance(self, by: timedelta | float) -> None:
+        """Let time pass: a timedelta, or seconds. It passes for good when the call is committed."""
+        seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
+        if seconds < 0:
+            raise ValueError("time cannot go back")
+        self.advanced += seconds
+        self._now += timedelta(seconds=seconds)
+
+
+class Moment(NamedTuple):
+    """Where a session stands in its luck and time."""
+
+    seed: int
+    began: float
+    steps: int = 0
+    offset: float = 0.0
+
+    def after(self, advanced: float) -> Moment:
+        """The moment after one more committed write call."""
+        return self._replace(steps=self.steps + 1, offset=self.offset + advanced)
+
+    def rng(self) -> Random:
+        return Random(f"{self.seed}/{self.steps}")
+
+    def clock(self) -> Clock:
+        return Clock(self.began + self.offset + self.steps * TICK)
+
+    def new_id(self) -> Callable[..., str]:
+        """A function that gives ids: `new_id()`, or `new_id("order")` for one that says what it is of."""
+        given = 0
+
+        def new_id(prefix: str = "") -> str:
+            nonlocal given
+            given += 1
+            digest = blake2b(f"{self.seed}/{self.steps}/{given}".encode(), digest_size=8).hexdigest()
+            return f"{prefix}_{digest}" if prefix else digest
+
+        return new_id

@@ -1,0 +1,103 @@
+"""What a session runs: the functions that an author wrote, as the session needs to know them.
+
+`stateroom.environment` makes these from an author's class; this module is the seam between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from stateroom.state import State
+
+Effect = Literal["read", "write", "external"]
+
+INJECTED = ("state", "session", "rng", "clock", "new_id")
+"""Parameters that the session fills in by name; the model never sees them."""
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """A function of the author's, and which of the session's things it asks for by name."""
+
+    function: Callable[..., Any]
+    needs: frozenset[str]
+    is_async: bool
+    timeout: float | None = None
+
+
+class Operation(Protocol):
+    """A tool, as a session sees it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def effect(self) -> Effect: ...
+    @property
+    def retries_unknown(self) -> bool: ...
+    @property
+    def procedure(self) -> Procedure: ...
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The validated arguments, by parameter; raises `InvalidArguments`."""
+
+
+class Program(Protocol):
+    """An environment, as a session sees it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state_type(self) -> type[State] | None: ...
+    @property
+    def tools(self) -> Mapping[str, Operation]: ...
+    @property
+    def seeding(self) -> Procedure: ...
+    @property
+    def verifying(self) -> Procedure: ...
+
+    def parse_task(self, row: Any) -> Any:
+        """The typed task of a row; raises `BadTask`."""
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """What a tool that asks for `session` learns of the session it works in."""
+
+    id: str
+    revision: int
+    task: Any
+    call_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What a verifier judges: the task, and what the agent answered."""
+
+    task: Any
+    response: Any = None
+    """The Responses object with the whole trajectory, as a dict; None when there is none."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier found."""
+
+    reward: float
+    components: dict[str, float] = field(default_factory=dict)
+    """Parts of the reward, by name."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Other numbers worth averaging over episodes."""
+    reason: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Other facts that belong in the episode's row."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call came to: an output, or an error that is fit for the model to read."""
+
+    ok: bool
+    output: Any = None
+    error: str | None = None

@@ -1,0 +1,158 @@
+"""A room: a live session as one process holds it, between the store and the handles that use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from pydantic import ValidationError
+
+from stateroom.errors import InvalidState
+from stateroom.session.history import Document, History, write_document
+from stateroom.session.journal import LogEntry, read_entry, write_body
+from stateroom.session.moment import Moment
+from stateroom.state import Patch, State, patched
+from stateroom.state.shape import invalid
+from stateroom.store import Entry, Head, Snapshot, Store
+
+TRAIL = 8
+"""How many recent states a room keeps, so that going back to one costs nothing."""
+
+MIN_SNAPSHOT = 4096
+"""Changes of fewer bytes than this are never worth a snapshot."""
+
+SNAPSHOT_RATIO = 2
+"""A snapshot is written when the changes since the last one weigh this many times as much as it does."""
+
+MAX_JUMPS = 16
+"""A load follows at most this many rewinds before a snapshot cuts it short."""
+
+
+class Room:
+    """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
+
+    def __init__(self, store: Store, head: Head, state_type: type[State]) -> None:
+        self.store = store
+        self.head = head
+        self.state_type = state_type
+        self.lock = asyncio.Lock()
+        self.state: Any = None
+        self.moment = Moment(0, 0.0)
+        self.stale = True
+        """The store may be ahead of, or beside, what is held here."""
+        self.calls: tuple[set[str], ...] = (set(),)
+        """Call ids that may be in the log: those committed here, and those of the sessions that this one forked from."""
+        self.all_calls_known = False
+        """True when no other call id is in the log."""
+        self.task: Any = None
+        self._trail: dict[int, tuple[Any, Moment]] = {}
+        self._snapshot_bytes = self._tail_bytes = self._jumps = 0
+
+    def settle(self, state: Any, moment: Moment) -> None:
+        """Hold this state as the one at the head's revision."""
+        self.state, self.moment, self.stale = state, moment, False
+        trail = self._trail
+        trail[self.head.revision] = (state, moment)
+        if len(trail) > TRAIL:
+            del trail[next(iter(trail))]
+
+    async def refresh(self) -> None:
+        """Catch up with what others have committed."""
+        while True:
+            known, state, moment = self.head.revision, self.state, self.moment
+            head = await self.store.head(self.head.id)
+            news = await self.store.entries(head.id, after=known, until=head.revision)
+            entries = [read_entry(entry) for entry in news]
+            if state is None or any(entry.kind == "rewind" for entry in entries):
+                document = await History(self.store).document(head.id, head.revision)
+                weights = document[2:]
+                state, moment = self.typed(document), document.moment
+            else:
+                weights = (self._snapshot_bytes, self._tail_bytes + sum(len(entry.body) for entry in news), self._jumps)
+                for entry in entries:
+                    if entry.kind == "call":
+                        state = patched(state, entry.patch)
+                        moment = moment.after(entry.facts.get("advance", 0.0))
+            if self.head.revision == known:  # else a commit of this process came in between
+                break
+        self._snapshot_bytes, self._tail_bytes, self._jumps = weights
+        self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
+        self.head = head
+        self.settle(state, moment)
+
+    async def commit(
+        self,
+        kind: str,
+        facts: dict[str, Any],
+        at: float,
+        expires: float,
+        *,
+        patch: Patch = [],  # noqa: B006 - never changed
+        after: tuple[Any, Moment] | None = None,
+        call_id: str | None = None,
+    ) -> int:
+        """Append an entry that leads to the state and moment `after` (by default those of now); gives its revision."""
+        entry = Entry(self.head.revision + 1, kind, at, write_body(facts, patch), call_id)
+        state, moment = after or (self.state, self.moment)
+        weights = (self._snapshot_bytes, self._tail_bytes + len(entry.body), self._jumps + (kind == "rewind"))
+        snapshot = None
+        if weights[1] > max(MIN_SNAPSHOT, SNAPSHOT_RATIO * weights[0]) or weights[2] > MAX_JUMPS:
+            snapshot = Snapshot(entry.revision, write_document(state, moment))
+            weights = (len(snapshot.body), 0, 0)
+        closes = kind == "close"
+        self.stale = True  # until the store has said yes, whatever happens
+        await self.store.append(self.head.id, entry, expires=expires, snapshot=snapshot, closes=closes)
+        self._snapshot_bytes, self._tail_bytes, self._jumps = weights
+        self.head = replace(self.head, revision=entry.revision, expires=expires, closed=closes)
+        if call_id is not None:
+            self.calls[0].add(call_id)
+        self.settle(state, moment)
+        return entry.revision
+
+    async def at(self, revision: int) -> tuple[Any, Moment]:
+        """The state and moment at a revision."""
+        if revision in self._trail:
+            return self._trail[revision]
+        document = await History(self.store).document(self.head.id, revision)
+        return self.typed(document), document.moment
+
+    async def recorded(self, call_id: str) -> LogEntry | None:
+        """The entry of a call that was committed before."""
+        if self.all_calls_known and not any(call_id in known for known in self.calls):
+            return None
+        return await History(self.store).find_call(self.head.id, call_id)
+
+    def branch(self, head: Head, state: Any, moment: Moment) -> Room:
+        """A room for a fork of this session, which shares the state."""
+        room = Room(self.store, head, self.state_type)
+        room.task = self.task
+        room.calls = (set(), *self.calls)
+        room.all_calls_known = self.all_calls_known
+        room._snapshot_bytes, room._tail_bytes, room._jumps = self._snapshot_bytes, self._tail_bytes, self._jumps
+        room.settle(state, moment)
+        return room
+
+    def typed(self, document: Document) -> State:
+        """The stored state as the author's type."""
+        validator = self.state_type.__pydantic_validator__
+        try:
+            state: State = validator.validate_python(document.state, by_name=True, by_alias=False)
+        except ValidationError as error:
+            found = invalid(error, ())
+            raise InvalidState((), f"the stored state of session {self.head.id!r} is not valid: {found}") from None
+        return state
+
+
+def new_room(
+    store: Store, head: Head, state: State, moment: Moment, row: Any
+) -> tuple[Room, Sequence[Entry], Snapshot]:
+    """A room for a session that is about to be created, with its first entry and snapshot."""
+    room = Room(store, head, type(state))
+    entry = Entry(head.revision, "seed", head.created, write_body({"input": row}, []))
+    snapshot = Snapshot(head.revision, write_document(state, moment))
+    room.all_calls_known = True
+    room._snapshot_bytes = len(snapshot.body)
+    room.settle(state, moment)
+    return room, [entry], snapshot

@@ -1,0 +1,289 @@
+"""`Session`: a handle on one episode's state, and the way it changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+from typing_extensions import TypeVar
+
+from stateroom.errors import BadData, Conflict, DuplicateCall, InvalidArguments, InvalidState, UnknownRevision
+from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
+from stateroom.session.history import History
+from stateroom.session.journal import LogEntry
+from stateroom.session.program import Episode, Operation, Result, SessionInfo, Verdict
+from stateroom.session.room import Room
+from stateroom.state import Desk, State, draft_of, patched
+
+if TYPE_CHECKING:
+    from stateroom.session.sessions import Sessions
+
+S = TypeVar("S", bound=State | None, default=Any)
+
+ATTEMPTS = 20
+"""How often a write is tried again on fresh state when somebody else's came first."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A named revision of a session."""
+
+    session: str
+    revision: int
+    name: str
+
+
+class Session(Generic[S]):
+    """One episode's state: call tools on it, look at it, go back in it, branch off it, judge it.
+
+    Handles on the same session share what this process knows of it. A method raises `SessionClosed`, `SessionExpired`
+    or `UnknownSession` when the session is no longer there to be used.
+    """
+
+    def __init__(self, sessions: Sessions[Any], room: Room) -> None:
+        self._sessions = sessions
+        self._room = room
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} of {self._sessions.environment.name}, revision {self.revision}>"
+
+    @property
+    def id(self) -> str:
+        """The session's id, for `sessions.open`."""
+        return self._room.head.id
+
+    @property
+    def revision(self) -> int:
+        """The newest revision that this process knows of; the seed is revision 1."""
+        return self._room.head.revision
+
+    @property
+    def state(self) -> S:
+        """The state at `revision`, to be read."""
+        return draft_of(self._room.state, Desk(READ_ONLY))  # type: ignore[no-any-return]
+
+    @property
+    def parent(self) -> tuple[str, int] | None:
+        """For a fork: the session and the revision that it branched from."""
+        head = self._room.head
+        return (head.parent, head.parent_revision) if head.parent is not None else None
+
+    @property
+    def task(self) -> Any:
+        """The typed task that the session was seeded with."""
+        return self._room.task
+
+    # Changing.
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
+    ) -> Result:
+        """Call a tool.
+
+        A call that fails is a result too: `ok` is false, `error` says why in words for the model, and nothing has
+        changed. A `call_id` that was committed before gives the recorded result and runs nothing.
+        """
+        sessions, room = self._sessions, self._room
+        room.head.check_live(sessions.now())
+        given = dict(arguments or {})
+        try:
+            tool = find_tool(sessions.environment.tools, name)
+            if tool.effect == "read":
+                return await self._read(tool, given, call_id)
+            async with room.lock:
+                if tool.effect == "write":
+                    return await self._write(tool, given, call_id)
+                return await self._reach_outside(tool, given, call_id or token_hex(12))
+        except (Failed, InvalidArguments) as failure:
+            return Result(False, error=str(failure))
+
+    async def _read(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
+        await self._sessions.catch_up(self._room)
+        ran = await self._run(tool, given, call_id)
+        return Result(True, ran.output)
+
+    async def _write(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
+        room = self._room
+        for _ in range(ATTEMPTS):
+            if room.stale:
+                await room.refresh()
+            if call_id is not None:
+                entry = await room.recorded(call_id)
+                if entry is not None:
+                    return _recorded(entry)
+            ran = await self._run(tool, given, call_id)
+            try:
+                return await self._commit_call(tool, ran, given, call_id)
+            except (Conflict, DuplicateCall):
+                continue  # somebody was quicker: look again
+        raise Conflict(
+            self.id,
+            self.revision,
+            f"session {self.id!r} is too busy: {tool.name} was refused {ATTEMPTS} times because others wrote first",
+        )
+
+    async def _commit_call(self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str | None) -> Result:
+        facts = {"name": tool.name, "input": given, "output": ran.output}
+        if ran.advanced:
+            facts["advance"] = ran.advanced
+        after = (ran.state, ran.moment.after(ran.advanced))
+        try:
+            await self._commit("call", facts, patch=ran.patch, after=after, call_id=call_id)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Failed(f"{tool.name} failed: its input or output cannot be stored ({error})") from error
+        return Result(True, ran.output)
+
+    async def _reach_outside(self, tool: Operation, given: dict[str, Any], call_id: str) -> Result:
+        """Run a tool whose effect cannot be taken back: note that it starts, run it once, note what came of it."""
+        room = self._room
+        tool.bind(given)  # bad arguments start nothing
+        if room.stale:
+            await room.refresh()
+        entry = await room.recorded(call_id)
+        if entry is not None:
+            return _recorded(entry)
+        try:
+            await self._commit_at_head("started", {"name": tool.name, "input": given}, f"{call_id}:started")
+        except DuplicateCall:
+            if not tool.retries_unknown:
+                raise Failed(
+                    f"{tool.name} was started before and its outcome is unknown; it was not run again. "
+                    "Find out what happened before you try again."
+                ) from None
+        try:
+            ran = await self._run(tool, given, call_id)
+        except Failed as failure:
+            await self._commit_at_head("failed", {"name": tool.name, "input": given, "error": str(failure)}, call_id)
+            raise
+        while True:
+            try:
+                return await self._commit_call(tool, ran, given, call_id)
+            except DuplicateCall:  # another process, told to try again too, was quicker
+                await room.refresh()
+                return _recorded(await room.recorded(call_id))
+            except Conflict:  # the effect has taken place: its change is carried over to the newer state
+                await room.refresh()
+                ran = await self._carry_over(tool, ran, given, call_id)
+
+    async def _carry_over(self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str) -> Ran:
+        try:
+            return ran._replace(state=patched(self._room.state, ran.patch), moment=self._room.moment)
+        except (InvalidState, BadData) as error:
+            message = f"{tool.name} took effect, but its change no longer fits the state"
+            await self._commit_at_head("failed", {"name": tool.name, "input": given, "error": message}, call_id)
+            raise Failed(message) from error
+
+    async def _commit_at_head(self, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
+        """Append an entry that changes no state, whatever others have appended meanwhile."""
+        for _ in range(ATTEMPTS):
+            if self._room.stale:
+                await self._room.refresh()
+            try:
+                return await self._commit(kind, facts, call_id=call_id)
+            except Conflict:
+                continue
+        raise Conflict(self.id, self.revision, f"session {self.id!r} is too busy: {kind} was refused {ATTEMPTS} times")
+
+    async def _commit(self, kind: str, facts: dict[str, Any], **more: Any) -> int:
+        at = self._sessions.now()
+        return await self._room.commit(kind, facts, at, at + self._sessions.ttl, **more)
+
+    async def _run(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Ran:
+        return await run_tool(self._sessions.runner, tool, given, self._scene(call_id), self._sessions.timeout)
+
+    def _scene(self, call_id: str | None = None) -> Scene:
+        room = self._room
+        return Scene(room.state, room.moment, SessionInfo(room.head.id, room.head.revision, room.task, call_id))
+
+    async def verify(self, response: Any = None) -> Verdict:
+        """Judge the episode: run the environment's verifier on the state, and record its verdict."""
+        sessions, room = self._sessions, self._room
+        await sessions.catch_up(room)
+        verdict = await run_verifier(
+            sessions.runner,
+            sessions.environment.verifying,
+            self._scene(),
+            Episode(self.task, response),
+            sessions.timeout,
+        )
+        async with room.lock:
+            await self._commit_at_head("verdict", {"verdict": asdict(verdict)})
+        return verdict
+
+    # Going back, and branching off.
+
+    async def checkpoint(self, name: str) -> Checkpoint:
+        """Give the state of now a name, to come back to."""
+        async with self._room.lock:
+            await self._sessions.catch_up(self._room)
+            return Checkpoint(self.id, await self._commit_at_head("checkpoint", {"name": name}), name)
+
+    async def rewind(self, to: int | Checkpoint) -> None:
+        """Make the state what it was at a revision. That is a new entry: what was done since stays in the log."""
+        room = self._room
+        async with room.lock:
+            for _ in range(ATTEMPTS):
+                await self._sessions.catch_up(room)
+                revision = self._resolve(to)
+                after = await room.at(revision)
+                try:
+                    await self._commit("rewind", {"to": revision}, after=after)
+                    return
+                except Conflict:
+                    continue
+        raise Conflict(self.id, self.revision, f"session {self.id!r} is too busy to rewind")
+
+    @overload
+    async def fork(self, at: int | Checkpoint | None = None, n: None = None) -> Session[S]: ...
+    @overload
+    async def fork(self, at: int | Checkpoint | None = None, *, n: int) -> list[Session[S]]: ...
+    async def fork(self, at: int | Checkpoint | None = None, n: int | None = None) -> Session[S] | list[Session[S]]:
+        """A new session that starts as this one was at a revision (now, by default); with `n`, a list of so many."""
+        sessions, room = self._sessions, self._room
+        async with room.lock:
+            await sessions.catch_up(room, closed_too=True)
+            revision = room.head.revision if at is None else self._resolve(at)
+            state, moment = await room.at(revision)
+        forks: list[Session[S]] = []
+        for _ in range(1 if n is None else n):
+            head = sessions.new_head(room.head.owner, revision, parent=room.head.id)
+            await room.store.create(head)
+            forks.append(sessions.admit(room.branch(head, state, moment)))
+        return forks[0] if n is None else forks
+
+    def _resolve(self, point: int | Checkpoint) -> int:
+        if isinstance(point, Checkpoint):
+            if point.session != self.id and self.parent is None:
+                raise UnknownRevision(self.id, f"checkpoint {point.name!r} belongs to session {point.session!r}")
+            point = point.revision
+        if not 1 <= point <= self.revision:
+            raise UnknownRevision(self.id, f"session {self.id!r} has no revision {point}; it has 1 to {self.revision}")
+        return point
+
+    # Looking.
+
+    async def state_at(self, revision: int) -> S:
+        """The state as it was at a revision, to be read."""
+        state, _ = await self._room.at(revision)
+        return draft_of(state, Desk(READ_ONLY))  # type: ignore[no-any-return]
+
+    async def log(self) -> AsyncIterator[LogEntry]:
+        """Everything that happened, in order; a fork's log begins with its parent's."""
+        async for entry in History(self._room.store).entries(self.id):
+            yield entry
+
+    async def close(self) -> None:
+        """End the session: it can be read and forked until it expires, and never changed again. Closing twice is fine."""
+        async with self._room.lock:
+            if not self._room.head.closed:
+                await self._commit_at_head("close", {})
+        self._sessions.release(self._room)
+
+
+def _recorded(entry: LogEntry | None) -> Result:
+    assert entry is not None
+    if entry.kind == "failed":
+        return Result(False, error=entry.facts["error"])
+    return Result(True, entry.output)

@@ -1,0 +1,150 @@
+"""`Sessions`: the sessions of one environment in one store."""
+
+from __future__ import annotations
+
+import time
+from base64 import b32encode
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from secrets import randbits, token_bytes
+from typing import Any, Generic
+
+from msgspec.structs import replace
+
+from stateroom.errors import DefinitionError, SessionClosed, SessionExpired, UnknownSession
+from stateroom.session.execution import Runner
+from stateroom.session.history import History
+from stateroom.session.moment import Moment
+from stateroom.session.program import Program
+from stateroom.session.room import Room, new_room
+from stateroom.session.session import S, Session
+from stateroom.session.stateless import StatelessSession
+from stateroom.state import State
+from stateroom.state.shape import detach
+from stateroom.store import Head, Store
+
+WEEK = 7 * 24 * 3600.0
+
+
+def new_session_id() -> str:
+    """An id that cannot be guessed."""
+    return b32encode(token_bytes(15)).decode().lower()
+
+
+class Sessions(Generic[S]):
+    """Seeds, opens and sweeps the sessions of an environment.
+
+    `ttl` is how many seconds a session lives after its last use, `timeout` how many seconds a tool may take that sets
+    no limit of its own, and `hot` how many sessions' states this process keeps at hand.
+    """
+
+    def __init__(
+        self,
+        environment: Program,
+        store: Store,
+        *,
+        ttl: float = WEEK,
+        timeout: float = 30.0,
+        hot: int = 10_000,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.environment = environment
+        self.store = store
+        self.ttl = ttl
+        self.timeout = timeout
+        self.hot = hot
+        self.now = now
+        self.runner = Runner()
+        self._rooms: OrderedDict[str, Room] = OrderedDict()
+
+    async def seed(
+        self,
+        task: Mapping[str, Any] | Any,
+        *,
+        owner: str = "",
+        seed: int | None = None,
+        began: float | None = None,
+    ) -> Session[S]:
+        """A new session for a task: a row of task data, or a typed task.
+
+        `seed` decides the session's rng and ids, and `began` the time at which its clock starts, in seconds since
+        1970; by default a random seed, and now.
+        """
+        typed = self.environment.parse_task(task)
+        created = self.now()
+        moment = Moment(randbits(63) if seed is None else seed, created if began is None else began)
+        if self.environment.state_type is None:
+            return StatelessSession(self, new_session_id(), typed, moment)  # type: ignore[return-value]
+        state = await self._seeded(typed, moment)
+        row = task if isinstance(task, Mapping) else task.model_dump(mode="json")
+        head = self.new_head(owner, 1)
+        room, entries, snapshot = new_room(self.store, head, state, moment, dict(row))
+        room.task = typed
+        await self.store.create(head, entries, snapshot)
+        return self.admit(room)
+
+    async def _seeded(self, task: Any, moment: Moment) -> State:
+        procedure = self.environment.seeding
+        available: dict[str, Any] = {"task": task, "rng": moment.rng, "clock": moment.clock, "new_id": moment.new_id}
+        arguments = {name: task if name == "task" else available[name]() for name in procedure.needs}
+        state = await self.runner.run(procedure, arguments, self.timeout)
+        expected = self.environment.state_type
+        if expected is None or not isinstance(state, expected):
+            raise DefinitionError(f"{self.environment.name}.seed must return a {expected}, not {type(state).__name__}")
+        copy: State = detach(state, ())  # valid, and shared with nobody
+        return copy
+
+    async def open(self, session_id: str) -> Session[S]:
+        """A handle on a session that was seeded before, here or in any other process."""
+        room = self._rooms.get(session_id)
+        if room is None:
+            state_type = self.environment.state_type
+            if state_type is None:
+                raise UnknownSession(session_id)
+            room = Room(self.store, await self.store.head(session_id), state_type)
+            room.task = self.environment.parse_task(await History(self.store).task_row(session_id))
+        await self.catch_up(room)
+        return self.admit(room)
+
+    async def sweep(self) -> int:
+        """Remove the sessions in the store that have expired; tells how many."""
+        now = self.now()
+        for session_id in [room.head.id for room in self._rooms.values() if room.head.expires <= now]:
+            del self._rooms[session_id]
+        return await self.store.sweep(now)
+
+    # For sessions.
+
+    async def catch_up(self, room: Room, *, closed_too: bool = False) -> None:
+        """See that a room holds the newest state, that the session may be used, and that it goes on living."""
+        head = await self.store.head(room.head.id)
+        now = self.now()
+        if head.expires <= now:
+            raise SessionExpired(head.id)
+        if head.closed and not closed_too:
+            raise SessionClosed(head.id)
+        if room.state is None or head.revision != room.head.revision:
+            await room.refresh()
+        if not head.closed and head.expires - now < self.ttl / 2:
+            await self.store.touch(head.id, now=now, expires=now + self.ttl)
+            room.head = replace(room.head, expires=now + self.ttl)
+
+    def new_head(self, owner: str, revision: int, parent: str | None = None) -> Head:
+        """A head for a new session."""
+        now = self.now()
+        forked_at = revision if parent else 0
+        return Head(
+            new_session_id(), self.environment.name, owner, now, now + self.ttl, revision, False, parent, forked_at
+        )
+
+    def admit(self, room: Room) -> Session[S]:
+        """Keep a room at hand, and give a handle on it."""
+        self._rooms[room.head.id] = room
+        self._rooms.move_to_end(room.head.id)
+        if len(self._rooms) > self.hot:
+            self._rooms.popitem(last=False)
+        return Session(self, room)
+
+    def release(self, room: Room) -> None:
+        """Keep a room no longer."""
+        self._rooms.pop(room.head.id, None)

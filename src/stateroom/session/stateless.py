@@ -1,0 +1,83 @@
+"""Sessions of environments that have no state: they touch no store, and there is no history to go back in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stateroom.errors import InvalidArguments, SessionClosed, SessionError
+from stateroom.session.calling import Failed, Scene, find_tool, run_tool, run_verifier
+from stateroom.session.journal import LogEntry
+from stateroom.session.moment import Moment
+from stateroom.session.program import Episode, Result, SessionInfo, Verdict
+from stateroom.session.session import Session
+
+if TYPE_CHECKING:
+    from stateroom.session.sessions import Sessions
+
+
+class StatelessSession(Session[None]):
+    """A handle with a session's face: tools can be called and the episode judged, and nothing is kept."""
+
+    def __init__(self, sessions: Sessions[Any], session_id: str, task: Any, moment: Moment) -> None:
+        self._sessions = sessions
+        self._id = session_id
+        self._task = task
+        self._moment = moment
+        self._closed = False
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def revision(self) -> int:
+        return 0
+
+    @property
+    def state(self) -> None:
+        return None
+
+    @property
+    def parent(self) -> None:
+        return None
+
+    @property
+    def task(self) -> Any:
+        return self._task
+
+    def _scene(self, call_id: str | None = None) -> Scene:
+        if self._closed:
+            raise SessionClosed(self._id)
+        return Scene(None, self._moment, SessionInfo(self._id, 0, self._task, call_id))
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
+    ) -> Result:
+        sessions = self._sessions
+        scene = self._scene(call_id)
+        try:
+            tool = find_tool(sessions.environment.tools, name)
+            ran = await run_tool(sessions.runner, tool, dict(arguments or {}), scene, sessions.timeout)
+        except (Failed, InvalidArguments) as failure:
+            return Result(False, error=str(failure))
+        return Result(True, ran.output)
+
+    async def verify(self, response: Any = None) -> Verdict:
+        sessions = self._sessions
+        episode = Episode(self._task, response)
+        return await run_verifier(
+            sessions.runner, sessions.environment.verifying, self._scene(), episode, sessions.timeout
+        )
+
+    async def log(self) -> AsyncIterator[LogEntry]:
+        for entry in ():
+            yield entry
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _no_history(self, *_: Any, **__: Any) -> NoReturn:
+        raise SessionError(self._id, f"{self._sessions.environment.name} is stateless: its sessions have no history")
+
+    checkpoint = rewind = fork = state_at = _no_history  # type: ignore[assignment]

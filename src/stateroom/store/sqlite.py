@@ -1,0 +1,424 @@
+"""`sqlite:///path`: sessions in one file, durable, and safe to share between processes.
+
+One thread owns the one connection. It takes all the work that has gathered, does the reads in one transaction, and
+commits the writes in another, so sessions that write at the same time share the cost of reaching the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Self, TypeVar
+
+from stateroom.errors import (
+    Conflict,
+    DuplicateCall,
+    ForeignStore,
+    StateroomError,
+    StoreError,
+    StoreUnavailable,
+    UnknownRevision,
+    UnknownSession,
+    UnknownStore,
+)
+from stateroom.store.contract import Entry, Head, Loaded, Snapshot, Store
+from stateroom.store.url import parse_url
+
+T = TypeVar("T")
+
+APPLICATION_ID = 0x53524F4D  # "SROM", so that a file says whose it is
+VERSION = 1
+BUSY_SECONDS = 30.0
+"""How long to wait for another process that is writing."""
+PAGES_AT_ONCE = 500
+"""How many free pages a sweep gives back in one transaction; other work can come between."""
+MAX_IDLE_LOG = 8 * 1024 * 1024
+"""How many bytes the write-ahead log may keep on disk once they are in the file itself."""
+
+SCHEMA = """
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    environment TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    revision INTEGER NOT NULL,
+    closed INTEGER NOT NULL,
+    parent TEXT,
+    parent_revision INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_age ON sessions (created, id);
+CREATE INDEX sessions_by_expiry ON sessions (expires);
+CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+CREATE TABLE entries (
+    session TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    at REAL NOT NULL,
+    call_id TEXT,
+    body BLOB NOT NULL,
+    PRIMARY KEY (session, revision)
+);
+CREATE UNIQUE INDEX entries_by_call ON entries (session, call_id) WHERE call_id IS NOT NULL;
+CREATE TABLE snapshots (
+    session TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (session, revision)
+);
+"""
+
+HEAD = "id, environment, owner, created, expires, revision, closed, parent, parent_revision"
+ENTRY = "revision, kind, at, body, call_id"
+
+
+class _Job(NamedTuple):
+    work: Callable[[sqlite3.Connection], Any]
+    writes: bool
+    done: asyncio.Future[Any]
+
+
+class SQLiteStore(Store):
+    """Sessions in an SQLite file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        parts = parse_url(url)
+        if parts.host or len(parts.path) < 2 or parts.path == "/:memory:":
+            raise UnknownStore(f"{url}: write sqlite:///relative.db or sqlite:////absolute/path.db (or use memory://)")
+        store = cls(Path(parts.path[1:]))
+        started: asyncio.Future[None] = store._loop.create_future()
+        store._thread = threading.Thread(target=store._serve, args=(started,), name="stateroom-sqlite", daemon=True)
+        store._thread.start()
+        try:
+            await started
+        except asyncio.CancelledError:
+            store._jobs.put(None)
+            raise
+        return store
+
+    async def close(self) -> None:
+        self._closed = True  # from here on no work can come after the None, where nobody would do it
+        if self._thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    # The thread.
+
+    def _serve(self, started: asyncio.Future[None]) -> None:
+        try:
+            connection = _connect(self.path)
+        except StateroomError as error:
+            self._report([(started, None, error)])
+            return
+        self._report([(started, None, None)])
+        while self._perform(connection, self._gather()):
+            pass
+        connection.close()
+
+    def _gather(self) -> list[_Job | None]:
+        jobs = [self._jobs.get()]
+        with suppress(Empty):
+            while True:
+                jobs.append(self._jobs.get_nowait())
+        return jobs
+
+    def _perform(self, connection: sqlite3.Connection, gathered: list[_Job | None]) -> bool:
+        """Do a batch of work; false when the store is to close."""
+        jobs = [job for job in gathered if job is not None]
+        reads, writes = [job for job in jobs if not job.writes], [job for job in jobs if job.writes]
+        if reads:
+            self._report(_do_together(reads, connection, "BEGIN"))
+        if writes:
+            self._report(_do_together(writes, connection, "BEGIN IMMEDIATE"))
+        return len(jobs) == len(gathered)
+
+    def _report(self, outcomes: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and with it whoever asked
+            self._loop.call_soon_threadsafe(_resolve, outcomes)
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        if self._closed:
+            raise StoreUnavailable(f"the store {self.path} is closed")
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put(_Job(work, writes, done))
+        return await done
+
+    # The contract.
+
+    async def create(self, head: Head, entries: Sequence[Entry] = (), snapshot: Snapshot | None = None) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            if head.parent is not None:
+                parent = _head(connection, head.parent)
+                if head.parent_revision > parent.revision:
+                    raise UnknownRevision(parent.id, f"session {parent.id!r} has no revision {head.parent_revision}")
+            row = (head.id, head.environment, head.owner, head.created, head.expires)
+            try:
+                connection.execute(
+                    f"INSERT INTO sessions ({HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*row, head.revision, head.closed, head.parent, head.parent_revision),
+                )
+            except sqlite3.IntegrityError:
+                raise StoreError(f"there is a session {head.id!r} already") from None
+            for entry in entries:
+                _insert_entry(connection, head.id, entry)
+            if snapshot is not None:
+                _insert_snapshot(connection, head.id, snapshot)
+
+        await self._run(work, writes=True)
+
+    async def append(
+        self, session: str, entry: Entry, *, expires: float, snapshot: Snapshot | None = None, closes: bool = False
+    ) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            moved = connection.execute(
+                "UPDATE sessions SET revision = ?, expires = ?, closed = ? "
+                "WHERE id = ? AND revision = ? AND closed = 0 AND expires > ?",
+                (entry.revision, expires, closes, session, entry.revision - 1, entry.at),
+            )
+            if not moved.rowcount:
+                _head(connection, session).check_live(entry.at)
+                if entry.call_id is not None and _find_call(connection, session, entry.call_id):
+                    raise DuplicateCall(session, entry.call_id)
+                raise Conflict(session, entry.revision - 1)
+            _insert_entry(connection, session, entry)
+            if snapshot is not None:
+                _insert_snapshot(connection, session, snapshot)
+
+        await self._run(work, writes=True)
+
+    async def touch(self, session: str, *, now: float, expires: float) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            _head(connection, session).check_live(now)
+            connection.execute("UPDATE sessions SET expires = ? WHERE id = ?", (expires, session))
+
+        await self._run(work, writes=True)
+
+    async def head(self, session: str) -> Head:
+        return await self._run(lambda connection: _head(connection, session), writes=False)
+
+    async def heads(
+        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+    ) -> list[Head]:
+        def work(connection: sqlite3.Connection) -> list[Head]:
+            rows = connection.execute(
+                f"SELECT {HEAD} FROM sessions WHERE (?1 IS NULL OR environment = ?1) "
+                "AND (?2 IS NULL OR (created, id) < (?2, ?3)) ORDER BY created DESC, id DESC LIMIT ?4",
+                (environment, before and before.created, before and before.id, limit),
+            )
+            return [_to_head(row) for row in rows]
+
+        return await self._run(work, writes=False)
+
+    async def load(self, session: str, at: int | None = None) -> Loaded:
+        def work(connection: sqlite3.Connection) -> Loaded:
+            head = _head(connection, session)
+            until = head.revision if at is None else at
+            row = connection.execute(
+                "SELECT revision, body FROM snapshots WHERE session = ? AND revision <= ? "
+                "ORDER BY revision DESC LIMIT 1",
+                (session, until),
+            ).fetchone()
+            snapshot = Snapshot(*row) if row else None
+            return Loaded(head, snapshot, _entries(connection, session, snapshot.revision if snapshot else 0, until))
+
+        return await self._run(work, writes=False)
+
+    async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
+        def work(connection: sqlite3.Connection) -> list[Entry]:
+            head = _head(connection, session)
+            return _entries(connection, session, after, head.revision if until is None else until)
+
+        return await self._run(work, writes=False)
+
+    async def find_call(self, session: str, call_id: str) -> Entry | None:
+        def work(connection: sqlite3.Connection) -> Entry | None:
+            _head(connection, session)
+            return _find_call(connection, session, call_id)
+
+        return await self._run(work, writes=False)
+
+    async def sweep(self, now: float) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            swept = 0
+            while True:  # from the youngest forks up to their parents
+                rows = connection.execute(
+                    "SELECT id FROM sessions AS s WHERE expires <= ? "
+                    "AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent = s.id)",
+                    (now,),
+                ).fetchall()
+                if not rows:
+                    return swept
+                connection.executemany("DELETE FROM entries WHERE session = ?", rows)
+                connection.executemany("DELETE FROM snapshots WHERE session = ?", rows)
+                connection.executemany("DELETE FROM sessions WHERE id = ?", rows)
+                swept += len(rows)
+
+        swept = await self._run(work, writes=True)
+        if swept:
+            for _ in range(0, await self._run(_free_pages, writes=False), PAGES_AT_ONCE):
+                await self._run(_give_pages_back, writes=True)
+        return swept
+
+
+def _attempt(job: _Job, connection: sqlite3.Connection) -> tuple[asyncio.Future[Any], Any, Exception | None]:
+    try:
+        return job.done, job.work(connection), None
+    except StateroomError as error:
+        return job.done, None, error
+    except sqlite3.Error as error:
+        return job.done, None, StoreUnavailable(f"SQLite: {error}")
+    except Exception as error:  # noqa: BLE001 (a value SQLite cannot take; without an answer the caller waits for ever)
+        return job.done, None, error
+
+
+def _do_together(
+    jobs: list[_Job], connection: sqlite3.Connection, begin: str
+) -> list[tuple[asyncio.Future[Any], Any, Exception | None]]:
+    """Do all jobs in one transaction; one that is refused is undone alone."""
+    outcomes = []
+    try:
+        connection.execute(begin)
+        for job in jobs:
+            connection.execute("SAVEPOINT job")
+            outcome = _attempt(job, connection)
+            if outcome[2] is not None:
+                connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+            outcomes.append(outcome)
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        failure = StoreUnavailable(f"SQLite: {error}")
+        return [(job.done, None, failure) for job in jobs]
+    return outcomes
+
+
+def _resolve(outcomes: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    for done, result, error in outcomes:
+        if done.done():  # whoever asked has stopped waiting
+            continue
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = None
+    try:
+        if not path.parent.is_dir():
+            raise StoreUnavailable(f"cannot open {path}: there is no folder {path.parent}")
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        _prepare(connection, path)
+    except (sqlite3.Error, OSError, ValueError, StateroomError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, StateroomError):
+            raise
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            raise ForeignStore(f"{path} is not a Stateroom store: it is not an SQLite file") from error
+        raise StoreUnavailable(f"cannot open {path}: {error}") from error
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that the file is ours, of our version, and set up."""
+    connection.execute("BEGIN")  # look at one moment of the file: another process may be setting it up
+    prepared = _is_prepared(connection, path)
+    connection.execute("COMMIT")
+    if not prepared:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        if not _is_prepared(connection, path):  # nobody was quicker
+            for statement in SCHEMA.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    connection.execute("PRAGMA synchronous = FULL")  # an acknowledged commit survives a loss of power
+    connection.execute(f"PRAGMA journal_size_limit = {MAX_IDLE_LOG}")
+
+
+def _is_prepared(connection: sqlite3.Connection, path: Path) -> bool:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != APPLICATION_ID and (tables or application):
+        raise ForeignStore(f"{path} is an SQLite file of another program, not a Stateroom store")
+    if version > VERSION:
+        raise ForeignStore(
+            f"{path} was written by a newer Stateroom (store version {version}; this one reads up to {VERSION}); upgrade"
+        )
+    return bool(application == APPLICATION_ID)
+
+
+def _to_head(row: tuple[Any, ...]) -> Head:
+    identity, environment, owner, created, expires, revision, closed, parent, parent_revision = row
+    return Head(identity, environment, owner, created, expires, revision, bool(closed), parent, parent_revision)
+
+
+def _head(connection: sqlite3.Connection, session: str) -> Head:
+    row = connection.execute(f"SELECT {HEAD} FROM sessions WHERE id = ?", (session,)).fetchone()
+    if row is None:
+        raise UnknownSession(session)
+    return _to_head(row)
+
+
+def _entries(connection: sqlite3.Connection, session: str, after: int, until: int) -> list[Entry]:
+    rows = connection.execute(
+        f"SELECT {ENTRY} FROM entries WHERE session = ? AND revision > ? AND revision <= ? ORDER BY revision",
+        (session, after, until),
+    )
+    return [Entry(*row) for row in rows]
+
+
+def _find_call(connection: sqlite3.Connection, session: str, call_id: str) -> Entry | None:
+    row = connection.execute(
+        f"SELECT {ENTRY} FROM entries WHERE session = ? AND call_id = ?", (session, call_id)
+    ).fetchone()
+    return Entry(*row) if row else None
+
+
+def _insert_entry(connection: sqlite3.Connection, session: str, entry: Entry) -> None:
+    try:
+        connection.execute(
+            f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?)",
+            (session, entry.revision, entry.kind, entry.at, entry.body, entry.call_id),
+        )
+    except sqlite3.IntegrityError:
+        if entry.call_id is None:
+            raise
+        raise DuplicateCall(session, entry.call_id) from None
+
+
+def _insert_snapshot(connection: sqlite3.Connection, session: str, snapshot: Snapshot) -> None:
+    connection.execute(
+        "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)",
+        (session, snapshot.revision, snapshot.body),
+    )
+
+
+def _free_pages(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return int(count)
+
+
+def _give_pages_back(connection: sqlite3.Connection) -> None:
+    """Cut free pages off the file."""
+    for _ in range(min(PAGES_AT_ONCE, _free_pages(connection))):
+        connection.execute("PRAGMA incremental_vacuum(1)")  # whatever the number, `execute` takes one step, one page

@@ -1,0 +1,336 @@
+"""A random program gives the same result on a draft and on a deep copy, and its patch tells the whole story."""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import json
+import random
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, JsonValue
+
+from stateroom.state import Desk, State, apply, commit, decode, draft_of, encode, patched
+
+
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+    GREEN = "green"
+
+
+class Leaf(BaseModel):
+    n: int = 0
+    tags: set[str] = set()
+    price: Decimal = Decimal(0)
+
+
+class Node(BaseModel):
+    name: str = ""
+    leaf: Leaf = Leaf()
+    numbers: list[int] = []
+    kids: list[Node] = []
+    by_color: dict[Color, Leaf] = {}
+    pair: tuple[Leaf, int] | None = None
+
+
+class World(State):
+    title: str = ""
+    root: Node = Node()
+    nodes: list[Node] = []
+    table: dict[str, Node] = {}
+    grid: list[list[int]] = []
+    counts: dict[int, list[int]] = {}
+    heap: list[tuple[int, str]] = []
+    queue: list[tuple[int, Leaf]] = []
+    seen: set[int] = set()
+    fixed: frozenset[bytes] = frozenset()
+    when: datetime | None = None
+    day: date = date(2024, 1, 1)
+    took: timedelta = timedelta()
+    ident: UUID | None = None
+    either: int | Leaf | list[str] | None = None
+    extra: JsonValue = None
+
+
+words = st.text(alphabet="abc é", max_size=3)
+integers = st.one_of(st.integers(-5, 5), st.integers())
+decimals = st.decimals(allow_nan=False, allow_infinity=False)
+leaves = st.builds(Leaf, n=integers, tags=st.sets(words, max_size=3), price=decimals)
+colors = st.dictionaries(st.sampled_from(Color), leaves, max_size=3)
+numbers = st.lists(integers, max_size=4)
+pairs = st.none() | st.tuples(leaves, integers)
+plain_nodes = st.builds(Node, name=words, leaf=leaves, numbers=numbers, by_color=colors, pair=pairs)
+nodes = st.recursive(
+    plain_nodes, lambda inner: st.builds(Node, name=words, leaf=leaves, kids=st.lists(inner, max_size=2)), max_leaves=3
+)
+zones = st.sampled_from([None, UTC, timezone(timedelta(hours=-3, minutes=-30))])
+json_values = st.recursive(
+    st.none() | st.booleans() | integers | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=5,
+)
+eithers = st.none() | integers | leaves | st.lists(words, max_size=3)
+worlds = st.builds(
+    World,
+    title=words,
+    root=nodes,
+    nodes=st.lists(plain_nodes, max_size=3),
+    table=st.dictionaries(words, plain_nodes, max_size=3),
+    grid=st.lists(numbers, max_size=3),
+    counts=st.dictionaries(integers, numbers, max_size=3),
+    heap=st.lists(st.tuples(integers, words), max_size=4),
+    queue=st.lists(st.tuples(integers, leaves), max_size=3),
+    seen=st.sets(integers, max_size=4),
+    fixed=st.frozensets(st.binary(max_size=3), max_size=3),
+    when=st.none() | st.datetimes(timezones=zones),
+    day=st.dates(),
+    took=st.timedeltas(),
+    ident=st.none() | st.uuids(),
+    either=eithers,
+    extra=json_values,
+)
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "title": words, "name": words, "n": integers, "price": decimals, "tags": st.sets(words, max_size=3),
+    "leaf": leaves, "numbers": numbers, "kids": st.lists(plain_nodes, max_size=2), "by_color": colors, "pair": pairs,
+    "root": plain_nodes, "nodes": st.lists(plain_nodes, max_size=2),
+    "table": st.dictionaries(words, plain_nodes, max_size=2), "grid": st.lists(numbers, max_size=2),
+    "counts": st.dictionaries(integers, numbers, max_size=2), "heap": st.lists(st.tuples(integers, words), max_size=3),
+    "queue": st.lists(st.tuples(integers, leaves), max_size=2), "seen": st.sets(integers, max_size=3),
+    "fixed": st.frozensets(st.binary(max_size=2), max_size=2), "when": st.none() | st.datetimes(timezones=zones),
+    "day": st.dates(), "took": st.timedeltas(), "ident": st.none() | st.uuids(), "either": eithers,
+    "extra": json_values,
+}  # fmt: skip
+"""What may be assigned to a field, by its name."""
+
+ITEMS: dict[str, st.SearchStrategy[Any]] = {
+    "numbers": integers, "kids": plain_nodes, "nodes": plain_nodes, "grid": numbers, "row": integers,
+    "heap": st.tuples(integers, words), "queue": st.tuples(integers, leaves), "tags": words, "seen": integers,
+    "by_color": leaves, "table": plain_nodes, "counts": numbers, "count": integers, "either": words,
+    "extra": json_values,
+}  # fmt: skip
+"""What may be put into a container, by the name of its field."""
+
+KEYS = {"by_color": st.sampled_from(Color), "table": words, "counts": integers, "extra": words}
+
+INNER = {"grid": "row", "counts": "count"}
+
+
+def places(value: Any, name: str) -> list[tuple[Any, str]]:
+    """Every node that can change, with the name of what it holds; read through the node's own interface."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return [(value, name), *(at for field in fields for at in places(getattr(value, field), field))]
+    inner = INNER.get(name, name)
+    if isinstance(value, dict):
+        return [(value, name), *(at for key in list(value) for at in places(value[key], inner))]
+    if isinstance(value, list):
+        return [(value, name), *(at for part in value for at in places(part, inner))]
+    if isinstance(value, tuple):
+        return [at for part in value for at in places(part, inner)]
+    return [(value, name)] if isinstance(value, set) else []
+
+
+def detached(value: Any) -> Any:
+    return copy.deepcopy(value)
+
+
+def act(choose: Any, target: Any, name: str) -> Any:
+    """One operation that suits the target, as a function to be run on it or on its double."""
+    if isinstance(target, BaseModel):
+        field = choose(st.sampled_from(sorted(type(target).model_fields)))
+        value = choose(VALUES[field])
+        return lambda node: setattr(node, field, detached(value))
+    item = ITEMS[name]
+    if isinstance(target, set):
+        other = choose(st.sets(item, max_size=3))
+        method = choose(
+            st.sampled_from(
+                ["update", "difference_update", "intersection_update", "symmetric_difference_update", "clear",
+                 "__ior__", "__iand__", "__isub__", "__ixor__"]
+            )
+        )  # fmt: skip
+        return lambda node: getattr(node, method)(*([] if method == "clear" else [other])) and None
+    if isinstance(target, dict):
+        return act_on_dict(choose, target, KEYS[name], item)
+    return act_on_list(choose, target, name, item)
+
+
+def act_on_dict(choose: Any, target: Any, keys: Any, item: Any) -> Any:
+    key = choose(keys | st.sampled_from(list(target))) if target else choose(keys)
+    value = choose(item)
+    return choose(
+        st.sampled_from(
+            [
+                lambda node: node.__setitem__(key, detached(value)),
+                lambda node: node.__delitem__(key),
+                lambda node: node.pop(key, None),
+                lambda node: node.popitem(),
+                lambda node: node.setdefault(key, detached(value)),
+                lambda node: node.update({key: detached(value)}),
+                lambda node: node.__ior__({key: detached(value)}) and None,
+                lambda node: node.clear(),
+                lambda node: node.__setitem__(key, node.pop(next(iter(node)))),
+                lambda node: [node.__setitem__(each, part) for each, part in reversed(list(node.items()))] and None,
+                lambda node: [node.__setitem__(each, node.pop(each)) for each in list(node)] and None,
+            ]
+        )
+    )
+
+
+def act_on_list(choose: Any, target: Any, name: str, item: Any) -> Any:
+    values = choose(st.lists(item, max_size=3))
+    value = choose(item)
+    index = choose(st.integers(-len(target) - 1, len(target)))
+    other = choose(st.integers(-len(target) - 1, len(target)))
+    step = choose(st.sampled_from([None, 2, -1, -2, 3]))
+    part = slice(index, other, step)
+    seed = choose(st.integers(0, 99))
+
+    def swap(node: Any) -> None:
+        node[index], node[other] = node[other], node[index]
+
+    def shuffle(node: Any) -> None:
+        random.Random(seed).shuffle(node)
+
+    def doubled(node: Any) -> None:
+        node *= 2
+
+    def grow(node: Any) -> None:
+        node += detached(values)
+
+    def replace(node: Any) -> None:
+        size = len(range(*part.indices(len(node))))
+        node[part] = detached(values) if step is None else [detached(value) for _ in range(size)]
+
+    moves = [
+        lambda node: node.append(detached(value)),
+        lambda node: node.append(node[index]),  # the same child twice
+        lambda node: node.extend(detached(values)),
+        lambda node: node.insert(index, detached(value)),
+        lambda node: node.insert(other, node.pop(index)),
+        lambda node: node.pop(),
+        lambda node: node.pop(index),
+        lambda node: node.remove(node[index]),
+        lambda node: node.__delitem__(index),
+        lambda node: node.__delitem__(part),
+        lambda node: node.__setitem__(index, detached(value)),
+        lambda node: node.clear(),
+        lambda node: node.reverse(),
+        lambda node: node.sort(key=lambda each: json.dumps(each, default=repr)),
+        replace, swap, shuffle, doubled, grow,
+    ]  # fmt: skip
+    if name in ("numbers", "heap", "row", "count"):
+        moves += [
+            heapq.heapify,
+            lambda node: heapq.heappush(node, value),
+            lambda node: heapq.heappop(node),
+            lambda node: node.sort(reverse=True),
+        ]
+    return choose(st.sampled_from(moves))
+
+
+def run(action: Any, node: Any) -> Any:
+    """What an operation gives, or the kind of error that it raises."""
+    try:
+        return exact(action(node))
+    except (IndexError, KeyError, ValueError, StopIteration, TypeError) as error:
+        return type(error)
+
+
+def exact(value: Any) -> Any:
+    """The value with every type spelled out and dicts as ordered pairs, so that equal means the same."""
+    if isinstance(value, BaseModel):
+        return {name: exact(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return ["dict", *((exact(key), exact(part)) for key, part in value.items())]
+    if isinstance(value, list | tuple):
+        return [tuple if isinstance(value, tuple) else list, *map(exact, value)]
+    if isinstance(value, set | frozenset):
+        return ["set" if isinstance(value, set) else "frozenset", {(type(part), part) for part in value}]
+    if isinstance(value, Decimal | datetime):
+        return (type(value), str(value))
+    return (type(value), value)
+
+
+fast = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@fast
+@given(worlds, st.data())
+def test_a_program_does_the_same_to_a_draft_as_to_a_copy(base: World, data: st.DataObject) -> None:
+    before, double = copy.deepcopy(base), copy.deepcopy(base)
+    draft = draft_of(base, Desk())
+    for _ in range(data.draw(st.integers(1, 6))):
+        drafts, doubles = places(draft, "world"), places(double, "world")
+        assert len(drafts) == len(doubles)
+        index = data.draw(st.integers(0, len(drafts) - 1))
+        (target, name), (twin, _) = drafts[index], doubles[index]
+        if data.draw(st.booleans()):  # some program keeps looking
+            assert target == twin
+            assert twin == target
+        action = act(data.draw, twin, name)
+        assert run(action, target) == run(action, twin)
+        assert exact(draft) == exact(double)
+    assert json.loads(draft.model_dump_json()) == json.loads(double.model_dump_json())
+
+    result, patch = commit(draft)
+
+    expected = World.model_validate(double.model_dump())
+    assert exact(result) == exact(expected)
+    assert exact(base) == exact(before)
+    assert exact(patched(base, patch)) == exact(result)
+    stored = decode(encode(patch))
+    assert exact(patched(base, stored)) == exact(result)
+    folded = decode(encode(base))
+    apply(folded, stored)
+    assert exact(World.model_validate(folded)) == exact(result)
+    assert exact(result) == exact(expected)  # a replay changes neither the state nor the patch
+    assert exact(base) == exact(before)
+
+
+@fast
+@given(worlds)
+def test_a_state_survives_its_bytes(base: World) -> None:
+    assert exact(World.model_validate(decode(encode(base)))) == exact(base)
+
+
+@settings(fast, max_examples=60)
+@given(worlds)
+def test_a_draft_that_was_only_read_commits_to_the_same_object(base: World) -> None:
+    draft = draft_of(base, Desk())
+    for node, _ in places(draft, "world"):
+        repr(node), node == copy.copy(node), copy.deepcopy(node)
+    draft.model_dump()
+    result, patch = commit(draft)
+    assert result is base
+    assert patch == []
+
+
+@settings(fast, max_examples=60)
+@given(worlds, st.sampled_from(["nodes", "table", "queue", "grid", "root"]), integers)
+def test_what_was_not_touched_is_shared(base: World, chosen: str, value: int) -> None:
+    base.nodes.extend([Node(), Node()])
+    draft = draft_of(base, Desk())
+    draft.nodes[0].leaf.n = value + base.nodes[0].leaf.n + 1_000_000_007
+    places(getattr(draft, chosen), chosen)  # reading does not count
+    result, _ = commit(draft)
+    assert all(getattr(result, name) is getattr(base, name) for name in World.model_fields if name != "nodes")
+    assert all(new is old for new, old in zip(result.nodes[1:], base.nodes[1:], strict=True))
+    assert result.nodes[0].kids is base.nodes[0].kids
+
+
+@pytest.mark.parametrize("patch", [[("set", ("nope",), 1)], [("splice", ("title", "x"), 0, 0, [])]])
+def test_a_patch_that_does_not_fit_is_bad_data(patch: list[Any]) -> None:
+    from stateroom.errors import BadData
+
+    with pytest.raises(BadData):
+        patched(World(), patch)
