@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cached_property
+from random import Random
 from typing import Any, ClassVar, Generic, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
@@ -14,8 +15,8 @@ from typing_extensions import TypeVar
 
 from stateroom.environment.task import Task
 from stateroom.environment.tool import Tool, make_tool, procedure_of
-from stateroom.errors import BadTask, DefinitionError
-from stateroom.session.program import INJECTED, Episode, Procedure, Verdict
+from stateroom.errors import BadTask, DefinitionError, NotFound
+from stateroom.session.program import INJECTED, Procedure, Verdict
 from stateroom.state import State, shape_of
 
 S = TypeVar("S", bound=State | None, default=None)
@@ -89,7 +90,7 @@ class Environment(Generic[S, T]):
         except NameError as error:
             raise DefinitionError(f"{cls.__name__}.{name}: {error}") from None
         given = hints.get("state")
-        if isinstance(given, type) and given is not cls.state_type:
+        if isinstance(given, type) and given not in (Any, cls.state_type):
             expected = cls.state_type.__name__ if cls.state_type else "none"
             raise DefinitionError(f"{cls.__name__}.{name}: `state` is {expected}, not {given.__name__}")
         return hints
@@ -104,10 +105,10 @@ class Environment(Generic[S, T]):
             for parameter in _parameters(method):
                 if parameter not in known:
                     raise DefinitionError(
-                        f"{cls.__name__}.{hook}: there is no {parameter!r} to be had; there are {', '.join(sorted(known))}"
+                        f"{cls.__name__}.{hook} asks for {parameter!r}; it can have {', '.join(sorted(known))}"
                     )
             given = hints.get("task")
-            if isinstance(given, type) and given is not cls.task_type:
+            if isinstance(given, type) and given not in (Any, cls.task_type):
                 raise DefinitionError(
                     f"{cls.__name__}.seed takes a {given.__name__}: say so in the class's bases, "
                     f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {given.__name__}]"
@@ -115,9 +116,8 @@ class Environment(Generic[S, T]):
         if cls.state_type is not None and cls.seed is Environment.seed:
             required = [name for name, field in cls.state_type.model_fields.items() if field.is_required()]
             if required:
-                raise DefinitionError(
-                    f"{cls.__name__} needs a seed method: {cls.state_type.__name__} has no default for {', '.join(required)}"
-                )
+                missing = f"{cls.state_type.__name__} has no default for {', '.join(required)}"
+                raise DefinitionError(f"{cls.__name__} needs a seed method: {missing}")
 
     # What an author may override.
 
@@ -128,6 +128,11 @@ class Environment(Generic[S, T]):
     def verify(self, *args: Any, **kwargs: Any) -> float | Verdict:
         """The reward of an episode."""
         raise NotImplementedError
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        """A new task row; all its chance comes from `rng`."""
+        raise NotFound(f"{cls.name} has no generator of tasks")
 
     # What a session needs.
 
@@ -173,6 +178,3 @@ def _parameters(method: Any) -> list[str]:
 def _snake_case(name: str) -> str:
     stem = re.sub(r"(Environment|Env)$", "", name) or name
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
-
-
-__all__ = ["Environment", "Episode"]

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from stateroom.environment.environment import Environment
-from stateroom.errors import NotFound
+from stateroom.errors import NotFound, StateroomError
 
 GROUP = "stateroom.environments"
 """The entry-point group in which packages register their environments."""
@@ -82,7 +82,14 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # pydantic looks types up by their module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[name]
-        raise
+        if isinstance(error, StateroomError) or not isinstance(error, Exception):
+            raise
+        raise _broken(str(path), error) from error
     return module
+
+
+def _broken(where: str, error: Exception) -> NotFound:
+    line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+    return NotFound(f"{where} cannot be imported: {type(error).__name__}: {error}{line}")

@@ -79,8 +79,8 @@ class History:
         start = max(after, head.parent_revision)
         while start < last:
             stop = min(start + PAGE, last)
-            for entry in await self.store.entries(session, after=start, until=stop):
-                yield read_entry(entry)
+            for stored in await self.store.entries(session, after=start, until=stop):
+                yield read_entry(stored)
             start = stop
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:

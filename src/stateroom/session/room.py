@@ -43,7 +43,7 @@ class Room:
         self.stale = True
         """The store may be ahead of, or beside, what is held here."""
         self.calls: tuple[set[str], ...] = (set(),)
-        """Call ids that may be in the log: those committed here, and those of the sessions that this one forked from."""
+        """Call ids that may be in the log: those committed here, and those of the sessions it was forked from."""
         self.all_calls_known = False
         """True when no other call id is in the log."""
         self.task: Any = None
@@ -140,7 +140,7 @@ class Room:
         try:
             state: State = validator.validate_python(document.state, by_name=True, by_alias=False)
         except ValidationError as error:
-            found = invalid(error, ())
+            found = invalid(error, (), document.state)
             raise InvalidState((), f"the stored state of session {self.head.id!r} is not valid: {found}") from None
         return state
 

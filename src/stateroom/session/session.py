@@ -275,7 +275,7 @@ class Session(Generic[S]):
             yield entry
 
     async def close(self) -> None:
-        """End the session: it can be read and forked until it expires, and never changed again. Closing twice is fine."""
+        """End the session: until it expires it can be read and forked, but never changed. Closing twice is fine."""
         async with self._room.lock:
             if not self._room.head.closed:
                 await self._commit_at_head("close", {})

@@ -94,8 +94,11 @@ class Sessions(Generic[S]):
         copy: State = detach(state, ())  # valid, and shared with nobody
         return copy
 
-    async def open(self, session_id: str) -> Session[S]:
-        """A handle on a session that was seeded before, here or in any other process."""
+    async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
+        """A handle on a session that was seeded before, here or in any other process.
+
+        A closed one can be opened too, to be read and forked, if that is asked for.
+        """
         room = self._rooms.get(session_id)
         if room is None:
             state_type = self.environment.state_type
@@ -103,7 +106,7 @@ class Sessions(Generic[S]):
                 raise UnknownSession(session_id)
             room = Room(self.store, await self.store.head(session_id), state_type)
             room.task = self.environment.parse_task(await History(self.store).task_row(session_id))
-        await self.catch_up(room)
+        await self.catch_up(room, closed_too=closed_too)
         return self.admit(room)
 
     async def sweep(self) -> int:

@@ -71,7 +71,8 @@ class StatelessSession(Session[None]):
         )
 
     async def log(self) -> AsyncIterator[LogEntry]:
-        for entry in ():
+        nothing: tuple[LogEntry, ...] = ()
+        for entry in nothing:
             yield entry
 
     async def close(self) -> None:
@@ -80,4 +81,4 @@ class StatelessSession(Session[None]):
     def _no_history(self, *_: Any, **__: Any) -> NoReturn:
         raise SessionError(self._id, f"{self._sessions.environment.name} is stateless: its sessions have no history")
 
-    checkpoint = rewind = fork = state_at = _no_history  # type: ignore[assignment]
+    checkpoint = rewind = fork = state_at = _no_history

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
-from stateroom.state.draft import Desk, DraftDict, DraftList, DraftModel, DraftSet, draft_of, fill, is_draft
+from stateroom.state.draft import Desk, DraftDict, DraftList, DraftModel, DraftSet, draft_of, fill, is_draft, is_order
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
 from stateroom.state.shape import ModelShape, Shape, invalid, plain
@@ -138,7 +138,7 @@ def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -
     alive = {id(item) for item in list.copy(draft)} if len(draft.edits) > 1 else None
     draft.checked, draft.replaced = [], {}
     for edit in draft.edits:
-        if not edit or isinstance(edit[0], int):
+        if is_order(edit):
             draft.checked.append(cast(Any, edit))
             patch.append(("order", path, edit))
             continue
@@ -246,7 +246,7 @@ def _notice_unseen_edits(draft: DraftList) -> None:
         return
     now, expected = list.copy(draft), draft._draft_base
     for edit in draft.edits:
-        expected = _edited(expected, [edit] if edit and isinstance(edit[0], int) else edit)
+        expected = _edited(expected, [edit] if is_order(edit) else edit)
     if draft.touched:
         expected = expected.copy()
         for index, child in draft.touched.items():
@@ -280,10 +280,15 @@ def _settle(value: Any) -> Any:
         return _settle_dict(value)
     if isinstance(value, DraftSet):
         return set(value) if value.changed and value != value._draft_base else value._draft_base
-    if isinstance(value, tuple):
-        parts = tuple(map(_settle, value))
-        return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-    return value
+    return tuple(map(_settle, value)) if isinstance(value, tuple) else value
+
+
+def _settle_over(value: Any, old: Any) -> Any:
+    """The committed form of what now stands where `old` stood; a tuple of unchanged parts is the old tuple."""
+    if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
+        parts = tuple(map(_settle_over, value, old))
+        return old if all(map(is_, parts, old)) else parts
+    return _settle(value)
 
 
 def _settle_model(draft: DraftModel) -> Any:
@@ -296,7 +301,7 @@ def _settle_model(draft: DraftModel) -> Any:
         if name in checked:
             now[name] = checked[name]
         elif fields[name] is not was:
-            now[name] = _settle(fields[name])
+            now[name] = _settle_over(fields[name], was)
         if now[name] is not was:
             changed.add(name)
     if not changed:
@@ -308,18 +313,19 @@ def _settle_model(draft: DraftModel) -> Any:
 
 def _settle_list(draft: DraftList) -> list[Any]:
     base = draft._draft_base
-    children = {index: _settle(child) for index, child in {**draft.touched, **draft.replaced}.items()}
-    if not draft.checked and all(base[index] is child for index, child in children.items()):
-        return base
     items = _edited(base, draft.checked)
-    for index, child in children.items():
-        items[index] = child
-    return items
+    changed = bool(draft.checked)
+    for index, child in {**draft.touched, **draft.replaced}.items():
+        settled = _settle_over(child, items[index])
+        if settled is not items[index]:
+            items[index] = settled
+            changed = True
+    return items if changed else base
 
 
 def _settle_dict(draft: DraftDict) -> dict[Any, Any]:
     base, checked = draft._draft_base, draft.checked
-    children = {key: _settle(child) for key, child in draft.touched.items() if key not in checked}
+    children = {key: _settle_over(child, base[key]) for key, child in draft.touched.items() if key not in checked}
     changed = {key: child for key, child in children.items() if base.get(key) is not child}
     if not (changed or checked or draft.deleted):
         return base

@@ -324,7 +324,7 @@ class DraftList(list[Any]):
         elif self.touched:
             for index in range(start, stop):
                 self.touched.pop(index, None)
-        if not self.edits or _is_order(self.edits[-1]):
+        if not self.edits or is_order(self.edits[-1]):
             self.edits.append([])
         run: list[Any] = self.edits[-1]
         first = bisect_left(run, start, key=lambda splice: splice[0] + len(splice[2]))
@@ -451,7 +451,7 @@ class DraftList(list[Any]):
         self._reorder(lambda: list.reverse(self))
 
 
-def _is_order(edit: Any) -> bool:
+def is_order(edit: Any) -> bool:
     return bool(edit) and isinstance(edit[0], int)
 
 

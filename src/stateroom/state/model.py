@@ -15,7 +15,8 @@ class State(BaseModel):
     A field of a type that cannot be kept fails when the class is defined, with the field's name.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    # A type that pydantic does not know reaches the check below, which names the field.
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

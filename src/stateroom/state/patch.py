@@ -30,7 +30,7 @@ def apply(root: Any, patch: Iterable[Any]) -> None:
     for kind, path, *needs in patch:
         try:
             _OPERATIONS[kind](root, path, *needs)
-        except (KeyError, IndexError, AttributeError, TypeError) as error:
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise BadData(f"a stored change does not fit the state at {format_path(tuple(path))}: {error}") from error
 
 

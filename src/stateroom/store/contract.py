@@ -79,7 +79,7 @@ class Store(ABC):
 
     @abstractmethod
     async def create(self, head: Head, entries: Sequence[Entry] = (), snapshot: Snapshot | None = None) -> None:
-        """Add a session under an id that is free. A fork's parent must exist and have reached the revision it forks from.
+        """Add a session. A fork's parent must exist and have reached the revision it forks from.
 
         Raises `StoreError` if the id is taken, `UnknownSession` or `UnknownRevision` for the parent, and
         `DuplicateCall` if two of the entries have one call id.

@@ -362,7 +362,7 @@ def _is_prepared(connection: sqlite3.Connection, path: Path) -> bool:
         raise ForeignStore(f"{path} is an SQLite file of another program, not a Stateroom store")
     if version > VERSION:
         raise ForeignStore(
-            f"{path} was written by a newer Stateroom (store version {version}; this one reads up to {VERSION}); upgrade"
+            f"{path} was written by a newer Stateroom (store version {version}; this one reads {VERSION}); upgrade"
         )
     return bool(application == APPLICATION_ID)
 

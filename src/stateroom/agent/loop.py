@@ -1,0 +1,98 @@
+"""The tool loop: a policy and an environment's tools, in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stateroom.errors import PolicyFailed
+from stateroom.model import Item, Policy, function_call_output
+from stateroom.session import Result, Session
+
+MAX_STEPS = 50
+"""How often a policy may answer in one episode."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a policy and the tools did, and how it ended."""
+
+    output: list[Item]
+    status: Literal["completed", "incomplete"]
+    reason: Literal["max_steps", "deadline"] | None = None
+    """Why it is incomplete."""
+
+
+async def act(
+    session: Session[Any],
+    policy: Policy,
+    conversation: list[Item],
+    tools: list[Item],
+    *,
+    max_steps: int = MAX_STEPS,
+    deadline: float | None = None,
+) -> Trajectory:
+    """Let the policy act in a session until it answers without a tool call, or a limit is reached.
+
+    `deadline` is in seconds from now. What was done before a limit stays done.
+    """
+    output: list[Item] = []
+    try:
+        async with asyncio.timeout(deadline) as limit:
+            for step in range(max_steps):
+                items = await _answer(policy, [*conversation, *output], tools)
+                output.extend(items)
+                calls = [item for item in items if item["type"] == "function_call"]
+                if not calls:
+                    return Trajectory(output, "completed")
+                for index, call in enumerate(calls):
+                    # Models repeat their own call ids; the place in the episode is what makes a call this call.
+                    result = await _call(session, call, f"{step}.{index}")
+                    output.append(function_call_output(call["call_id"], result))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return Trajectory(_without_open_calls(output), "incomplete", "deadline")
+    return Trajectory(output, "incomplete", "max_steps")
+
+
+async def _answer(policy: Policy, conversation: list[Item], tools: list[Item]) -> list[Item]:
+    try:
+        answer = policy.respond(conversation, tools)
+        items = await answer if inspect.isawaitable(answer) else answer
+    except Exception as error:
+        raise PolicyFailed(f"{type(policy).__name__} raised {type(error).__name__}: {error}") from error
+    if not isinstance(items, list) or not all(isinstance(item, dict) and "type" in item for item in items):
+        raise PolicyFailed(f"{type(policy).__name__} must answer with a list of Responses items, not {items!r:.200}")
+    for item in items:
+        if item["type"] == "function_call" and not {"call_id", "name", "arguments"} <= item.keys():
+            raise PolicyFailed(
+                f"{type(policy).__name__} made a tool call without call_id, name or arguments: {item!r:.200}"
+            )
+    return items
+
+
+async def _call(session: Session[Any], call: Item, call_id: str) -> str:
+    """Make one tool call; what comes back is the text that the model reads."""
+    try:
+        arguments = json.loads(call["arguments"] or "{}")
+    except (ValueError, TypeError) as error:
+        return output_text(Result(False, error=f"the arguments are not JSON: {error}"))
+    if not isinstance(arguments, dict):
+        return output_text(Result(False, error="the arguments must be a JSON object"))
+    return output_text(await session.call(call["name"], arguments, call_id=call_id))
+
+
+def output_text(result: Result) -> str:
+    """A result as the text that a model reads."""
+    content = result.output if result.ok else {"error": result.error}
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def _without_open_calls(output: list[Item]) -> list[Item]:
+    """The items less the calls at the end that have no result: a conversation must not end in one."""
+    answered = {item["call_id"] for item in output if item["type"] == "function_call_output"}
+    return [item for item in output if item["type"] != "function_call" or item["call_id"] in answered]

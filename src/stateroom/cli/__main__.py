@@ -1,0 +1,3 @@
+from stateroom.cli.app import main
+
+main()

@@ -1,0 +1,37 @@
+"""The `stateroom` command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from stateroom.cli import demo, environments, run, sessions
+from stateroom.cli.output import errors
+from stateroom.errors import StateroomError
+
+app = typer.Typer(
+    help="Stateful environments for agents: every episode gets its own room.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo.demo)
+app.command()(run.run)
+app.command()(environments.environments)
+app.command()(environments.tasks)
+app.add_typer(sessions.app, name="sessions")
+
+
+def main() -> None:
+    """Run the command; a user's mistake is a message and not a traceback."""
+    logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
+    try:
+        app()
+    except StateroomError as error:
+        errors.print(f"error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        errors.print("interrupted; what was finished is kept", style="red")
+        sys.exit(130)

@@ -1,0 +1,125 @@
+"""`stateroom run`: collect episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from stateroom.cli.environments import example_file
+from stateroom.cli.output import console, errors, number, print_json, table
+from stateroom.environment import Environment, find_environment, load_class
+from stateroom.errors import NotFound
+from stateroom.model import Policy
+from stateroom.rollout import Report, Run, RunFiles, read_tasks
+from stateroom.rollout import run as run_episodes
+
+
+def run(
+    env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
+    input_file: Annotated[
+        Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option("--policy", "-p", help="A policy of the environment's (reference, faltering), or module:Class."),
+    ] = "reference",
+    repeats: Annotated[int, typer.Option("--repeats", "-r", min=1, help="Episodes per task.")] = 1,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 8,
+    store: Annotated[
+        str | None, typer.Option(help="Where state lives, as a URL; by default an SQLite file beside the rollouts.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The rollouts file; the others are named after it.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides all chance in the run.")] = 0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run episodes of an environment, verify them, and write rollouts and metrics.
+
+    Example: stateroom run counter --policy faltering --repeats 4
+    """
+    found = find_environment(env)
+    environment = found()
+    files = RunFiles(output or Path("rollouts") / f"{environment.name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
+    plan = Run(
+        environment=environment,
+        policy=find_policy(found, policy),
+        policy_name=policy,
+        tasks=read_tasks(input_file or _examples(found), environment),
+        files=files,
+        store=store or f"sqlite:///{files.sessions}",
+        repeats=repeats,
+        concurrency=concurrency,
+        limit=limit,
+        seed=seed,
+    )
+    report = collect(plan)
+    if json_output:
+        print_json(summary(plan, report))
+    else:
+        show_metrics(plan, report)
+    if report.failed == report.episodes:
+        raise typer.Exit(1)
+
+
+def find_policy(environment: type[Environment[Any, Any]], name: str) -> Callable[[int], Policy]:
+    """The policy that a name of the environment's, or `module:Class`, stands for."""
+    found = environment.policies.get(name)
+    if found is None:
+        if ":" not in name:
+            known = ", ".join(environment.policies) or "none of its own"
+            raise NotFound(f"{environment.name} has no policy {name!r}; it has {known}. Another is module:Class")
+        found = load_class(name)
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise NotFound(f"{name} is not a subclass of stateroom.model.Policy")
+    return found
+
+
+def collect(plan: Run) -> Report:
+    """Run a plan with a progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task(plan.environment.name, total=sum(1 for _ in plan.inputs()))
+        return asyncio.run(run_episodes(plan, lambda row: progress.advance(task)))
+
+
+def summary(plan: Run, report: Report) -> dict[str, Any]:
+    """A report as one JSON object."""
+    return {
+        "episodes": report.episodes,
+        "failed": report.failed,
+        "metrics": report.metrics["agent_metrics"],
+        "files": plan.files.as_dict(),
+    }
+
+
+def show_metrics(plan: Run, report: Report) -> None:
+    """A report as tables."""
+    metrics = report.metrics["agent_metrics"]
+    made = table("metric", "mean#", "min#", "max#", "median#", "std#")
+    for name in sorted(
+        {key.partition("/")[2] for key in metrics if "/" in key}, key=lambda key: (key != "reward", key)
+    ):
+        made.add_row(name, *(number(metrics[f"{kind}/{name}"]) for kind in ("mean", "min", "max", "median", "std")))
+    what = f"{report.episodes} episodes of {plan.environment.name}, {plan.policy_name} policy"
+    console.print(f"[bold]{what}[/bold]" + (f", [red]{report.failed} failed[/red]" if report.failed else ""))
+    console.print(made)
+    passes = [f"{key} = {number(value)}" for key, value in metrics.items() if key.startswith("pass@")]
+    if passes:
+        console.print("   ".join(passes))
+    for name, path in plan.files.as_dict().items():
+        console.print(f"{name:>9}: {path}", soft_wrap=True)
+
+
+def _examples(environment: type[Environment[Any, Any]]) -> Path:
+    examples = example_file(environment)
+    if examples is None:
+        raise NotFound(f"{environment.name} has no example tasks; give a file with --input")
+    return examples

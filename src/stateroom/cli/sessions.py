@@ -1,0 +1,153 @@
+"""`stateroom sessions`: look into a store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import typer
+
+from stateroom.cli.output import console, entry_line, print_json, table, when
+from stateroom.session import History, LogEntry
+from stateroom.state.describe import brief, describe, differences
+from stateroom.store import Head, open_store
+
+app = typer.Typer(help="Look at the sessions in a store.", no_args_is_help=True)
+
+StoreURL = Annotated[
+    str, typer.Option("--store", help="The store's URL, for example sqlite:///rollouts/x_sessions.db.")
+]
+SessionID = Annotated[str, typer.Argument(help="The session's id.", show_default=False)]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_sessions(
+    store: StoreURL,
+    environment: Annotated[str | None, typer.Option(help="Only sessions of this environment.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    json_output: AsJSON = False,
+) -> None:
+    """List sessions, the newest first.
+
+    Example: stateroom sessions list --store sqlite:///rooms.db
+    """
+    heads = asyncio.run(_heads(store, environment, limit))
+    if json_output:
+        print_json([_head_dict(head) for head in heads])
+        return
+    made = table("session", "environment", "status", "revision#", "created (UTC)", "forked from")
+    for head in heads:
+        parent = f"{head.parent} at {head.parent_revision}" if head.parent else ""
+        made.add_row(head.id, head.environment, _status(head), str(head.revision), when(head.created), parent)
+    console.print(made)
+
+
+@app.command()
+def show(
+    session: SessionID,
+    store: StoreURL,
+    at: Annotated[int | None, typer.Option(min=1, help="The revision to show; by default the newest.")] = None,
+    diff: Annotated[int | None, typer.Option(min=1, help="Show what differs from this revision.")] = None,
+    json_output: AsJSON = False,
+) -> None:
+    """Show a session's state, at any revision, or what differs between two.
+
+    Examples:
+    stateroom sessions show ID --store sqlite:///rooms.db --at 3;
+    stateroom sessions show ID --store sqlite:///rooms.db --at 5 --diff 3
+    """
+    head, state, older = asyncio.run(_states(store, session, at, diff))
+    revision = at or head.revision
+    changes = list(differences(older, state)) if diff else None
+    if json_output:
+        shown = {"differences": changes} if diff else {"state": state}
+        print_json({**_head_dict(head), "at": revision, **shown})
+        return
+    console.print(
+        f"[bold]{head.id}[/bold] of {head.environment}, {_status(head)}, revision {revision} of {head.revision}"
+    )
+    if changes is None:
+        for name, value in state.items():
+            console.print(f"  {name}: {brief(value)}", markup=False)
+    else:
+        console.print(f"since revision {diff}:" + ("" if changes else " nothing changed"))
+        for line in changes:
+            console.print(f"  {line}", markup=False)
+
+
+@app.command()
+def log(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> None:
+    """Show everything that happened in a session, with what each step changed.
+
+    Example: stateroom sessions log ID --store sqlite:///rooms.db
+    """
+    steps = asyncio.run(read_log(store, session))
+    if json_output:
+        print_json(
+            [
+                {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": entry.call_id}
+                | {**entry.facts, "changes": changes}
+                for entry, changes in steps
+            ]
+        )
+    else:
+        print_log(steps)
+
+
+def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
+    """A log as a readable transcript with state changes."""
+    for entry, changes in steps:
+        console.print(f"{entry.revision:>4}  [bold]{entry.kind:<10}[/bold] ", end="")
+        console.print(entry_line(entry), markup=False, soft_wrap=True)
+        for line in changes:
+            console.print(f"{'':>18}[green]{line.replace('[', chr(92) + '[')}[/green]", soft_wrap=True)
+
+
+async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[str]]]:
+    """The entries of a session, each with what it changed."""
+    steps: list[tuple[LogEntry, list[str]]] = []
+    async with open_store(store_url) as store:
+        history = History(store)
+        state: Any = None
+        async for entry in history.entries(session):
+            if entry.kind in ("seed", "rewind"):
+                old, state = state, (await history.document(session, entry.revision)).state
+                changes = list(differences(old, state)) if entry.kind == "rewind" else []
+            else:
+                changes = describe(state, entry.patch)
+            steps.append((entry, changes))
+    return steps
+
+
+async def _heads(store_url: str, environment: str | None, limit: int) -> list[Head]:
+    async with open_store(store_url) as store:
+        return await store.heads(environment=environment, limit=limit)
+
+
+async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, Any]:
+    async with open_store(store_url) as store:
+        history = History(store)
+        head = await store.head(session)
+        state = (await history.document(session, at)).state
+        return head, state, (await history.document(session, diff)).state if diff else None
+
+
+def _head_dict(head: Head) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "environment": head.environment,
+        "owner": head.owner,
+        "status": _status(head),
+        "revision": head.revision,
+        "created": head.created,
+        "expires": head.expires,
+        "parent": {"session": head.parent, "revision": head.parent_revision} if head.parent else None,
+    }
+
+
+def _status(head: Head) -> str:
+    if head.closed:
+        return "closed"
+    return "expired" if head.expires <= time.time() else "live"

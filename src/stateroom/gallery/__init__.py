@@ -1,0 +1,1 @@
+"""Complete environments, each with its tasks, scripted policies and a README."""

@@ -1,0 +1,35 @@
+"""Two that play counter without a model."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of
+
+
+class ReferencePolicy(Policy):
+    """Makes each addition that the user asks for, reads the counter, and tells its value."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        additions = [int(number) for number in re.findall(r"add (-?\d+)", last_user_text(conversation), re.IGNORECASE)]
+        results = outputs_of(conversation)
+        if len(results) < len(additions):
+            step = len(results)
+            return [function_call("increment_counter", f"call_{step}", count=additions[step])]
+        if len(results) == len(additions):
+            return [function_call("get_counter_value", f"call_{len(results)}")]
+        return [message(f"The counter is at {results[-1].get('count')}.")]
+
+
+class FalteringPolicy(Faltering):
+    """Adds one too many, in some episodes."""
+
+    better = ReferencePolicy
+
+    def err(self, items: list[Item]) -> list[Item]:
+        if not any(item.get("name") == "increment_counter" for item in items):
+            return items
+        self.errs = False  # once is enough
+        count = json.loads(items[0]["arguments"])["count"]
+        return [function_call("increment_counter", items[0]["call_id"], count=count + 1)]

@@ -1,0 +1,104 @@
+"""Words have values; the task is to look up a list of them and hand in the values in the same order.
+
+Each list is of synonyms of a term. The term itself is the minefield: its value does not belong in the answer.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from stateroom import Environment, Episode, State, Task, Verdict, tool
+from stateroom.gallery.extraction.policies import FalteringPolicy, ReferencePolicy
+
+SYNONYMS = {
+    "big": ("large", "huge", "vast", "great", "sizable"),
+    "small": ("little", "tiny", "minute", "slight", "compact"),
+    "quick": ("fast", "rapid", "swift", "brisk", "speedy"),
+    "happy": ("glad", "cheerful", "content", "merry", "pleased"),
+    "calm": ("still", "quiet", "placid", "serene", "tranquil"),
+    "brave": ("bold", "daring", "valiant", "gallant", "fearless"),
+    "clever": ("bright", "smart", "astute", "shrewd", "ingenious"),
+    "cold": ("chilly", "icy", "frosty", "freezing", "wintry"),
+}
+
+
+def value_of(word: str) -> int:
+    """The sum of the code points of a word."""
+    return sum(map(ord, word))
+
+
+class Extraction(State):
+    looked_up: dict[str, int] = {}
+    answer: list[int] | None = None
+
+
+class ExtractionTask(Task):
+    id: int | str
+    expected_synonym_values: list[int]
+    expected_synonyms: list[str]
+    minefield_label: str
+    minefield_label_value: int
+
+
+class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
+    """Look up the values of several words and hand them in."""
+
+    examples = "tasks.jsonl"
+    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+
+    @tool
+    def get_synonym_value(self, state: Extraction, synonym: str) -> dict[str, int]:
+        """The value of a word.
+
+        Args:
+            synonym: The word.
+        """
+        state.looked_up[synonym] = value_of(synonym)
+        return {"synonym_value": state.looked_up[synonym]}
+
+    @tool
+    def extract_synonym_values(self, state: Extraction, synonym_values: list[int]) -> dict[str, bool]:
+        """Hand in the values of all words. The last call counts.
+
+        Args:
+            synonym_values: The values, in the order of the words.
+        """
+        state.answer = synonym_values
+        return {"success": True}
+
+    def verify(self, state: Extraction, episode: Episode) -> Verdict:
+        task: ExtractionTask = episode.task
+        expected, answer = task.expected_synonym_values, list(state.answer or [])
+        accuracy = answer == expected
+        overlap = set(answer) & set(expected)
+        return Verdict(
+            reward=float(accuracy),
+            metrics={
+                "accuracy": float(accuracy),
+                "set_overlap": len(overlap) / len(set(expected)) if expected else float(not answer),
+                "original_term_minefield_hit": float(
+                    task.minefield_label_value in answer and task.minefield_label_value not in expected
+                ),
+                "order_instruction_following_failure": float(not accuracy and set(answer) == set(expected)),
+            },
+            reason="the exact values, in order" if accuracy else f"{len(overlap)} of {len(set(expected))} values found",
+            details={"parsed_synonym_values": answer},
+        )
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        """A new task: two to five synonyms of one term."""
+        term = rng.choice(sorted(SYNONYMS))
+        words = rng.sample(SYNONYMS[term], rng.randint(2, 5))
+        return {
+            "id": rng.randint(0, 999_999),
+            "responses_create_params": {
+                "input": f"Look up the value of each of these synonyms of '{term}', one at a time: {', '.join(words)}. "
+                f"Then hand in the values in that order. Leave out the value of '{term}' itself."
+            },
+            "expected_synonyms": words,
+            "expected_synonym_values": [value_of(word) for word in words],
+            "minefield_label": term,
+            "minefield_label_value": value_of(term),
+        }

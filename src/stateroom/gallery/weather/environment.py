@@ -1,0 +1,40 @@
+"""A weather service: one call, no state."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from stateroom import Environment, Episode, Verdict, tool
+from stateroom.gallery.weather.policies import FalteringPolicy, ReferencePolicy
+
+CITIES = ("Bergen", "Cairo", "Hanoi", "Lima", "Montreal", "Nairobi", "Osaka", "Perth", "Porto", "Tallinn")
+SKIES = ("clear", "cloudy", "foggy", "rainy", "snowy", "sunny", "windy")
+
+
+class WeatherEnvironment(Environment):
+    """Tell the weather of a city."""
+
+    examples = "tasks.jsonl"
+    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+
+    @tool(effect="read")
+    def get_weather(self, city: str) -> dict[str, str]:
+        """The weather in a city.
+
+        Args:
+            city: The city's name.
+        """
+        sky = Random(city).choice(SKIES)  # the same city has the same weather
+        return {"city": city, "weather_description": f"The weather in {city} is {sky}."}
+
+    def verify(self, episode: Episode) -> Verdict:
+        items = (episode.response or {}).get("output", [])
+        asked = any(item.get("name", "").endswith("get_weather") for item in items)
+        return Verdict(1.0, metrics={"asked": float(asked)})
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        """A new task: one city."""
+        city = rng.choice(CITIES)
+        return {"responses_create_params": {"input": f"What is the weather in {city}?"}}

@@ -1,0 +1,48 @@
+"""Policies: scripted stand-ins for a model, so that environments can be run, tested and measured without one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from random import Random
+from typing import ClassVar
+
+from stateroom.model.items import Item
+
+
+class Policy(ABC):
+    """Answers a conversation. One instance acts in one episode; `seed` decides all its chance.
+
+    It sees what a model would see, and no more: the conversation so far, and the tools.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = Random(seed)
+
+    @abstractmethod
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item] | Awaitable[list[Item]]:
+        """The next items: tool calls, or a message without any, which ends the episode. May be async."""
+
+
+class Faltering(Policy):
+    """Does what a better policy does, but errs in a set share of the episodes.
+
+    Subclasses name the better policy and say what an error looks like.
+    """
+
+    better: ClassVar[type[Policy]]
+    rate: ClassVar[float] = 0.4
+    """The share of episodes in which it errs."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.inner = self.better(seed)
+        self.errs = self.rng.random() < self.rate
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item] | Awaitable[list[Item]]:
+        items = self.inner.respond(conversation, tools)
+        return self.err(items) if self.errs and isinstance(items, list) else items
+
+    @abstractmethod
+    def err(self, items: list[Item]) -> list[Item]:
+        """The items, with something wrong."""

@@ -1,0 +1,8 @@
+"""How episodes are collected: tasks, the runner, its files and metrics."""
+
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.metrics import aggregate, pass_at_k
+from stateroom.rollout.runner import Report, Run, run
+from stateroom.rollout.tasks import generate_tasks, read_tasks
+
+__all__ = ["Report", "Run", "RunFiles", "aggregate", "generate_tasks", "pass_at_k", "read_tasks", "run"]

@@ -1,0 +1,58 @@
+"""Task data: rows of JSONL, checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from stateroom.environment import Environment
+from stateroom.errors import BadTask, NotFound
+
+Row = dict[str, Any]
+
+MOST = 10
+"""So many bad rows are reported at once."""
+
+
+def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
+    """The rows of a task file. Every bad one is named with file, line and field, and then none is used."""
+    if not path.is_file():
+        raise NotFound(f"there is no task file {path}")
+    rows: list[Row] = []
+    complaints: list[str] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise BadTask(f"{path} is not UTF-8 text: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_row(line, environment))
+        except BadTask as error:
+            complaints.append(f"{path}, line {number}: {error}")
+    if complaints:
+        more = [f"and {len(complaints) - MOST} more"] if len(complaints) > MOST else []
+        raise BadTask("\n".join(complaints[:MOST] + more))
+    if not rows:
+        raise BadTask(f"{path} has no tasks")
+    return rows
+
+
+def _row(line: str, environment: Environment[Any, Any]) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise BadTask(f"not a JSON object: {error} (is the line cut short?)") from None
+    if not isinstance(row, dict):
+        raise BadTask(f"not a JSON object, but {type(row).__name__}")
+    environment.parse_task(row)
+    return row
+
+
+def generate_tasks(environment: type[Environment[Any, Any]], number: int, seed: int) -> list[Row]:
+    """Rows from the environment's own generator; the same seed gives the same rows."""
+    rng = Random(seed)
+    return [environment.generate(rng) for _ in range(number)]

@@ -1,0 +1,90 @@
+"""Changes in words, for people who read a session's log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stateroom.errors import Path, format_path
+from stateroom.state.patch import apply
+
+WIDTH = 60
+"""Longer values are cut to so many characters."""
+
+
+def describe(state: Any, patch: Iterable[Any]) -> list[str]:
+    """Apply a patch to plain data, and tell what each of its operations changed."""
+    lines = []
+    for operation in patch:
+        kind, path, *needs = operation
+        place = format_path(tuple(path))
+        if kind == "set":
+            lines.append(f"{place}: {_before(state, path)} → {brief(needs[0])}")
+        elif kind == "del":
+            lines.append(f"{place}: {_before(state, path)} → gone")
+        elif kind == "splice":
+            lines.append(_splice(state, path, place, *needs))
+        elif kind == "order":
+            lines.append(f"{place}: {len(needs[0])} items in a new order")
+        else:
+            added, removed = needs
+            lines.append(
+                place + ":" + "".join(f" + {brief(m)}" for m in added) + "".join(f" - {brief(m)}" for m in removed)
+            )
+        apply(state, [operation])
+    return lines
+
+
+def differences(old: Any, new: Any, path: Path = ()) -> Iterator[str]:
+    """What differs between two states, as plain data, place by place."""
+    if type(old) is not type(new) or not isinstance(new, dict | list):
+        if old != new:
+            yield f"{format_path(path) or 'state'}: {brief(old)} → {brief(new)}"
+        return
+    if isinstance(new, dict):
+        for key in old:
+            if key not in new:
+                yield f"{format_path((*path, key))}: {brief(old[key])} → gone"
+        for key, value in new.items():
+            if key not in old:
+                yield f"{format_path((*path, key))}: new, {brief(value)}"
+            else:
+                yield from differences(old[key], value, (*path, key))
+        return
+    for index, (before, after) in enumerate(zip(old, new, strict=False)):
+        yield from differences(before, after, (*path, index))
+    for index in range(len(new), len(old)):
+        yield f"{format_path((*path, index))}: {brief(old[index])} → gone"
+    for index in range(len(old), len(new)):
+        yield f"{format_path((*path, index))}: new, {brief(new[index])}"
+
+
+def brief(value: Any) -> str:
+    """A value on one short line."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+
+
+def _before(state: Any, path: Path) -> str:
+    for step in path:
+        if isinstance(state, dict) and step not in state:
+            return "nothing"
+        state = state[step]
+    return brief(state)
+
+
+def _splice(state: Any, path: Path, place: str, start: int, stop: int, values: list[Any]) -> str:
+    for step in path:
+        state = state[step]
+    if start == stop:
+        where = "at its end" if start == len(state) else f"before [{start}]"
+        return f"{place}: {brief(values[0]) if len(values) == 1 else f'{len(values)} items'} added {where}"
+    if not values:
+        return (
+            f"{place}: {brief(state[start]) if stop - start == 1 else f'{stop - start} items'} removed from [{start}]"
+        )
+    old, new = state[start:stop], values
+    if len(old) == len(new) == 1:
+        return f"{place}[{start}]: {brief(old[0])} → {brief(new[0])}"
+    return f"{place}: {len(old)} items from [{start}] replaced by {len(new)}"

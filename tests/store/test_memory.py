@@ -1,0 +1,68 @@
+"""What is particular to memory: it is bounded, it belongs to one store, and it lets go."""
+
+import gc
+import tracemalloc
+
+import pytest
+
+from stateroom.errors import StoreFull, UnknownStore
+from stateroom.store import Entry, Head, open_store
+
+
+def head(session: str, expires: float = 10.0) -> Head:
+    return Head(session, "env", "owner", 0.0, expires, 1)
+
+
+async def test_a_full_store_refuses_new_sessions_and_goes_on_with_the_old() -> None:
+    async with open_store("memory://?max_sessions=2") as store:
+        await store.create(head("a"), [Entry(1, "seed", 0.0, b"")])
+        await store.create(head("b"), [Entry(1, "seed", 0.0, b"")])
+        with pytest.raises(StoreFull, match="holds 2 sessions; sweep, or raise max_sessions"):
+            await store.create(head("c"))
+        await store.append("a", Entry(2, "call", 0.0, b""), expires=20.0)
+        assert {head.id for head in await store.heads()} == {"a", "b"}
+
+
+async def test_a_sweep_makes_room_in_a_full_store() -> None:
+    async with open_store("memory://?max_sessions=2") as store:
+        await store.create(head("a"))
+        await store.create(head("b", expires=99.0))
+        assert await store.sweep(10.0) == 1
+        await store.create(head("c"))
+        with pytest.raises(StoreFull):
+            await store.create(head("d"))
+
+
+async def test_a_fork_that_is_refused_for_want_of_room_does_not_hold_its_parent() -> None:
+    async with open_store("memory://?max_sessions=1") as store:
+        await store.create(head("a"), [Entry(1, "seed", 0.0, b"")])
+        with pytest.raises(StoreFull):
+            await store.create(Head("fork", "env", "owner", 0.0, 99.0, 1, parent="a", parent_revision=1))
+        assert await store.sweep(10.0) == 1
+
+
+@pytest.mark.parametrize("url", ["memory://?max_sessions=0", "memory://?max_sessions=few", "memory://?size=3"])
+async def test_a_bound_that_makes_no_sense_is_refused(url: str) -> None:
+    with pytest.raises(UnknownStore, match="max_sessions"):
+        async with open_store(url):
+            pass
+
+
+async def test_two_stores_share_nothing() -> None:
+    async with open_store("memory://") as one, open_store("memory://") as two:
+        await one.create(head("a"))
+        assert await two.heads() == []
+
+
+async def test_swept_bodies_are_let_go() -> None:
+    async with open_store("memory://") as store:
+        tracemalloc.start()
+        try:
+            for number in range(20):
+                await store.create(head(f"room {number}"), [Entry(1, "seed", 0.0, bytes(1_000_000))])
+            assert tracemalloc.get_traced_memory()[0] > 20_000_000
+            assert await store.sweep(10.0) == 20
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] < 1_000_000
+        finally:
+            tracemalloc.stop()

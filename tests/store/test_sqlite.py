@@ -1,0 +1,428 @@
+"""What is particular to SQLite: files, processes, and the thread that owns the connection."""
+# ruff: noqa: ASYNC240 (a test may wait for a file)
+
+import asyncio
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from stateroom.errors import Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
+from stateroom.store import Entry, Head, Snapshot, Store, open_store, sqlite
+
+FAR = 1e12
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def head(session: str = "room", revision: int = 1, expires: float = FAR) -> Head:
+    return Head(session, "env", "owner", 0.0, expires, revision)
+
+
+def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> Entry:
+    return Entry(revision, "call", 0.0, body, call_id)
+
+
+async def begin(store: Store, *sessions: str) -> None:
+    for session in sessions or ("room",):
+        await store.create(head(session), [entry(1)])
+
+
+@contextmanager
+def workers(*commands: tuple[str, str, str]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that begin at the same moment."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for command in commands
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Wait for the processes to succeed; what they said."""
+    said = []
+    for process in processes:
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        said.append(output)
+    return said
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another program is writing to the file for as long as the block runs."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def store_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "stateroom-sqlite"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rooms.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+# Files.
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"plain text, longer than a header\n" * 100, os.urandom(5000)])
+async def test_a_file_that_is_not_a_database_is_refused_and_left_alone(path: Path, url: str, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(ForeignStore, match="not an SQLite file"):
+        async with open_store(url):
+            pass
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE theirs (a)", "PRAGMA application_id = 7"])
+async def test_a_database_of_another_program_is_refused_and_left_alone(path: Path, url: str, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+    content = path.read_bytes()
+    with pytest.raises(ForeignStore, match="another program"):
+        async with open_store(url):
+            pass
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+async def test_a_store_of_a_newer_version_is_refused(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {sqlite.VERSION + 1}")
+    with pytest.raises(ForeignStore, match="newer Stateroom"):
+        async with open_store(url):
+            pass
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT id FROM sessions").fetchall() == [("room",)]
+
+
+async def test_an_empty_file_becomes_a_store(path: Path, url: str) -> None:
+    path.touch()
+    async with open_store(url) as store:
+        await begin(store)
+        assert await store.head("room") == head()
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=f"there is no folder {tmp_path / 'missing'}"):
+        async with open_store(f"sqlite:///{tmp_path}/missing/rooms.db"):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "place", ["file/rooms.db", "folder", "nul%00.db", f"{'long' * 100}.db", f"{'long' * 100}/a.db"]
+)
+async def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreUnavailable, match="cannot open"):
+        async with asyncio.timeout(10), open_store(f"sqlite:///{tmp_path}/{place}"):
+            pass
+    assert not store_threads()
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://rooms.db", "sqlite://h/a.db"]
+)
+async def test_a_url_without_a_path_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(UnknownStore, match=r"sqlite:///relative\.db"):
+        async with open_store(url):
+            pass
+
+
+async def test_an_unknown_option_is_refused(path: Path, url: str) -> None:
+    with pytest.raises(UnknownStore, match="no option 'mode'"):
+        async with open_store(f"{url}?mode=ro"):
+            pass
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("a b.db", "a b.db"), ("a%20b.db", "a b.db"), ("50%25.db", "50%.db"), ("a#b", "a#b"), ("ä.db", "ä.db")],
+)
+async def test_the_path_in_a_url_is_the_path_on_disk(tmp_path: Path, written: str, name: str) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/{written}"):
+        assert (tmp_path / name).exists()
+
+
+async def test_three_slashes_are_relative_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_store("sqlite:///rooms.db"):
+        assert (tmp_path / "rooms.db").exists()
+
+
+async def test_the_file_shrinks_after_a_sweep(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        for number in range(40):
+            expires = 10.0 if number % 2 else FAR
+            body = random.Random(number).randbytes(200_000)
+            await store.create(head(f"room {number}", 1, expires), [entry(1, body=body)], Snapshot(1, body))
+        full = path.stat().st_size
+        assert full > 12_000_000
+        assert await store.sweep(20.0) == 20
+        await store.touch("room 0", now=0.0, expires=FAR)
+        assert path.with_name("rooms.db-wal").stat().st_size <= sqlite.MAX_IDLE_LOG
+    assert path.stat().st_size < full * 0.55
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
+
+
+async def test_sweeping_gives_space_back_without_closing(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        for number in range(20):
+            await store.create(head(f"room {number}", 1, 10.0), [entry(1, body=bytes(1_000_000))])
+        assert await store.sweep(20.0) == 20
+        await begin(store)
+        for revision in range(2, 10):
+            await store.append("room", entry(revision, body=bytes(1_000_000)), expires=FAR)
+        assert path.stat().st_size < 12_000_000
+
+
+# Processes.
+
+
+async def test_two_processes_lose_no_append(url: str) -> None:
+    async with open_store(url) as store:
+        await store.create(head(revision=0))
+        with workers(("append", url, "one"), ("append", url, "two")) as processes:
+            await asyncio.to_thread(finish, processes)
+        entries = await store.entries("room")
+    assert [entry.revision for entry in entries] == list(range(1, 201))
+    for name in ("one", "two"):
+        mine = [entry.call_id for entry in entries if str(entry.call_id).startswith(name)]
+        assert mine == [f"{name}/{number}" for number in range(100)]
+
+
+@pytest.mark.parametrize("turn", range(3))
+async def test_processes_that_open_a_fresh_path_at_once_all_succeed(path: Path, url: str, turn: int) -> None:
+    names = [f"room {number}" for number in range(8)]
+    with workers(*(("create", url, name) for name in names)) as processes:
+        finish(processes)
+    async with open_store(url) as store:
+        assert sorted(head.id for head in await store.heads()) == names
+        for name in names:
+            assert [entry.body for entry in await store.entries(name)] == [name.encode()]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+
+
+async def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+    acknowledged, chance = 1, random.Random(7)
+    for life in range(4):
+        with workers(("write_for_ever", url, f"life {life}")) as (process,):
+            assert process.stdout is not None
+            for _ in range(chance.randint(1, 120)):
+                acknowledged = int(process.stdout.readline())
+            process.kill()
+            rest, errors = process.communicate()
+            assert not errors
+            acknowledged = max(
+                [acknowledged, *(int(line) for line in rest.splitlines(keepends=True) if line[-1] == "\n")]
+            )
+        async with open_store(url) as store:
+            found = (await store.head("room")).revision
+            assert found in (acknowledged, acknowledged + 1)
+            assert [entry.revision for entry in await store.entries("room")] == list(range(1, found + 1))
+
+
+async def test_a_full_disk_refuses_whole_appends_and_passes(url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+        with workers(("fill_the_disk", url, "call")) as processes:
+            (said,) = await asyncio.to_thread(finish, processes)
+        message, unharmed, revision = said.splitlines()
+        assert message.startswith("SQLite: ")
+        assert unharmed == "True"
+        assert 2 < int(revision) < 100
+        entries = await store.entries("room")
+        assert [entry.call_id for entry in entries[1:]] == [f"call/{number}" for number in range(2, int(revision) + 1)]
+        assert entries[-1].body == b"after"
+
+
+# The thread.
+
+
+async def test_writes_that_wait_together_land_together_except_those_refused(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store, *"abcdef")
+        await store.append("d", entry(2, "call"), expires=FAR)
+        with locked(path):
+            held = asyncio.ensure_future(store.append("a", entry(2), expires=FAR))
+            await asyncio.sleep(0)  # the thread has begun to wait for the file; the others gather behind it
+            together = asyncio.gather(
+                store.append("b", entry(2), expires=FAR),
+                store.append("c", entry(5), expires=FAR),
+                store.append("d", entry(3, "call"), expires=FAR, snapshot=Snapshot(3, b"wrong")),
+                store.create(head("e", 0)),
+                store.append("f", entry(2), expires=FAR, snapshot=Snapshot(2, b"state"), closes=True),
+                store.append("b", entry(3), expires=FAR),
+                store.create(head("g"), [entry(1)]),
+                return_exceptions=True,
+            )
+            await asyncio.sleep(0)
+        assert await held is None
+        done = await together
+        assert [type(error) for error in done] == [
+            type(None), Conflict, DuplicateCall, StoreError, type(None), type(None), type(None)
+        ]  # fmt: skip
+        revisions = {head.id: head.revision for head in await store.heads()}
+        assert revisions == {"a": 2, "b": 3, "c": 1, "d": 2, "e": 1, "f": 2, "g": 1}
+        assert (await store.load("d")).snapshot is None
+        assert (await store.load("f")).snapshot == Snapshot(2, b"state")
+
+
+async def test_writes_that_wait_together_reach_the_disk_once(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        sessions = [f"room {number}" for number in range(50)]
+        await begin(store, *sessions)
+
+        def commits() -> int:
+            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                (busy, frames, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            assert not busy
+            return int(frames)
+
+        one_by_one = commits()
+        with locked(path):
+            appends = asyncio.gather(*(store.append(session, entry(2), expires=FAR) for session in sessions))
+            await asyncio.sleep(0)
+        await appends
+        assert commits() < one_by_one / 4
+
+
+async def test_a_caller_that_stops_waiting_does_no_harm(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store, "room", "other")
+        with locked(path):
+            calls = [
+                asyncio.ensure_future(store.append("room", entry(2, "call"), expires=FAR)),
+                asyncio.ensure_future(store.append("room", entry(9), expires=FAR)),
+                asyncio.ensure_future(store.append("other", entry(2), expires=FAR)),
+                asyncio.ensure_future(store.load("room")),
+            ]
+            await asyncio.sleep(0)
+            for call in calls[:2] + calls[3:]:
+                call.cancel()
+            await asyncio.wait(calls[:2] + calls[3:])
+        await calls[2]
+        assert all(call.cancelled() for call in calls[:2] + calls[3:])
+        revision = (await store.head("room")).revision  # what nobody waited for may have been done, wholly
+        assert [entry.revision for entry in await store.entries("room")] == list(range(1, revision + 1))
+        await store.append("room", entry(revision + 1), expires=FAR)
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, url: str) -> None:
+    with locked(path):
+        opening = asyncio.ensure_future(sqlite.SQLiteStore.open(url))
+        await asyncio.sleep(0)
+        assert store_threads()
+        opening.cancel()
+        await asyncio.wait([opening])
+    for thread in store_threads():
+        await asyncio.to_thread(thread.join, 10)
+    assert not store_threads()
+
+
+async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    async with open_store(url) as store:
+        await begin(store)
+        with locked(path), pytest.raises(StoreUnavailable, match="locked"):
+            await store.append("room", entry(2), expires=FAR)
+        assert await store.head("room") == head()
+        await store.append("room", entry(2), expires=FAR)
+
+
+async def test_a_reader_does_not_wait_for_a_writer_in_another_process(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+        with locked(path):
+            async with asyncio.timeout(5):
+                assert await store.head("room") == head()
+                assert (await store.load("room")).entries == [entry(1)]
+
+
+@pytest.mark.parametrize(
+    ("session", "revision"), [("\ud800", 1), ("new", 2**70)], ids=["text that is not unicode", "a huge revision"]
+)
+async def test_a_value_that_sqlite_cannot_hold_is_an_error_and_not_the_end(
+    url: str, session: str, revision: int
+) -> None:
+    async with open_store(url) as store, asyncio.timeout(10):
+        await begin(store)
+        with pytest.raises((UnicodeEncodeError, OverflowError)):
+            await store.create(head(session, revision))
+        with pytest.raises((UnicodeEncodeError, OverflowError)):
+            await (store.head(session) if revision == 1 else store.load("room", revision))
+        assert await store.heads() == [head()]
+        await store.append("room", entry(2), expires=FAR)
+
+
+async def test_use_after_close_is_a_clear_error(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+    with pytest.raises(StoreUnavailable, match=f"the store {path} is closed"):
+        await store.head("room")
+    assert not store_threads()
+
+
+async def test_a_call_made_while_the_store_closes_is_answered(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+        with locked(path):
+            held = asyncio.ensure_future(store.append("room", entry(2), expires=FAR))
+            await asyncio.sleep(0)
+            ends = [asyncio.ensure_future(store.close()) for _ in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await asyncio.wait_for(store.head("room"), 10)
+        await held
+        await asyncio.gather(*ends)
+    async with open_store(url) as store:
+        assert (await store.head("room")).revision == 2
