@@ -133,7 +133,9 @@ def test_a_draft_is_an_instance_of_what_it_stands_for() -> None:
 
 
 def test_drafts_and_plain_values_compare_both_ways_round() -> None:
-    base = Shop(orders=[Order(lines=[Line(sku="a")])], stock={"a": Line()}, tags={"x"}, both=Pair(left=Line(), right=Line()))
+    base = Shop(
+        orders=[Order(lines=[Line(sku="a")])], stock={"a": Line()}, tags={"x"}, both=Pair(left=Line(), right=Line())
+    )
     state = draft_of(base, Desk())
     assert state == base
     assert base == state
@@ -272,7 +274,9 @@ def test_a_cached_property_is_not_carried_into_the_next_state() -> None:
 
 
 def test_dumps_show_the_draft_as_it_is_now() -> None:
-    state = draft(orders=[Order(lines=[Line()])], line=Special(note="n"), pair=(Line(), Line()), measured=Measured(values=[1]))
+    state = draft(
+        orders=[Order(lines=[Line()])], line=Special(note="n"), pair=(Line(), Line()), measured=Measured(values=[1])
+    )
     state.orders[0].lines[0].sku = "new"
     state.orders.append(Order(lines=[state.orders[0].lines[0]]))
     assert isinstance(state.line, Special)
@@ -308,7 +312,11 @@ def test_parts_can_be_written_as_json() -> None:
 
 def test_a_copy_is_the_tools_own() -> None:
     base = Shop(orders=[Order(lines=[Line()])], stock={"a": Line()}, tags={"x"})
-    for duplicate in (copy.deepcopy, lambda part: part.model_copy(deep=True), lambda part: pickle.loads(pickle.dumps(part))):
+    for duplicate in (
+        copy.deepcopy,
+        lambda part: part.model_copy(deep=True),
+        lambda part: pickle.loads(pickle.dumps(part)),
+    ):
         state = draft_of(base, Desk())
         own = duplicate(state)
         assert type(own) is Shop
@@ -328,7 +336,14 @@ def test_a_shallow_copy_shares_its_children_with_the_draft() -> None:
     own.lines[0].sku = "shared"
     updated = state.orders[0].model_copy(update={"number": 6})
     assert (type(own), type(updated)) == (Order, Order)
-    for part in (copy.copy(state.stock), state.stock.copy(), dict(state.stock), {**state.stock}, state.stock | {}, {} | state.stock):
+    for part in (
+        copy.copy(state.stock),
+        state.stock.copy(),
+        dict(state.stock),
+        {**state.stock},
+        state.stock | {},
+        {} | state.stock,
+    ):
         assert type(part) is dict
         part["a"].count += 1
         part["b"] = Line()
@@ -339,15 +354,15 @@ def test_a_shallow_copy_shares_its_children_with_the_draft() -> None:
 
 
 WAYS_OUT = [
-    lambda part: list(part),
+    list,
     lambda part: [*part],
-    lambda part: [] + part,
-    lambda part: part + [],
+    lambda part: [] + part,  # noqa: RUF005
+    lambda part: part + [],  # noqa: RUF005
     lambda part: part * 1,
     lambda part: part[:],
     lambda part: part.copy(),
-    lambda part: copy.copy(part),
-    lambda part: tuple(part),
+    copy.copy,
+    tuple,
     lambda part: sorted(part, key=len),
     lambda part: list(reversed(part)),
     lambda part: [part[0]],
@@ -357,7 +372,7 @@ WAYS_OUT = [
     lambda part: [heapq.heappop(part)],
     lambda part: heapq.nsmallest(1, part),
     lambda part: [heapq.heapreplace(part, [5])],
-    lambda part: list.copy(part),
+    list.copy,
 ]
 
 
@@ -429,7 +444,7 @@ def test_errors_are_those_of_plain_containers() -> None:
         (KeyError, lambda: state.stock["no"]),
         (KeyError, lambda: state.stock.pop("no")),
         (KeyError, lambda: state.stock.__delitem__("no")),
-        (KeyError, lambda: state.stock.popitem()),
+        (KeyError, state.stock.popitem),
         (KeyError, lambda: state.tags.remove("no")),
         (TypeError, lambda: state.stock[[]]),  # type: ignore[index]
         (TypeError, lambda: hash(state)),
@@ -475,3 +490,30 @@ def test_a_closed_desk_lets_nothing_change(action: Any) -> None:
     with pytest.raises(ReadOnlyState, match="only to be read"):
         action(state)
     assert state == base == before
+
+
+class Coin(BaseModel):  # noqa: PLW1641
+    worth: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.worth == other.worth
+
+    def alike(self, other: object) -> bool:
+        return self.__class__ is other.__class__
+
+
+class Purse(State):
+    coins: list[Coin] = []
+
+
+def test_an_authors_methods_take_drafts_and_plain_models_for_the_same_type() -> None:
+    state = draft_of(Purse(coins=[Coin(), Coin()]), Desk())
+    coin = state.coins[0]
+    assert coin == Coin() == coin == state.coins[1]
+    assert coin.alike(Coin())
+    assert Coin().alike(coin)
+    assert coin != Coin(worth=2)
+    assert not isinstance(1, type(coin))
+    assert not isinstance(Line(), type(coin))
+    coin.worth = 5
+    assert commit(state).state == Purse(coins=[Coin(worth=5), Coin()])

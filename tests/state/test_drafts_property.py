@@ -233,7 +233,7 @@ def act_on_list(choose: Any, target: Any, name: str, item: Any) -> Any:
         moves += [
             heapq.heapify,
             lambda node: heapq.heappush(node, value),
-            lambda node: heapq.heappop(node),
+            heapq.heappop,
             lambda node: node.sort(reverse=True),
         ]
     return choose(st.sampled_from(moves))

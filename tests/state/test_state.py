@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, RootModel, create_model
-
 from typing_extensions import TypedDict
 
 from stateroom.errors import DefinitionError
@@ -79,7 +78,7 @@ SUPPORTED = [
     *(Item, Tree, Box[int], Box[Box[Item]], list[int], dict[str, Item], dict[int, list[int]], dict[Color, int]),
     *(dict[UserId, int], dict[Literal["a", "b"], int], dict[Annotated[str, Field(min_length=1)], int]),
     *(tuple[int, str], tuple[int, ...], tuple[()], tuple[Item, ...], set[int], frozenset[Color], set[tuple[int, str]]),
-    *(Optional[int], Union[int, str], int | None, list[Item] | None, Item | int, JsonValue, JsonValue | None),
+    *(Optional[int], Union[int, str], int | None, list[Item] | None, Item | int, JsonValue, JsonValue | None),  # noqa: UP007, UP045
     *(Cat | Dog, Annotated[Cat | Dog, Field(discriminator="kind")], list[int] | list[str]),
     list[Annotated[Cat | Dog, Field(discriminator="kind")]],
     *(Annotated[list[int], Field(max_length=3)], dict[str, list[dict[int, tuple[set[str], Item | None]]]]),
@@ -95,7 +94,17 @@ def test_a_supported_type_defines_a_state(annotation: Any) -> None:
 UNSUPPORTED = [
     *(Any, object, complex, time, bytearray, list, dict, set, tuple, deque[int], range, Point, Row, type[int]),
     *(list[Any], dict[str, object], dict[float, int], dict[tuple[int, int], int], dict[bool, int], set[Item]),
-    *(set[list[int]], int | complex, tuple[int, complex], Box[complex], Strange, Literal[Color.RED], Open, Hidden, Rooted),
+    *(
+        set[list[int]],
+        int | complex,
+        tuple[int, complex],
+        Box[complex],
+        Strange,
+        Literal[Color.RED],
+        Open,
+        Hidden,
+        Rooted,
+    ),
 ]
 
 

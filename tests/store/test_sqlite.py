@@ -85,6 +85,12 @@ def store_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "stateroom-sqlite"]
 
 
+async def all_threads_end() -> bool:
+    for thread in store_threads():
+        await asyncio.to_thread(thread.join, 10)
+    return not store_threads()
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "rooms.db"
@@ -155,7 +161,7 @@ async def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, place: s
     with pytest.raises(StoreUnavailable, match="cannot open"):
         async with asyncio.timeout(10), open_store(f"sqlite:///{tmp_path}/{place}"):
             pass
-    assert not store_threads()
+    assert await all_threads_end()
 
 
 @pytest.mark.parametrize(
@@ -217,6 +223,16 @@ async def test_sweeping_gives_space_back_without_closing(path: Path, url: str) -
         for revision in range(2, 10):
             await store.append("room", entry(revision, body=bytes(1_000_000)), expires=FAR)
         assert path.stat().st_size < 12_000_000
+
+
+async def test_a_large_write_does_not_leave_a_large_log_behind(path: Path, url: str) -> None:
+    log = path.with_name("rooms.db-wal")
+    async with open_store(url) as store:
+        await begin(store)
+        await store.append("room", entry(2, body=bytes(2 * sqlite.MAX_IDLE_LOG)), expires=FAR)
+        assert log.stat().st_size > 2 * sqlite.MAX_IDLE_LOG
+        await store.append("room", entry(3), expires=FAR)
+        assert log.stat().st_size <= sqlite.MAX_IDLE_LOG
 
 
 # Processes.
@@ -348,7 +364,7 @@ async def test_a_caller_that_stops_waiting_does_no_harm(path: Path, url: str) ->
             for call in calls[:2] + calls[3:]:
                 call.cancel()
             await asyncio.wait(calls[:2] + calls[3:])
-        await calls[2]
+        await asyncio.wait_for(calls[2], 10)
         assert all(call.cancelled() for call in calls[:2] + calls[3:])
         revision = (await store.head("room")).revision  # what nobody waited for may have been done, wholly
         assert [entry.revision for entry in await store.entries("room")] == list(range(1, revision + 1))
@@ -362,9 +378,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, 
         assert store_threads()
         opening.cancel()
         await asyncio.wait([opening])
-    for thread in store_threads():
-        await asyncio.to_thread(thread.join, 10)
-    assert not store_threads()
+    assert await all_threads_end()
 
 
 async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(

@@ -8,13 +8,15 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property
 from random import Random
+from types import FrameType
 from typing import Any, ClassVar, Generic, get_args, get_origin, get_type_hints
+from typing import TypeVar as TypingTypeVar
 
 from pydantic import ValidationError
 from typing_extensions import TypeVar
 
 from stateroom.environment.task import Task
-from stateroom.environment.tool import Tool, make_tool, procedure_of
+from stateroom.environment.tool import RESERVED, Marked, Tool, check_method, make_tool, procedure_of
 from stateroom.errors import BadTask, DefinitionError, NotFound
 from stateroom.session.program import INJECTED, Procedure, Verdict
 from stateroom.state import State, shape_of
@@ -56,18 +58,39 @@ class Environment(Generic[S, T]):
         if "name" not in cls.__dict__:
             cls.name = _snake_case(cls.__name__)
         cls._read_type_arguments()
-        scope = sys._getframe(1).f_locals  # the names of a function in which the class may be defined
-        marked = {
-            name: method
-            for base in reversed(cls.__mro__)
-            for name, method in vars(base).items()
-            if hasattr(method, "__stateroom_tool__")
-        }
+        if cls.__parameters__:  # type: ignore[attr-defined]  # a template: checked when its types are known
+            return
+        scope = _scope()
         cls._blueprints = {
-            name: make_tool(f"{cls.__name__}.{name}", method, cls._hints(name, method, scope), cls.state_type is None)
-            for name, method in marked.items()
+            name: make_tool(
+                f"{cls.__name__}.{name}", name, method, cls._hints(name, method, scope), cls.state_type is None
+            )
+            for name, method in cls._marked().items()
         }
         cls._check_hooks(scope)
+
+    @classmethod
+    def _marked(cls) -> dict[str, Any]:
+        """The methods that are tools, by name."""
+        found: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            for name, member in vars(base).items():
+                marked = member.__func__ if isinstance(member, staticmethod | classmethod) else member
+                if isinstance(getattr(marked, "__stateroom_tool__", None), Marked):
+                    if hasattr(Environment, name) and name not in RESERVED:
+                        raise DefinitionError(
+                            f"{cls.__name__}.{name}: an environment has a {name!r} of its own; "
+                            "give the tool another name"
+                        )
+                    found[name] = member
+                elif name in found and member is None:
+                    del found[name]
+                elif name in found:
+                    raise DefinitionError(
+                        f"{cls.__name__}.{name} overrides a tool: mark it with @tool too, or set it to None to take "
+                        "the tool away"
+                    )
+        return found
 
     @classmethod
     def _read_type_arguments(cls) -> None:
@@ -81,43 +104,63 @@ class Environment(Generic[S, T]):
                 elif isinstance(argument, type) and issubclass(argument, Task):
                     cls.task_type = argument
                 elif argument is not type(None) and not hasattr(argument, "__bound__"):
-                    raise DefinitionError(f"{cls.__name__}: {argument} is neither a State nor a Task")
+                    raise DefinitionError(
+                        f"{cls.__name__}: {_type_name(argument)} is neither a State nor a Task; "
+                        "write Environment[YourState] or Environment[YourState, YourTask]"
+                    )
 
     @classmethod
     def _hints(cls, name: str, method: Any, scope: dict[str, Any]) -> dict[str, Any]:
+        members = {key: value for key, value in vars(cls).items() if not inspect.isroutine(value)}
         try:
-            hints = get_type_hints(method, localns={**scope, **vars(cls)}, include_extras=True)
-        except NameError as error:
-            raise DefinitionError(f"{cls.__name__}.{name}: {error}") from None
-        given = hints.get("state")
-        if isinstance(given, type) and given not in (Any, cls.state_type):
-            expected = cls.state_type.__name__ if cls.state_type else "none"
-            raise DefinitionError(f"{cls.__name__}.{name}: `state` is {expected}, not {given.__name__}")
+            hints = get_type_hints(method, localns={**scope, **members}, include_extras=True)
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            raise DefinitionError(f"{cls.__name__}.{name}: its annotations cannot be read: {error}") from None
+        given = hints.get("state", Any)
+        if cls.state_type is not None and not _accepts(given, cls.state_type):
+            raise DefinitionError(
+                f"{cls.__name__}.{name}: `state` is {cls.state_type.__name__}, not {_type_name(given)}; "
+                "let the annotation say so"
+            )
         return hints
 
     @classmethod
     def _check_hooks(cls, scope: dict[str, Any]) -> None:
         if cls._blueprints and cls.verify is Environment.verify:
             raise DefinitionError(f"{cls.__name__} needs a verify method: it gives an episode its reward")
+        if cls.state_type is None and cls.seed is not Environment.seed:
+            raise DefinitionError(
+                f"{cls.__name__}.seed has nothing to give: the environment has no state; write Environment[YourState]"
+            )
         for hook, known in (("seed", SEED_INJECTED), ("verify", VERIFY_INJECTED)):
-            method = getattr(cls, hook)
-            hints = cls._hints(hook, method, scope)
-            for parameter in _parameters(method):
-                if parameter not in known:
-                    raise DefinitionError(
-                        f"{cls.__name__}.{hook} asks for {parameter!r}; it can have {', '.join(sorted(known))}"
-                    )
-            given = hints.get("task")
-            if isinstance(given, type) and given not in (Any, cls.task_type):
-                raise DefinitionError(
-                    f"{cls.__name__}.seed takes a {given.__name__}: say so in the class's bases, "
-                    f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {given.__name__}]"
-                )
+            cls._check_hook(hook, known, scope)
         if cls.state_type is not None and cls.seed is Environment.seed:
             required = [name for name, field in cls.state_type.model_fields.items() if field.is_required()]
             if required:
                 missing = f"{cls.state_type.__name__} has no default for {', '.join(required)}"
                 raise DefinitionError(f"{cls.__name__} needs a seed method: {missing}")
+
+    @classmethod
+    def _check_hook(cls, hook: str, known: frozenset[str], scope: dict[str, Any]) -> None:
+        where, method = f"{cls.__name__}.{hook}", inspect.getattr_static(cls, hook)
+        check_method(where, method)
+        hints = cls._hints(hook, method, scope)
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        for parameter in list(inspect.signature(method).parameters.values())[1:]:
+            if method is getattr(Environment, hook):
+                continue
+            if parameter.name not in known or parameter.kind not in named:
+                raise DefinitionError(f"{where} asks for {str(parameter)!r}; it can have {', '.join(sorted(known))}")
+            if parameter.name == "state" and cls.state_type is None:
+                raise DefinitionError(
+                    f"{where} asks for `state`, but the environment has none; write Environment[YourState]"
+                )
+        given = hints.get("task", Any)
+        if not _accepts(given, cls.task_type):
+            raise DefinitionError(
+                f"{where} takes a {_type_name(given)}: say so in the class's bases, "
+                f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {_type_name(given)}]"
+            )
 
     # What an author may override.
 
@@ -173,6 +216,23 @@ def _parameters(method: Any) -> list[str]:
         for parameter in list(inspect.signature(method).parameters.values())[1:]
         if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     ]
+
+
+def _scope() -> dict[str, Any]:
+    """The names where a class is being defined: it may be inside a function."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name in ("__new__", "__init_subclass__"):  # of a metaclass, or below
+        frame = frame.f_back
+    return frame.f_locals if frame is not None else {}
+
+
+def _accepts(hint: Any, given: type) -> bool:
+    """True when a parameter with this annotation can be given an instance of the type."""
+    return hint is Any or isinstance(hint, TypingTypeVar) or (isinstance(hint, type) and issubclass(given, hint))
+
+
+def _type_name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def _snake_case(name: str) -> str:

@@ -35,7 +35,7 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
                 "One of your own is module:Class or path.py:Class"
             )
         found = load_class(known[reference])
-    if not (isinstance(found, type) and issubclass(found, Environment)):
+    if not (isinstance(found, type) and issubclass(found, Environment)) or found is Environment:
         raise NotFound(f"{reference} is not an Environment class")
     return found
 
@@ -43,7 +43,7 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
 def load_class(reference: str) -> Any:
     """What `module:Name` or `path.py:Name` stands for."""
     where, _, name = reference.rpartition(":")
-    if not where or not name:
+    if not where or not name or where.startswith("."):
         raise NotFound(f"{reference!r} is not of the form module:Class or path.py:Class")
     module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
     if not hasattr(module, name):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from stateroom.errors import DefinitionError
 
 _DROPPED = {"title", "default", "examples", "minLength", "maxLength", "uniqueItems", "discriminator"}
 """What strict mode does not know; the arguments are validated all the same."""
+
+_TELLING = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
+"""One of these says what a value may be."""
 
 
 class _NotStrict(Exception):
@@ -25,22 +27,30 @@ def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, A
     """A model of the parameters that the model fills in: those of the signature that have a hint here."""
     descriptions = _descriptions(function)
     fields: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name not in hints:
-            continue
-        default = parameter.default
-        if isinstance(default, FieldInfo):
-            field = default
-        else:
-            field = Field(... if default is inspect.Parameter.empty else default)
-        if field.description is None and name in descriptions:
-            field.description = descriptions[name]
-        fields[name] = (hints[name], field)
     try:
-        return create_model(where, __config__=ConfigDict(extra="forbid"), **fields)
-    except (PydanticUserError, TypeError, NameError) as error:
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name not in hints:
+                continue
+            hint, default = hints[name], parameter.default
+            default = ... if default is inspect.Parameter.empty else default
+            said = FieldInfo.from_annotated_attribute(hint, default).description  # in a Field of the author's own
+            if said is None and name in descriptions:
+                hint = Annotated[hint, Field(description=descriptions[name])]
+            if field_name(name) != name:
+                hint = Annotated[hint, Field(alias=name)]
+            fields[field_name(name)] = (hint, default)
+        arguments = create_model(where, __config__=ConfigDict(extra="forbid"), **fields)
+        arguments.model_json_schema()
+    except (PydanticUserError, TypeError, ValueError, NameError) as error:
         message = str(error).partition("\n")[0]
         raise DefinitionError(f"{where}: its parameters have no schema: {message}") from error
+    return arguments
+
+
+def field_name(parameter: str) -> str:
+    """The field that stands for a parameter: of the same name, unless a pydantic model has a use for that itself."""
+    taken = parameter.startswith(("_", "model_")) or hasattr(BaseModel, parameter)
+    return f"parameter_{parameter}" if taken else parameter
 
 
 def function_schema(name: str, function: Callable[..., Any], arguments: type[BaseModel]) -> dict[str, Any]:
@@ -64,11 +74,9 @@ def function_schema(name: str, function: Callable[..., Any], arguments: type[Bas
 def nullable_defaults(arguments: type[BaseModel]) -> frozenset[str]:
     """Parameters with a default that are not None: for these a model in strict mode says null when it means 'unset'."""
     properties = arguments.model_json_schema().get("properties", {})
+    names = ((field.alias or name, field) for name, field in arguments.model_fields.items())
     return frozenset(
-        name
-        for name, field in arguments.model_fields.items()
-        if (field.default is not PydanticUndefined or field.default_factory)
-        and not _allows_null(properties.get(name, {}))
+        name for name, field in names if not field.is_required() and not _allows_null(properties.get(name, {}))
     )
 
 
@@ -80,6 +88,8 @@ def _strict(node: Any, definitions: dict[str, Any]) -> Any:
     if "prefixItems" in node or ("additionalProperties" in node and node["additionalProperties"] is not False):
         raise _NotStrict
     if node.get("type") == "object" and "properties" not in node and node.get("additionalProperties") is not False:
+        raise _NotStrict
+    if not node.keys() & _TELLING:  # anything goes here, which strict mode cannot say
         raise _NotStrict
     if "$ref" in node and len(node.keys() - _DROPPED) > 1:  # strict mode takes a reference only alone
         target = definitions[node["$ref"].rpartition("/")[2]]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from stateroom.environment.schema import arguments_model, function_schema, nullable_defaults
+from stateroom.environment.schema import arguments_model, field_name, function_schema, nullable_defaults
 from stateroom.errors import DefinitionError, InvalidArguments
 from stateroom.session.program import INJECTED, Effect, Procedure
+
+logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,6 +86,8 @@ class Tool:
     procedure: Procedure
     arguments: type[BaseModel]
     nullable: frozenset[str]
+    renamed: dict[str, str]
+    """Parameters by the field that stands for them, where that has another name."""
     definition: dict[str, Any]
     """The OpenAI function."""
 
@@ -91,9 +98,28 @@ class Tool:
                 name: value for name, value in arguments.items() if value is not None or name not in self.nullable
             }
         try:
-            return dict(self.arguments.__pydantic_validator__.validate_python(arguments).__dict__)
+            bound = self._validated(arguments)
         except ValidationError as error:
-            raise InvalidArguments(f"{self.name}: {_complaints(error)}") from None
+            bound = self._without_nulls(arguments, error)
+        except Exception as error:  # what a validator of the author's own may raise
+            logger.warning("the arguments of %s cannot be checked", self.name, exc_info=error)
+            message = f"{self.name}: its arguments cannot be checked: unexpected {type(error).__name__}"
+            raise InvalidArguments(message) from error
+        return {self.renamed.get(name, name): value for name, value in bound.items()} if self.renamed else bound
+
+    def _validated(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self.arguments.__pydantic_validator__.validate_python(arguments).__dict__)
+
+    def _without_nulls(self, arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
+        """Within a parameter too, null stands for a default: without the nulls that were refused, all may be well."""
+        nulls = [found["loc"] for found in error.errors(include_url=False) if found["input"] is None]
+        if nulls:
+            pruned = deepcopy(dict(arguments))
+            for place in nulls:
+                _remove(pruned, place)
+            with suppress(ValidationError):
+                return self._validated(pruned)
+        raise InvalidArguments(f"{self.name}: {_complaints(error)}") from None
 
     def bound_to(self, environment: Any) -> Tool:
         """The tool of one instance of the environment."""
@@ -108,9 +134,9 @@ def procedure_of(function: Callable[..., Any], needs: frozenset[str], timeout: f
     return Procedure(function, needs, inspect.iscoroutinefunction(function), timeout)
 
 
-def make_tool(where: str, method: Callable[..., Any], hints: dict[str, Any], stateless: bool) -> Tool:
+def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], stateless: bool) -> Tool:
     """The tool that a marked method stands for; `where` names it in errors."""
-    name = method.__name__
+    check_method(where, method)
     marked: Marked = method.__stateroom_tool__  # type: ignore[attr-defined]
     if not _NAME.fullmatch(name):
         raise DefinitionError(
@@ -136,8 +162,33 @@ def make_tool(where: str, method: Callable[..., Any], hints: dict[str, Any], sta
         procedure=procedure_of(method, needs, marked.timeout),
         arguments=arguments,
         nullable=nullable_defaults(arguments),
+        renamed={field_name(name): name for name in wanted if field_name(name) != name},
         definition=definition,
     )
+
+
+def check_method(where: str, method: Any) -> None:
+    """Refuse what cannot be run as a method that takes `self` and returns a result."""
+    if not inspect.isfunction(method):
+        raise DefinitionError(f"{where} must be a plain method: take {type(method).__name__} away and let it have self")
+    if not inspect.signature(method).parameters:
+        raise DefinitionError(f"{where} must have self as its first parameter")
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise DefinitionError(f"{where} yields: return a list instead")
+
+
+def _remove(arguments: Any, place: tuple[int | str, ...]) -> None:
+    """Delete the null at a place, if it stands in a dict there."""
+    owner: Any = None
+    key: Any = None
+    for step in place:
+        if isinstance(arguments, dict | list):
+            try:
+                owner, key, arguments = arguments, step, arguments[step]  # type: ignore[index]
+            except (LookupError, TypeError):
+                continue  # the name of a union's member, which is no step in the data
+    if isinstance(owner, dict) and arguments is None:
+        del owner[key]
 
 
 def _check_parameter(where: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> None:

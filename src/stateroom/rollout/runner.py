@@ -109,7 +109,7 @@ async def _episode_or_failure(plan: Run, sessions: Sessions[Any], row: Row) -> R
 
 
 async def _episode(plan: Run, sessions: Sessions[Any], row: Row) -> Row:
-    seed = _episode_seed(plan.seed, row)
+    seed = _episode_seed(plan, row)
     session = await sessions.seed(row, seed=seed, began=EPOCH)
     request = row.get("responses_create_params", {})
     tools = request.get("tools") or plan.environment.tool_definitions()
@@ -157,9 +157,9 @@ def _verdict_fields(verdict: Verdict, trajectory: Trajectory) -> dict[str, Any]:
     return {**fields, **verdict.details}
 
 
-def _episode_seed(seed: int, row: Row) -> int:
+def _episode_seed(plan: Run, row: Row) -> int:
     """A seed of its own for each episode, the same in every run with the same `--seed`."""
-    text = f"{seed}/{row['_ng_task_index']}/{row['_ng_rollout_index']}"
+    text = f"{plan.environment.name}/{plan.seed}/{row['_ng_task_index']}/{row['_ng_rollout_index']}"
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -35,13 +36,15 @@ class Ran(NamedTuple):
     advanced: float
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """What a function of the author's may be given: where in a session it runs."""
 
     state: State | None
     moment: Moment
-    info: SessionInfo
+    session: str
+    revision: int
+    task: Any
+    call_id: str | None
 
     def fill(self, procedure: Procedure, arguments: dict[str, Any], state: Any) -> Clock | None:
         """Add what the function asks for by name; gives the clock, if that is part of it."""
@@ -50,7 +53,7 @@ class Scene:
         if "state" in needs:
             arguments["state"] = state
         if "session" in needs:
-            arguments["session"] = self.info
+            arguments["session"] = SessionInfo(self.session, self.revision, self.task, self.call_id)
         if "rng" in needs:
             arguments["rng"] = self.moment.rng()
         if "new_id" in needs:
@@ -82,7 +85,7 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
         if draft is not None and not reads:
             state, patch = commit(draft)
     except ToolError as error:
-        raise Failed(str(error)) from error
+        raise Failed(str(error) or f"{tool.name} failed") from error
     except TimedOut as error:
         raise Failed(f"{tool.name} did not finish within {error}") from error
     except (InvalidState, ReadOnlyState) as error:
@@ -90,7 +93,10 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
     except PydanticSerializationError as error:
         logger.warning("%s returned something that is not JSON: %s", tool.name, error)
         raise Failed(f"{tool.name} failed: what it returned cannot be written as JSON") from error
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the caller was cancelled; else something of the tool's own
         logger.warning("%s raised", tool.name, exc_info=error)
         raise Failed(f"{tool.name} failed: unexpected {type(error).__name__}") from error
     finally:
@@ -104,12 +110,11 @@ async def run_verifier(runner: Runner, procedure: Procedure, scene: Scene, episo
     scene.fill(procedure, arguments, None if scene.state is None else draft_of(scene.state, Desk(READ_ONLY)))
     if "episode" in procedure.needs:
         arguments["episode"] = episode
-    found = await runner.run(procedure, arguments, timeout)
+    try:
+        found = await runner.run(procedure, arguments, timeout)
+    except TimedOut as error:
+        raise BadVerdict(f"verify did not finish within {error}") from error
     verdict = Verdict(float(found)) if isinstance(found, int | float) else found
-    if (
-        not isinstance(verdict, Verdict)
-        or not isinstance(verdict.reward, int | float)
-        or verdict.reward != verdict.reward
-    ):
+    if not isinstance(verdict, Verdict) or not isinstance(verdict.reward, int | float) or not isfinite(verdict.reward):
         raise BadVerdict(f"verify must return a number, or a Verdict with one as its reward, not {found!r}")
     return verdict

@@ -105,7 +105,10 @@ class _Workers:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
-        inbox = self._idle.pop() if self._idle else self._start()
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            inbox = self._start()
         inbox.put(partial(self._work, inbox, partial(context.run, function), loop, done))
         return await done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
@@ -24,8 +25,6 @@ class Document(NamedTuple):
     """The size of the snapshot it was read from."""
     tail_bytes: int = 0
     """The size of the entries since."""
-    jumps: int = 0
-    """How many rewinds were followed on the way."""
 
 
 def write_document(state: Any, moment: Moment) -> bytes:
@@ -46,42 +45,40 @@ class History:
 
     async def document(self, session: str, revision: int | None = None) -> Document:
         """What the session was at a revision: the newest snapshot before it, and the changes since."""
-        loaded = await self.store.load(session, revision)
+        loaded = await self.store.load(session, None if revision is None else max(0, min(revision, sys.maxsize)))
         at = _checked(loaded.head, revision)
         changes: list[LogEntry] = []
-        weight = jumps = 0
+        weight = 0
         while True:
-            entries = [read_entry(entry) for entry in loaded.entries]
             weight += sum(len(entry.body) for entry in loaded.entries)
-            rewind = next((index for index in reversed(range(len(entries))) if entries[index].kind == "rewind"), None)
-            if rewind is not None:
-                changes[:0] = entries[rewind + 1 :]
-                at = entries[rewind].facts["to"]
-                jumps += 1
-            else:
-                changes[:0] = entries
-                if loaded.snapshot is not None:
-                    break
+            at, line = _line([read_entry(entry) for entry in loaded.entries], at)
+            changes[:0] = line
+            if loaded.snapshot is not None and loaded.snapshot.revision <= at:
+                break
+            if loaded.snapshot is None and at <= loaded.head.parent_revision:
                 if loaded.head.parent is None:
                     raise BadData(f"session {session!r} has no snapshot to start from")
-                session, at = loaded.head.parent, min(at, loaded.head.parent_revision)
+                session = loaded.head.parent
             loaded = await self.store.load(session, at)
         document = _read_document(loaded.snapshot.body)
-        return _changed(document, changes)._replace(tail_bytes=weight, jumps=jumps)
+        return _changed(document, changes)._replace(tail_bytes=weight)
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[LogEntry]:
         """The session's log in order, with what it shares with its parent."""
         head = await self.store.head(session)
         last = head.revision if until is None else min(until, head.revision)
-        if head.parent is not None and after < head.parent_revision:
-            async for entry in self.entries(head.parent, after=after, until=min(last, head.parent_revision)):
-                yield entry
-        start = max(after, head.parent_revision)
-        while start < last:
-            stop = min(start + PAGE, last)
-            for stored in await self.store.entries(session, after=start, until=stop):
-                yield read_entry(stored)
-            start = stop
+        parts = [(head, last)]
+        while head.parent is not None and after < head.parent_revision:
+            last = min(last, head.parent_revision)
+            head = await self.store.head(head.parent)
+            parts.append((head, last))
+        for part, end in reversed(parts):
+            start = max(after, part.parent_revision)
+            while start < end:
+                stop = min(start + PAGE, end)
+                for stored in await self.store.entries(part.id, after=start, until=stop):
+                    yield read_entry(stored)
+                start = stop
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
         """The entry with this call id in the session's log, or in what it shares with its parents."""
@@ -109,6 +106,22 @@ def _checked(head: Head, revision: int | None) -> int:
     if not 1 <= revision <= head.revision:
         raise UnknownRevision(head.id, f"session {head.id!r} has no revision {revision}; it has 1 to {head.revision}")
     return revision
+
+
+def _line(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
+    """The entries that lead to the one at the end, and the revision that they start from.
+
+    A rewind leads back to an earlier entry; what lies between is not on the line.
+    """
+    line: list[LogEntry] = []
+    while entries:
+        rewind = next((place for place in reversed(range(len(entries))) if entries[place].kind == "rewind"), None)
+        if rewind is None:
+            return entries[0].revision - 1, entries + line
+        line = entries[rewind + 1 :] + line
+        at = entries[rewind].facts["to"]
+        entries = [entry for entry in entries[:rewind] if entry.revision <= at]
+    return at, line
 
 
 def _changed(document: Document, changes: list[LogEntry]) -> Document:

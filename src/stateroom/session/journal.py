@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from pydantic_core import to_jsonable_python
 
 from stateroom.errors import BadData
-from stateroom.state import Patch, decode, encode, long_texts
+from stateroom.state import Patch, decode, encode_json, encode_patch, long_texts
 from stateroom.store import Entry
 
 
@@ -53,10 +54,12 @@ class LogEntry:
 
 def write_body(facts: dict[str, Any], patch: Patch) -> bytes:
     """The bytes of an entry's facts and patch. A long text of the input is not written a second time in the patch."""
+    if "input" in facts:  # as JSON, so that the reader finds the same texts in it
+        facts = {**facts, "input": to_jsonable_python(facts["input"])}
     if not patch:
-        return msgspec.msgpack.encode((encode(facts), b""))
+        return msgspec.msgpack.encode((encode_json(facts), b""))
     texts = {text: index for index, text in enumerate(long_texts(facts.get("input")))}
-    return msgspec.msgpack.encode((encode(facts), encode(patch, texts)))
+    return msgspec.msgpack.encode((encode_json(facts), encode_patch(patch, texts)))
 
 
 def read_entry(entry: Entry) -> LogEntry:

@@ -15,12 +15,15 @@ from typing import NamedTuple
 TICK = 1.0
 """Seconds that pass on a session's clock with each committed write call."""
 
+LATEST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+"""The end of time: there the clock stands still."""
+
 
 class Clock:
     """A session's time. It stands still during a call; `advance` moves it on."""
 
     def __init__(self, now: float) -> None:
-        self._now = datetime.fromtimestamp(now, UTC)
+        self._now = datetime.fromtimestamp(min(now, LATEST), UTC)
         self.advanced = 0.0
 
     def now(self) -> datetime:
@@ -32,8 +35,8 @@ class Clock:
         seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
         if seconds < 0:
             raise ValueError("time cannot go back")
+        self._now += timedelta(seconds=seconds)  # raises beyond the year 9999, and then no time has passed
         self.advanced += seconds
-        self._now += timedelta(seconds=seconds)
 
 
 class Moment(NamedTuple):
@@ -46,7 +49,7 @@ class Moment(NamedTuple):
 
     def after(self, advanced: float) -> Moment:
         """The moment after one more committed write call."""
-        return self._replace(steps=self.steps + 1, offset=self.offset + advanced)
+        return Moment(self.seed, self.began, self.steps + 1, self.offset + advanced)
 
     def rng(self) -> Random:
         return Random(f"{self.seed}/{self.steps}")

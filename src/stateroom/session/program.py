@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from stateroom.state import State
 
 Effect = Literal["read", "write", "external"]
@@ -94,8 +96,7 @@ class Verdict:
     """Other facts that belong in the episode's row."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """What a call came to: an output, or an error that is fit for the model to read."""
 
     ok: bool

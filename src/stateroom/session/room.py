@@ -26,9 +26,6 @@ MIN_SNAPSHOT = 4096
 SNAPSHOT_RATIO = 2
 """A snapshot is written when the changes since the last one weigh this many times as much as it does."""
 
-MAX_JUMPS = 16
-"""A load follows at most this many rewinds before a snapshot cuts it short."""
-
 
 class Room:
     """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
@@ -48,7 +45,7 @@ class Room:
         """True when no other call id is in the log."""
         self.task: Any = None
         self._trail: dict[int, tuple[Any, Moment]] = {}
-        self._snapshot_bytes = self._tail_bytes = self._jumps = 0
+        self._snapshot_bytes = self._tail_bytes = 0
 
     def settle(self, state: Any, moment: Moment) -> None:
         """Hold this state as the one at the head's revision."""
@@ -67,17 +64,17 @@ class Room:
             entries = [read_entry(entry) for entry in news]
             if state is None or any(entry.kind == "rewind" for entry in entries):
                 document = await History(self.store).document(head.id, head.revision)
-                weights = document[2:]
+                weights = (document.snapshot_bytes, document.tail_bytes)
                 state, moment = self.typed(document), document.moment
             else:
-                weights = (self._snapshot_bytes, self._tail_bytes + sum(len(entry.body) for entry in news), self._jumps)
+                weights = (self._snapshot_bytes, self._tail_bytes + sum(len(entry.body) for entry in news))
                 for entry in entries:
                     if entry.kind == "call":
                         state = patched(state, entry.patch)
                         moment = moment.after(entry.facts.get("advance", 0.0))
             if self.head.revision == known:  # else a commit of this process came in between
                 break
-        self._snapshot_bytes, self._tail_bytes, self._jumps = weights
+        self._snapshot_bytes, self._tail_bytes = weights
         self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
         self.head = head
         self.settle(state, moment)
@@ -96,15 +93,15 @@ class Room:
         """Append an entry that leads to the state and moment `after` (by default those of now); gives its revision."""
         entry = Entry(self.head.revision + 1, kind, at, write_body(facts, patch), call_id)
         state, moment = after or (self.state, self.moment)
-        weights = (self._snapshot_bytes, self._tail_bytes + len(entry.body), self._jumps + (kind == "rewind"))
+        weights = (self._snapshot_bytes, self._tail_bytes + len(entry.body))
         snapshot = None
-        if weights[1] > max(MIN_SNAPSHOT, SNAPSHOT_RATIO * weights[0]) or weights[2] > MAX_JUMPS:
+        if weights[1] > max(MIN_SNAPSHOT, SNAPSHOT_RATIO * weights[0]):
             snapshot = Snapshot(entry.revision, write_document(state, moment))
-            weights = (len(snapshot.body), 0, 0)
+            weights = (len(snapshot.body), 0)
         closes = kind == "close"
         self.stale = True  # until the store has said yes, whatever happens
         await self.store.append(self.head.id, entry, expires=expires, snapshot=snapshot, closes=closes)
-        self._snapshot_bytes, self._tail_bytes, self._jumps = weights
+        self._snapshot_bytes, self._tail_bytes = weights
         self.head = replace(self.head, revision=entry.revision, expires=expires, closed=closes)
         if call_id is not None:
             self.calls[0].add(call_id)
@@ -130,7 +127,7 @@ class Room:
         room.task = self.task
         room.calls = (set(), *self.calls)
         room.all_calls_known = self.all_calls_known
-        room._snapshot_bytes, room._tail_bytes, room._jumps = self._snapshot_bytes, self._tail_bytes, self._jumps
+        room._snapshot_bytes, room._tail_bytes = self._snapshot_bytes, self._tail_bytes
         room.settle(state, moment)
         return room
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from typing_extensions import TypeVar
 
-from stateroom.errors import BadData, Conflict, DuplicateCall, InvalidArguments, InvalidState, UnknownRevision
+from stateroom.errors import (
+    BadData,
+    BadVerdict,
+    Conflict,
+    DuplicateCall,
+    InvalidArguments,
+    InvalidState,
+    SessionClosed,
+    UnknownRevision,
+)
 from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
-from stateroom.session.program import Episode, Operation, Result, SessionInfo, Verdict
+from stateroom.session.program import Episode, Operation, Result, Verdict
 from stateroom.session.room import Room
 from stateroom.state import Desk, State, draft_of, patched
 
@@ -21,6 +31,11 @@ if TYPE_CHECKING:
     from stateroom.session.sessions import Sessions
 
 S = TypeVar("S", bound=State | None, default=Any)
+
+_UNSTORABLE = (TypeError, ValueError, OverflowError, RecursionError)
+
+_STARTED = "\nstarted"
+"""Stands behind the call id in the entry which says that an external call was started; no call id has it."""
 
 ATTEMPTS = 20
 """How often a write is tried again on fresh state when somebody else's came first."""
@@ -86,9 +101,10 @@ class Session(Generic[S]):
         changed. A `call_id` that was committed before gives the recorded result and runs nothing.
         """
         sessions, room = self._sessions, self._room
-        room.head.check_live(sessions.now())
-        given = dict(arguments or {})
+        if room.head.closed or room.head.expires <= sessions.now():
+            await sessions.catch_up(room)  # unless another process has renewed it, this says why not
         try:
+            given = checked_arguments(arguments, call_id)
             tool = find_tool(sessions.environment.tools, name)
             if tool.effect == "read":
                 return await self._read(tool, given, call_id)
@@ -131,7 +147,7 @@ class Session(Generic[S]):
         after = (ran.state, ran.moment.after(ran.advanced))
         try:
             await self._commit("call", facts, patch=ran.patch, after=after, call_id=call_id)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except _UNSTORABLE as error:
             raise Failed(f"{tool.name} failed: its input or output cannot be stored ({error})") from error
         return Result(True, ran.output)
 
@@ -144,28 +160,42 @@ class Session(Generic[S]):
         entry = await room.recorded(call_id)
         if entry is not None:
             return _recorded(entry)
-        try:
-            await self._commit_at_head("started", {"name": tool.name, "input": given}, f"{call_id}:started")
-        except DuplicateCall:
-            if not tool.retries_unknown:
-                raise Failed(
-                    f"{tool.name} was started before and its outcome is unknown; it was not run again. "
-                    "Find out what happened before you try again."
-                ) from None
+        started_before = await room.recorded(call_id + _STARTED) is not None
+        if not started_before:
+            try:
+                await self._commit_at_head("started", {"name": tool.name, "input": given}, call_id + _STARTED)
+            except DuplicateCall:
+                started_before = True
+            except _UNSTORABLE as error:
+                raise Failed(f"{tool.name} failed: its input cannot be stored ({error})") from error
+        if started_before and not tool.retries_unknown:
+            raise Failed(
+                f"{tool.name} was started before and its outcome is unknown; it was not run again. "
+                "Find out what happened before you try again."
+            )
         try:
             ran = await self._run(tool, given, call_id)
         except Failed as failure:
-            await self._commit_at_head("failed", {"name": tool.name, "input": given, "error": str(failure)}, call_id)
-            raise
+            return await self._note_failure(tool, given, call_id, str(failure))
         while True:
             try:
                 return await self._commit_call(tool, ran, given, call_id)
+            except Failed as failure:  # the output cannot be stored
+                return await self._note_failure(tool, given, call_id, str(failure))
             except DuplicateCall:  # another process, told to try again too, was quicker
                 await room.refresh()
                 return _recorded(await room.recorded(call_id))
             except Conflict:  # the effect has taken place: its change is carried over to the newer state
                 await room.refresh()
                 ran = await self._carry_over(tool, ran, given, call_id)
+
+    async def _note_failure(self, tool: Operation, given: dict[str, Any], call_id: str, message: str) -> Result:
+        try:
+            await self._commit_at_head("failed", {"name": tool.name, "input": given, "error": message}, call_id)
+        except DuplicateCall:  # another process, told to try again too, has noted what came of it
+            await self._room.refresh()
+            return _recorded(await self._room.recorded(call_id))
+        return Result(False, error=message)
 
     async def _carry_over(self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str) -> Ran:
         try:
@@ -195,7 +225,7 @@ class Session(Generic[S]):
 
     def _scene(self, call_id: str | None = None) -> Scene:
         room = self._room
-        return Scene(room.state, room.moment, SessionInfo(room.head.id, room.head.revision, room.task, call_id))
+        return Scene(room.state, room.moment, room.head.id, room.head.revision, room.task, call_id)
 
     async def verify(self, response: Any = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict."""
@@ -209,7 +239,10 @@ class Session(Generic[S]):
             sessions.timeout,
         )
         async with room.lock:
-            await self._commit_at_head("verdict", {"verdict": asdict(verdict)})
+            try:
+                await self._commit_at_head("verdict", {"verdict": asdict(verdict)})
+            except _UNSTORABLE as error:
+                raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
         return verdict
 
     # Going back, and branching off.
@@ -226,7 +259,7 @@ class Session(Generic[S]):
         async with room.lock:
             for _ in range(ATTEMPTS):
                 await self._sessions.catch_up(room)
-                revision = self._resolve(to)
+                revision = await self._resolve(to)
                 after = await room.at(revision)
                 try:
                     await self._commit("rewind", {"to": revision}, after=after)
@@ -244,7 +277,7 @@ class Session(Generic[S]):
         sessions, room = self._sessions, self._room
         async with room.lock:
             await sessions.catch_up(room, closed_too=True)
-            revision = room.head.revision if at is None else self._resolve(at)
+            revision = room.head.revision if at is None else await self._resolve(at)
             state, moment = await room.at(revision)
         forks: list[Session[S]] = []
         for _ in range(1 if n is None else n):
@@ -253,10 +286,16 @@ class Session(Generic[S]):
             forks.append(sessions.admit(room.branch(head, state, moment)))
         return forks[0] if n is None else forks
 
-    def _resolve(self, point: int | Checkpoint) -> int:
+    async def _resolve(self, point: int | Checkpoint) -> int:
         if isinstance(point, Checkpoint):
-            if point.session != self.id and self.parent is None:
-                raise UnknownRevision(self.id, f"checkpoint {point.name!r} belongs to session {point.session!r}")
+            head, shared = self._room.head, self.revision
+            while head.id != point.session and head.parent is not None:
+                shared = min(shared, head.parent_revision)
+                head = await self._room.store.head(head.parent)
+            if head.id != point.session or point.revision > shared:
+                raise UnknownRevision(
+                    self.id, f"checkpoint {point.name!r} is of session {point.session!r}, in a part of it not shared"
+                )
             point = point.revision
         if not 1 <= point <= self.revision:
             raise UnknownRevision(self.id, f"session {self.id!r} has no revision {point}; it has 1 to {self.revision}")
@@ -277,9 +316,19 @@ class Session(Generic[S]):
     async def close(self) -> None:
         """End the session: until it expires it can be read and forked, but never changed. Closing twice is fine."""
         async with self._room.lock:
-            if not self._room.head.closed:
-                await self._commit_at_head("close", {})
+            with suppress(SessionClosed):  # by another process
+                if not self._room.head.closed:
+                    await self._commit_at_head("close", {})
         self._sessions.release(self._room)
+
+
+def checked_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
+    """The arguments of a call, as a dict; `Failed` if they or the call id cannot be any."""
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise Failed("the arguments of a call must be an object: a value for each parameter, by name")
+    if call_id is not None and not call_id.isprintable():
+        raise Failed("a call id is made of printable characters")
+    return dict(arguments or {})
 
 
 def _recorded(entry: LogEntry | None) -> Result:

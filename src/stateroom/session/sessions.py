@@ -11,7 +11,7 @@ from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from stateroom.errors import DefinitionError, SessionClosed, SessionExpired, UnknownSession
+from stateroom.errors import BadTask, DefinitionError, SessionClosed, SessionError, SessionExpired, UnknownSession
 from stateroom.session.execution import Runner
 from stateroom.session.history import History
 from stateroom.session.moment import Moment
@@ -75,24 +75,29 @@ class Sessions(Generic[S]):
         moment = Moment(randbits(63) if seed is None else seed, created if began is None else began)
         if self.environment.state_type is None:
             return StatelessSession(self, new_session_id(), typed, moment)  # type: ignore[return-value]
-        state = await self._seeded(typed, moment)
+        state, moment = await self._seeded(typed, moment)
         row = task if isinstance(task, Mapping) else task.model_dump(mode="json")
         head = self.new_head(owner, 1)
-        room, entries, snapshot = new_room(self.store, head, state, moment, dict(row))
+        try:
+            room, entries, snapshot = new_room(self.store, head, state, moment, dict(row))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
         room.task = typed
         await self.store.create(head, entries, snapshot)
         return self.admit(room)
 
-    async def _seeded(self, task: Any, moment: Moment) -> State:
+    async def _seeded(self, task: Any, moment: Moment) -> tuple[State, Moment]:
         procedure = self.environment.seeding
-        available: dict[str, Any] = {"task": task, "rng": moment.rng, "clock": moment.clock, "new_id": moment.new_id}
-        arguments = {name: task if name == "task" else available[name]() for name in procedure.needs}
+        luck, clock = moment._replace(steps=-1), moment.clock()  # the first call has luck of its own
+        available = {"task": task, "rng": luck.rng(), "clock": clock, "new_id": luck.new_id()}
+        arguments = {name: available[name] for name in procedure.needs}
         state = await self.runner.run(procedure, arguments, self.timeout)
         expected = self.environment.state_type
         if expected is None or not isinstance(state, expected):
-            raise DefinitionError(f"{self.environment.name}.seed must return a {expected}, not {type(state).__name__}")
+            wanted = expected.__name__ if expected else None
+            raise DefinitionError(f"{self.environment.name}.seed must return a {wanted}, not {type(state).__name__}")
         copy: State = detach(state, ())  # valid, and shared with nobody
-        return copy
+        return copy, moment._replace(offset=clock.advanced)
 
     async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
         """A handle on a session that was seeded before, here or in any other process.
@@ -104,10 +109,15 @@ class Sessions(Generic[S]):
             state_type = self.environment.state_type
             if state_type is None:
                 raise UnknownSession(session_id)
-            room = Room(self.store, await self.store.head(session_id), state_type)
+            head = await self.store.head(session_id)
+            if head.environment != self.environment.name:
+                raise SessionError(
+                    session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
+                )
+            room = Room(self.store, head, state_type)
             room.task = self.environment.parse_task(await History(self.store).task_row(session_id))
         await self.catch_up(room, closed_too=closed_too)
-        return self.admit(room)
+        return self.admit(self._rooms.get(session_id, room))  # another task may have opened it meanwhile
 
     async def sweep(self) -> int:
         """Remove the sessions in the store that have expired; tells how many."""

@@ -9,8 +9,8 @@ from stateroom.errors import InvalidArguments, SessionClosed, SessionError
 from stateroom.session.calling import Failed, Scene, find_tool, run_tool, run_verifier
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Moment
-from stateroom.session.program import Episode, Result, SessionInfo, Verdict
-from stateroom.session.session import Session
+from stateroom.session.program import Episode, Result, Verdict
+from stateroom.session.session import Session, checked_arguments
 
 if TYPE_CHECKING:
     from stateroom.session.sessions import Sessions
@@ -49,7 +49,7 @@ class StatelessSession(Session[None]):
     def _scene(self, call_id: str | None = None) -> Scene:
         if self._closed:
             raise SessionClosed(self._id)
-        return Scene(None, self._moment, SessionInfo(self._id, 0, self._task, call_id))
+        return Scene(None, self._moment, self._id, 0, self._task, call_id)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
@@ -58,9 +58,12 @@ class StatelessSession(Session[None]):
         scene = self._scene(call_id)
         try:
             tool = find_tool(sessions.environment.tools, name)
-            ran = await run_tool(sessions.runner, tool, dict(arguments or {}), scene, sessions.timeout)
+            given = checked_arguments(arguments, call_id)
+            ran = await run_tool(sessions.runner, tool, given, scene, sessions.timeout)
         except (Failed, InvalidArguments) as failure:
             return Result(False, error=str(failure))
+        if tool.effect != "read":
+            self._moment = self._moment.after(ran.advanced)
         return Result(True, ran.output)
 
     async def verify(self, response: Any = None) -> Verdict:

@@ -1,6 +1,6 @@
 """What state is: typed models, drafts that record their changes, patches, and their bytes."""
 
-from stateroom.state.codec import decode, encode, long_texts
+from stateroom.state.codec import decode, encode, encode_json, encode_patch, long_texts
 from stateroom.state.commit import Commit, commit, patched
 from stateroom.state.draft import Desk, draft_of, is_draft
 from stateroom.state.model import State, shape_of
@@ -17,6 +17,8 @@ __all__ = [
     "decode",
     "draft_of",
     "encode",
+    "encode_json",
+    "encode_patch",
     "is_draft",
     "long_texts",
     "patched",

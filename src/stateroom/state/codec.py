@@ -6,7 +6,7 @@ again in the call's patch, a reference to it is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -34,6 +34,24 @@ _pack = msgspec.msgpack.Encoder().encode
 def encode(value: Any, texts: Mapping[str, int] | None = None) -> bytes:
     """The bytes of a state, or of any part of one; `texts` numbers the texts that may be written as references."""
     return _pack(_wire(value, texts or {}))
+
+
+def encode_json(value: Any) -> bytes:
+    """The same bytes as `encode` gives, for data that is made of JSON's types only."""
+    try:
+        return _pack(value)
+    except (OverflowError, ValueError):  # a large int, half a surrogate pair
+        return encode(value)
+
+
+def encode_patch(patch: Iterable[Sequence[Any]], texts: Mapping[str, int]) -> bytes:
+    """The bytes of a patch, in which a text that `texts` numbers is written as a reference."""
+    return _pack(
+        [
+            [kind, [_wire(step, {}) for step in path], *(_wire(need, texts) for need in needs)]
+            for kind, path, *needs in patch
+        ]
+    )
 
 
 def decode(data: bytes, texts: Sequence[str] = ()) -> Any:

@@ -112,12 +112,12 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
         patch.append(("set", here, checked[name]))
     if len(patch) > before:
         if shape.guarded:
-            _check_whole(draft, shape, path, patch)
+            _check_whole(draft, shape, path, patch, ruled)
         if shape.rules:
             ruled.append(path)
 
 
-def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch) -> None:
+def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch, ruled: list[Path]) -> None:
     """Run the validators that must see the whole model; a field that they replace is set."""
     settled = _settle(draft)
     try:
@@ -127,8 +127,10 @@ def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch)
     for name in shape.fields:
         value = whole.__dict__[name]
         if value != settled.__dict__[name]:
+            here = (*path, name)
             draft._draft_checked[name] = value
-            patch.append(("set", (*path, name), value))
+            patch.append(("set", here, value))
+            ruled[:] = [inner for inner in ruled if inner[: len(here)] != here]  # all in it has just been validated
 
 
 def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -> None:
@@ -313,6 +315,8 @@ def _settle_model(draft: DraftModel) -> Any:
 
 def _settle_list(draft: DraftList) -> list[Any]:
     base = draft._draft_base
+    if not (draft.checked or draft.touched):
+        return base
     items = _edited(base, draft.checked)
     changed = bool(draft.checked)
     for index, child in {**draft.touched, **draft.replaced}.items():

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABCMeta
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from operator import ne
 from typing import Any, SupportsIndex, TypeVar
 
@@ -100,7 +101,11 @@ def _draft_class(model: type[BaseModel], shape: ModelShape) -> type:
         **{name: _Child(name) for name, part in shape.fields.items() if not part.leaf},
     }
     # Past pydantic's metaclass: the subclass has no fields of its own, and uses its parent's validator and serializer.
-    made = ABCMeta.__new__(type(model), model.__name__, (DraftModel, model), namespace)
+    # `isinstance(other, type(self))` in an author's method means the author's class.
+    checks = {"__instancecheck__": lambda cls, value: isinstance(value, cls._draft_model)}
+    made: type = ABCMeta.__new__(
+        type("DraftMeta", (type(model),), checks), model.__name__, (DraftModel, model), namespace
+    )
     model.__stateroom_draft__ = made  # type: ignore[attr-defined]
     return made
 
@@ -142,6 +147,10 @@ class DraftModel:
     def __new__(cls, *args: Any, **fields: Any) -> Any:
         # `type(self)(...)` in an author's method makes one of the author's own instances.
         return cls._draft_model(*args, **fields)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self._draft_model
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = self._draft_model.model_fields.get(name)
@@ -191,7 +200,7 @@ class DraftModel:
         return thaw(self).model_dump_json(**options)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return self.__deepcopy__().__reduce_ex__(protocol)
+        return copy, (self.__deepcopy__(),)
 
 
 def _generic_origin(model: type[BaseModel]) -> type[Any]:

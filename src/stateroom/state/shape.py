@@ -6,14 +6,15 @@ turns a value that a tool left there into one that is valid and shared with nobo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MappingView, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property, partial
 from inspect import signature
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NewType, Union, cast, get_args, get_origin
 from uuid import UUID
 
 from pydantic import (
@@ -147,10 +148,10 @@ class TupleShape(Shape):
 class UnionShape(Shape):
     def __init__(self, annotation: Any, members: tuple[Shape, ...]) -> None:
         super().__init__(annotation)
-        self.members: tuple[Shape, ...] = tuple(
-            inner for shape in members for inner in (shape.members if type(shape) is UnionShape else [shape])
-        )
+        flat = [inner for shape in members for inner in (shape.members if type(shape) is UnionShape else [shape])]
+        self.members: tuple[Shape, ...] = tuple(dict.fromkeys(flat))
         self.leaf = all(member.leaf for member in self.members)
+        self.guarded = any(shape.guarded for shape in members if type(shape) is UnionShape)
         self.ordered = any(member.ordered for member in self.members)
         self.ambiguous = sum(isinstance(member, ModelShape) for member in self.members) > 1
         self._by_kind: dict[type, Shape] = {}
@@ -413,6 +414,10 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
     kind = type(value)
     if kind in LEAVES:
         return value
+    if isinstance(value, Iterator | MappingView | deque):  # what pydantic takes for a list without looking inside
+        value = list(cast(Iterable[Any], value))
+    elif isinstance(value, Mapping) and not isinstance(value, dict):
+        value = dict(value)
     if not isinstance(value, (BaseModel, *CONTAINERS)):
         return value
     if id(value) in _within:
@@ -448,18 +453,13 @@ def invalid(error: ValidationError, path: Path, value: Any) -> InvalidState:
     missing = first["type"] == "missing"
     for step in first["loc"][: -1 if missing else None]:
         # pydantic's steps name union members, tags and validators too, which are no places of the state
-        if isinstance(value, BaseModel) and step in type(value).model_fields:
-            value = getattr(value, str(step))
-        elif (isinstance(value, dict) and step in value) or (isinstance(value, list | tuple) and isinstance(step, int)):
-            value = value[step]  # type: ignore[index]
-        else:
-            named = {str(getattr(key, "value", key)): key for key in value} if isinstance(value, dict) else {}
-            if str(step) not in named:
-                continue
-            key = named[str(step)]
-            value, path = value[key], (*path, key)
-            continue
-        path = (*path, step)
+        if isinstance(value, BaseModel):
+            value = value.__dict__
+        places: Iterable[Any] = range(len(value)) if isinstance(value, list | tuple) else value
+        for key in places if isinstance(value, dict | list | tuple) else ():
+            if step in (key, repr(key)):  # an Enum is named by its repr
+                value, path = value[key], (*path, key)
+                break
     return InvalidState((*path, first["loc"][-1]) if missing else path, first["msg"])
 
 

@@ -45,7 +45,7 @@ from stateroom.store.url import open_store
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE = 120.0
+PATIENCE = 60.0
 """After how many seconds a store that does not answer fails its test."""
 
 NOW = 1_000.0
@@ -125,6 +125,7 @@ async def list_all(store: Store, *, limit: int, environment: str | None = None) 
     while True:
         page = await store.heads(environment=environment, before=found[-1] if found else None, limit=limit)
         assert len(page) <= limit, "a page is longer than its limit"
+        assert not {head.id for head in page} & {head.id for head in found}, "a head is listed twice"
         found += page
         if not page:
             return found
@@ -361,6 +362,22 @@ class StoreConformance:
             for store in (one, two, three):
                 await self.check_nothing_lost(store, names, 5)
 
+    @asynchronous
+    async def test_touches_and_forks_in_several_stores_are_all_done(self, url: str) -> None:
+        self.needs_shared()
+        async with open_store(url) as one, open_store(url) as two, open_store(url) as three:
+            await make_session(one)
+
+            async def work(store: Store, name: str) -> None:
+                for number in range(20):
+                    await store.touch("room", now=NOW, expires=LATER + number)
+                    await make_fork(store, f"{name}/{number}", "room", 1)
+
+            await asyncio.gather(work(one, "one"), work(two, "two"), work(three, "three"))
+            forks = {f"{name}/{number}" for name in ("one", "two", "three") for number in range(20)}
+            assert {head.id for head in await one.heads()} == {"room", *forks}
+            assert (await one.head("room")).expires == LATER + 19
+
     @staticmethod
     async def write_with_retries(store: Store, writer: str, count: int) -> None:
         """Append entries as a worker does: read the head, try, and begin again when somebody was quicker."""
@@ -368,7 +385,9 @@ class StoreConformance:
             while True:
                 revision = (await store.head("room")).revision + 1
                 entry = make_entry(revision, f"{writer}/{number}")
-                if await outcome(store.append("room", entry, expires=LATER)) is None:
+                done = await outcome(store.append("room", entry, expires=LATER))
+                assert done in (None, Conflict)
+                if done is None:
                     break
 
     @staticmethod

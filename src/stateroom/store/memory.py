@@ -124,8 +124,7 @@ class MemoryStore(Store):
         record = self._record(session)
         until = record.head.revision if at is None else at
         snapshot = next((kept for kept in reversed(record.snapshots) if kept.revision <= until), None)
-        after = snapshot.revision if snapshot else record.head.parent_revision
-        return Loaded(record.head, snapshot, self._between(record, after, until))
+        return Loaded(record.head, snapshot, self._between(record, snapshot.revision if snapshot else 0, until))
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         record = self._record(session)
@@ -142,14 +141,12 @@ class MemoryStore(Store):
     async def sweep(self, now: float) -> int:
         expired = [session for session, record in self._records.items() if record.head.expires <= now]
         swept = 0
-        while expired:
-            session = expired.pop()
-            record = self._records.get(session)
-            if record is None or record.children or record.head.expires > now:
+        for session in reversed(expired):  # the youngest first, so forks before their parents
+            record = self._records[session]
+            if record.children:
                 continue
             del self._records[session]
             swept += 1
             if record.head.parent is not None:
                 self._records[record.head.parent].children -= 1
-                expired.append(record.head.parent)
         return swept

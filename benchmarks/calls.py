@@ -1,0 +1,40 @@
+"""The price of a call: what Stateroom adds to validating, calling and encoding."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from benchmarks.timing import Figure, interleaved, micro, repeated
+from stateroom import Sessions, open_store
+from stateroom.gallery.counter import Counter, CounterEnvironment
+
+
+class Arguments(BaseModel):
+    count: int
+
+
+async def calls() -> list[Figure]:
+    """A call of the counter against the same by hand: validate the argument, call the function, encode the result."""
+    environment = CounterEnvironment()
+    counter = Counter()
+
+    async def by_hand() -> str:
+        arguments = Arguments.model_validate({"count": 1})
+        return json.dumps(environment.increment_counter(counter, arguments.count))
+
+    async with open_store("memory://") as store:
+        session = await Sessions[Any](environment, store).seed({"initial_count": 0, "expected_count": 0})
+
+        async def call() -> None:
+            await session.call("increment_counter", {"count": 1})
+
+        await repeated(call, 50)
+        bare, ours = await interleaved(lambda: repeated(by_hand, 2000), lambda: repeated(call, 2000))
+    return [
+        Figure(
+            "a call in process against the same by hand", ours / bare, 8, "at most", f"{micro(ours)} / {micro(bare)}"
+        )
+    ]

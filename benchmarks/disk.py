@@ -1,0 +1,123 @@
+"""What SQLite costs: bytes and time over a long session, and durable commits of many sessions at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import string
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.timing import Figure, interleaved, micro
+from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.store import Store
+
+CALLS, PAYLOAD = 1000, 1000
+SESSIONS, STEPS = 64, 25
+
+
+class Notebook(State):
+    notes: list[str] = []
+
+
+class NotebookEnvironment(Environment[Notebook]):
+    """A list that grows."""
+
+    @tool
+    def add_note(self, state: Notebook, text: str) -> dict[str, int]:
+        """Append a note."""
+        state.notes.append(text)
+        return {"notes": len(state.notes)}
+
+    def verify(self, state: Notebook) -> float:
+        return 0.0
+
+
+async def growth() -> list[Figure]:
+    """A session of 1,000 calls that append 1 kB each."""
+    rng = random.Random(1)
+    texts = ["".join(rng.choices(string.ascii_letters, k=PAYLOAD)) for _ in range(CALLS)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "growth.db"
+        async with open_store(f"sqlite:///{path}") as store:
+            sessions = Sessions[Any](NotebookEnvironment(), store)
+            await _append(sessions, texts[:50])  # past the tool's first runs on a thread
+            await sessions.store.sweep(time.time() + 2 * sessions.ttl)
+            seconds = await _append(sessions, texts)
+        size = path.stat().st_size
+    early, late = median(seconds[:100]), median(seconds[-100:])
+    return [
+        Figure(
+            "bytes on disk against the payload, 1,000 calls of 1 kB",
+            size / (CALLS * PAYLOAD),
+            3,
+            "at most",
+            f"{size:,} B",
+        ),
+        Figure("calls 900-1,000 against calls 1-100", late / early, 1.5, "at most", f"{micro(late)} / {micro(early)}"),
+    ]
+
+
+async def _append(sessions: Sessions[Any], texts: list[str]) -> list[float]:
+    session = await sessions.seed({})
+    seconds = []
+    for text in texts:
+        start = time.perf_counter()
+        await session.call("add_note", {"text": text})
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+async def commits() -> list[Figure]:
+    """Durable commits of 64 sessions at once, against a loop that writes the same bytes 64 at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        bare = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None)
+        bare.execute("PRAGMA journal_mode = WAL")
+        bare.execute("PRAGMA synchronous = FULL")
+        bare.execute(
+            "CREATE TABLE entries (session TEXT, revision INTEGER, body BLOB, PRIMARY KEY (session, revision))"
+        )
+        async with open_store(f"sqlite:///{folder}/ours.db") as store:
+            sessions = Sessions[Any](CounterEnvironment(), store)
+            handles = [await sessions.seed({"initial_count": 0, "expected_count": 0}) for _ in range(SESSIONS)]
+            body = await _body_of_a_call(handles[0], store)
+            written = 0
+
+            async def loop() -> float:
+                nonlocal written
+                start = time.perf_counter()
+                for _ in range(STEPS):
+                    written += 1
+                    bare.execute("BEGIN IMMEDIATE")
+                    for handle in handles:
+                        bare.execute("INSERT INTO entries VALUES (?, ?, ?)", (handle.id, written, body))
+                    bare.execute("COMMIT")
+                return (time.perf_counter() - start) / (STEPS * SESSIONS)
+
+            async def steps(handle: Any) -> None:
+                for _ in range(STEPS):
+                    await handle.call("increment_counter", {"count": 1})
+
+            async def ours() -> float:
+                start = time.perf_counter()
+                await asyncio.gather(*map(steps, handles))
+                return (time.perf_counter() - start) / (STEPS * SESSIONS)
+
+            bare_seconds, our_seconds = await interleaved(loop, ours)
+        bare.close()
+    detail = f"{1 / our_seconds:,.0f}/s / {1 / bare_seconds:,.0f}/s"
+    return [
+        Figure(
+            "durable commits/s, 64 sessions, against a bare loop", bare_seconds / our_seconds, 0.5, "at least", detail
+        )
+    ]
+
+
+async def _body_of_a_call(session: Any, store: Store) -> bytes:
+    await session.call("increment_counter", {"count": 1})
+    return (await store.entries(session.id, after=1))[0].body

@@ -1,0 +1,130 @@
+"""Cost follows the change, not the size: updates, forks and rewinds on a small and on a large state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from pydantic import BaseModel
+
+from benchmarks.timing import Figure, Timed, interleaved, micro, repeated
+from stateroom import Environment, Session, Sessions, State, open_store, tool
+
+SMALL, LARGE = 10, 10_000
+
+
+class Record(BaseModel):
+    id: str
+    title: str
+    body: str
+    tags: list[str]
+    score: int = 0
+
+
+class Listed(State):
+    records: list[Record]
+
+
+class Keyed(State):
+    records: dict[str, Record]
+
+
+def records(number: int) -> list[Record]:
+    """Records of 1.1 kB of JSON each."""
+    return [Record(id=f"r{i}", title=f"Record {i}", body="x" * 1000, tags=["a", "b", "c"]) for i in range(number)]
+
+
+class ListEnvironment(Environment[Listed]):
+    """Records in a list."""
+
+    def seed(self, task: Any) -> Listed:
+        return Listed(records=records(task.number))
+
+    @tool
+    def set_score(self, state: Listed, index: int, score: int) -> dict[str, bool]:
+        """Change one field of one record."""
+        state.records[index].score = score
+        return {"success": True}
+
+    def verify(self, state: Listed) -> float:
+        return 0.0
+
+
+class DictEnvironment(Environment[Keyed]):
+    """Records in a dict."""
+
+    def seed(self, task: Any) -> Keyed:
+        return Keyed(records={record.id: record for record in records(task.number)})
+
+    @tool
+    def set_score(self, state: Keyed, index: int, score: int) -> dict[str, bool]:
+        """Change one field of one record."""
+        state.records[f"r{index}"].score = score
+        return {"success": True}
+
+    def verify(self, state: Keyed) -> float:
+        return 0.0
+
+
+async def updates() -> list[Figure]:
+    """A one-field update."""
+    figures = []
+    for environment in (ListEnvironment(), DictEnvironment()):
+        async with open_store("memory://") as store:
+            sessions = Sessions[Any](environment, store)
+            small, large = [await _updating(sessions, number) for number in (SMALL, LARGE)]
+            fast, slow = await interleaved(small, large)
+        what = f"one-field update, {LARGE:,} against {SMALL} records, {environment.name}"
+        figures.append(Figure(what, slow / fast, 3, "at most", f"{micro(slow)} / {micro(fast)}"))
+    return figures
+
+
+async def _updating(sessions: Sessions[Any], number: int) -> Timed:
+    session = await sessions.seed({"number": number})
+    turn = 0
+
+    async def update() -> None:
+        nonlocal turn
+        turn += 1
+        await session.call("set_score", {"index": turn * 7 % number, "score": turn})
+
+    await repeated(update, 50)  # past the tool's first runs on a thread
+    return lambda: repeated(update, 200)
+
+
+async def forks_and_rewinds() -> list[Figure]:
+    """A fork of the newest state, and a rewind to the state before it."""
+    async with open_store("memory://") as store:
+        sessions = Sessions[Any](ListEnvironment(), store)
+        small, large = [await sessions.seed({"number": number}) for number in (SMALL, LARGE)]
+        figures = []
+        for name, timed in (("fork", _forking), ("rewind", _rewinding)):
+            fast, slow = await interleaved(timed(small), timed(large))
+            what = f"{name}, {LARGE:,} against {SMALL} records"
+            figures.append(Figure(what, slow / fast, 1.5, "at most", f"{micro(slow)} / {micro(fast)}"))
+    return figures
+
+
+def _forking(session: Session[Any]) -> Timed:
+    return _timing(session, lambda: session.fork())
+
+
+def _rewinding(session: Session[Any]) -> Timed:
+    return _timing(session, lambda: session.rewind(to=session.revision - 1))
+
+
+def _timing(session: Session[Any], action: Callable[[], Any], times: int = 60) -> Timed:
+    """Times an action after an update, which is not timed, again and again."""
+
+    async def timed() -> float:
+        seconds = []
+        for turn in range(times):
+            await session.call("set_score", {"index": turn % SMALL, "score": turn})
+            start = time.perf_counter()
+            await action()
+            seconds.append(time.perf_counter() - start)
+        return median(seconds)
+
+    return timed

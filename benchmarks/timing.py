@@ -1,0 +1,47 @@
+"""Measuring: ratios between things that run side by side, so that a busy machine slows both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+Timed = Callable[[], Awaitable[float]]
+"""Does some work and gives the seconds of one unit of it."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the report: what was measured, the bar, and the two things compared."""
+
+    what: str
+    ratio: float
+    bar: float
+    kind: Literal["at most", "at least"]
+    detail: str
+
+    @property
+    def met(self) -> bool:
+        return self.ratio <= self.bar if self.kind == "at most" else self.ratio >= self.bar
+
+
+async def interleaved(first: Timed, second: Timed, rounds: int = 11) -> tuple[float, float]:
+    """The medians of two measurements that take turns, after one turn each to warm up."""
+    await first()
+    await second()
+    pairs = [(await first(), await second()) for _ in range(rounds)]
+    return median(a for a, _ in pairs), median(b for _, b in pairs)
+
+
+async def repeated(action: Callable[[], Awaitable[object]], times: int) -> float:
+    """Seconds of one action, from so many in a row."""
+    start = time.perf_counter()
+    for _ in range(times):
+        await action()
+    return (time.perf_counter() - start) / times
+
+
+def micro(seconds: float) -> str:
+    return f"{seconds * 1e6:,.1f} µs"

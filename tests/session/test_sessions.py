@@ -1,0 +1,471 @@
+"""What a session offers: seed, call, fork, rewind, checkpoint, verify, log, open, close."""
+
+import pytest
+
+from stateroom import Environment, Sessions, State, Task, Verdict, open_store, tool
+from stateroom.errors import (
+    BadData,
+    BadTask,
+    BadVerdict,
+    DefinitionError,
+    ReadOnlyState,
+    SessionClosed,
+    SessionError,
+    UnknownRevision,
+    UnknownSession,
+)
+from stateroom.session import Session
+from stateroom.store import Store
+
+
+class Counter(State):
+    value: int = 0
+    steps: list[int] = []
+    by_name: dict[str, list[int]] = {}
+
+
+class CounterEnvironment(Environment[Counter]):
+    """Increment a counter and report its value."""
+
+    def seed(self, task: Task) -> Counter:
+        return Counter(value=task.initial_count)
+
+    @tool
+    def increment(self, state: Counter, count: int) -> dict[str, bool]:
+        """Add `count` to the counter."""
+        state.value += count
+        state.steps.append(count)
+        return {"success": True}
+
+    @tool(effect="read")
+    async def get(self, state: Counter) -> dict[str, int]:
+        """The counter's value."""
+        return {"count": state.value}
+
+    @tool
+    def whole(self, state: Counter) -> object:
+        """The counter as it stands in mid-change."""
+        state.steps.append(99)
+        return {"state": state, "steps": state.steps}
+
+    def verify(self, state: Counter, episode) -> float:
+        return float(state.value == episode.task.expected_count)
+
+
+class OtherEnvironment(CounterEnvironment):
+    """The same, under another name."""
+
+
+TASK = {"initial_count": 3, "expected_count": 6}
+
+
+@pytest.fixture
+def sessions(store: Store) -> Sessions[Counter]:
+    return Sessions(CounterEnvironment(), store)
+
+
+async def value_at(session: Session[Counter], revision: int) -> int:
+    return (await session.state_at(revision)).value
+
+
+async def kinds(session: Session[Counter]) -> list[str]:
+    return [entry.kind async for entry in session.log()]
+
+
+async def test_a_session_from_seed_to_verdict(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    assert (session.revision, session.state.value, session.parent, session.task.expected_count) == (1, 3, None, 6)
+    result = await session.call("increment", {"count": 3}, call_id="c1")
+    assert (result.ok, result.output, result.error) == (True, {"success": True}, None)
+    assert (await session.call("get")).output == {"count": 6}
+    assert (session.revision, session.state.value) == (2, 6)
+    verdict = await session.verify()
+    assert (verdict.reward, verdict.components, verdict.metrics, verdict.reason) == (1.0, {}, {}, "")
+    assert await kinds(session) == ["seed", "call", "verdict"]
+
+
+async def test_the_log_tells_everything_in_order(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    await session.call("increment", {"count": 2}, call_id="c1")
+    await session.checkpoint("here")
+    await session.rewind(to=1)
+    log = [entry async for entry in session.log()]
+    assert [(entry.revision, entry.kind, entry.name) for entry in log] == [
+        (1, "seed", None),
+        (2, "call", "increment"),
+        (3, "checkpoint", "here"),
+        (4, "rewind", None),
+    ]
+    assert log[0].input == TASK
+    assert (log[1].call_id, log[1].input, log[1].output) == ("c1", {"count": 2}, {"success": True})
+    assert log[3].facts == {"to": 1}
+
+
+async def test_a_rewind_is_appended_and_the_way_forward_stays_readable(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    for _ in range(3):
+        await session.call("increment", {"count": 1})
+    await session.rewind(to=1)
+    assert (session.revision, session.state.value) == (5, 3)
+    assert [await value_at(session, revision) for revision in range(1, 6)] == [3, 4, 5, 6, 3]
+    await session.rewind(to=4)
+    assert session.state.value == 6
+    await session.call("increment", {"count": 10})
+    assert (session.revision, session.state.value, session.state.steps) == (7, 16, [1, 1, 1, 10])
+
+
+async def test_a_fork_goes_its_own_way(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    await session.call("increment", {"count": 1})
+    twin = await session.fork()
+    await twin.call("increment", {"count": 10})
+    await session.call("increment", {"count": 100})
+    assert (session.state.value, twin.state.value) == (104, 14)
+    assert twin.parent == (session.id, 2)
+    assert twin.id != session.id
+    assert await kinds(twin) == ["seed", "call", "call"]
+    assert await value_at(twin, 1) == 3
+
+
+async def test_a_fork_at_a_revision_starts_there(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    for _ in range(12):  # more than the states that are kept at hand
+        await session.call("increment", {"count": 1})
+    early = await session.fork(at=2)
+    assert (early.revision, early.state.value) == (2, 4)
+    assert (await early.call("increment", {"count": 5})).ok
+    assert (early.revision, early.state.value, session.state.value) == (3, 9, 15)
+
+
+async def test_n_forks_are_a_list(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    forks = await session.fork(n=4)
+    assert len({fork.id for fork in forks}) == 4
+    for number, fork in enumerate(forks):
+        await fork.call("increment", {"count": number})
+    assert [fork.state.value for fork in forks] == [3, 4, 5, 6]
+    assert isinstance(await session.fork(n=1), list)
+
+
+async def test_forks_of_forks_read_through_all_their_parents(sessions: Sessions[Counter], store: Store) -> None:
+    session = await sessions.seed(TASK)
+    for _ in range(40):
+        session = await session.fork()
+        await session.call("increment", {"count": 1})
+    again = await Sessions(CounterEnvironment(), store).open(session.id)
+    assert again.state.value == 43
+    assert [await value_at(again, revision) for revision in range(1, 42)] == list(range(3, 44))
+    assert [entry.revision async for entry in again.log()] == list(range(1, 42))
+
+
+async def test_a_long_line_of_forks_has_a_readable_log() -> None:
+    async with open_store("memory://") as store:
+        session = await Sessions(CounterEnvironment(), store).seed(TASK)
+        for _ in range(1500):
+            session = await session.fork()
+        again = await Sessions(CounterEnvironment(), store).open(session.id)
+        assert (again.state.value, await kinds(again)) == (3, ["seed"])
+
+
+async def test_a_fork_can_be_rewound_to_before_it_was_forked(sessions: Sessions[Counter], store: Store) -> None:
+    session = await sessions.seed(TASK)
+    for _ in range(3):
+        await session.call("increment", {"count": 1})
+    twin = await session.fork()
+    await twin.call("increment", {"count": 1})
+    await twin.rewind(to=2)
+    again = await Sessions(CounterEnvironment(), store).open(twin.id)
+    assert (again.revision, again.state.value, twin.state.value, session.state.value) == (6, 4, 4, 6)
+
+
+async def test_a_checkpoint_is_a_place_to_come_back_to(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    await session.call("increment", {"count": 1})
+    point = await session.checkpoint("one")
+    await session.call("increment", {"count": 1})
+    twin = await session.fork(at=point)
+    assert twin.state.value == 4
+    await session.rewind(to=point)
+    assert session.state.value == 4
+    assert (point.session, point.name, point.revision) == (session.id, "one", 3)
+
+
+async def test_a_fork_knows_the_checkpoints_of_its_past_only(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    shared = await session.checkpoint("shared")
+    twin, sibling = await session.fork(n=2)
+    late = await session.checkpoint("after the fork")
+    for fork in (twin, sibling):
+        for _ in range(5):
+            await fork.call("increment", {"count": 1})
+    of_sibling = await sibling.checkpoint("of the sibling")
+    await twin.rewind(to=shared)
+    assert twin.state.value == 3
+    for stranger in (late, of_sibling):
+        with pytest.raises(UnknownRevision, match=stranger.name):
+            await twin.rewind(to=stranger)
+        with pytest.raises(UnknownRevision):
+            await twin.fork(at=stranger)
+    grandchild = await (await twin.fork()).fork()
+    assert (await grandchild.fork(at=shared)).state.value == 3
+
+
+@pytest.mark.parametrize("revision", [0, -1, 3, 10**30])
+async def test_a_revision_that_is_not_there_is_refused(sessions: Sessions[Counter], revision: int) -> None:
+    session = await sessions.seed(TASK)
+    await session.call("increment", {"count": 1})
+    for attempt in (session.rewind(to=revision), session.fork(at=revision), session.state_at(revision)):
+        with pytest.raises(UnknownRevision, match="it has 1 to 2"):
+            await attempt
+    assert session.revision == 2
+
+
+async def test_what_is_handed_out_can_only_be_read(sessions: Sessions[Counter]) -> None:
+    session = await sessions.seed(TASK)
+    await session.call("increment", {"count": 1})
+    for state in (session.state, await session.state_at(1), await session.state_at(2)):
+        with pytest.raises(ReadOnlyState):
+            state.value = 9
+        with pytest.raises(ReadOnlyState):
+            state.steps.append(9)
+        with pytest.raises(ReadOnlyState):
+            state.by_name["a"] = []
+    assert (session.state.value, session.state.steps) == (4, [1])
+
+
+async def test_an_output_is_a_copy_of_the_state(sessions: Sessions[Counter], store: Store) -> None:
+    session = await sessions.seed(TASK)
+    result = await session.call("whole", call_id="c")
+    assert result.output == {"state": {"value": 3, "steps": [99], "by_name": {}}, "steps": [99]}
+    result.output["steps"].append(1)
+    result.output["state"]["steps"].append(1)
+    assert session.state.steps == [99]
+    again = await Sessions(CounterEnvironment(), store).open(session.id)
+    assert (await again.call("whole", call_id="c")).output["steps"] == [99]
+
+
+async def test_another_process_opens_what_was_seeded(sessions: Sessions[Counter], store: Store) -> None:
+    session = await sessions.seed(TASK)
+    await session.call("increment", {"count": 1})
+    elsewhere = Sessions(CounterEnvironment(), store)
+    same = await elsewhere.open(session.id)
+    assert (same.id, same.revision, same.state, same.task) == (session.id, 2, session.state, session.task)
+    await same.call("increment", {"count": 1})
+    assert (await session.call("get")).output == {"count": 5}
+    assert session.revision == 3
+
+
+async def test_a_file_is_opened_after_a_restart(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_store("sqlite:///rooms.db") as store:
+        session = await Sessions(CounterEnvironment(), store, ttl=3600, timeout=5).seed(TASK)
+        point = await session.checkpoint("start")
+        await session.call("increment", {"count": 4})
+    async with open_store("sqlite:///rooms.db") as store:
+        again = await Sessions(CounterEnvironment(), store).open(session.id)
+        assert again.state.value == 7
+        await again.rewind(to=point)
+        assert again.state.value == 3
+
+
+async def test_handles_opened_together_share_one_room(sessions: Sessions[Counter], store: Store) -> None:
+    import asyncio
+
+    session = await sessions.seed(TASK)
+    elsewhere = Sessions(CounterEnvironment(), store)
+    first, second = await asyncio.gather(elsewhere.open(session.id), elsewhere.open(session.id))
+    await first.call("increment", {"count": 1})
+    assert second.revision == first.revision == 2
+
+
+async def test_a_cold_session_is_as_good_as_a_hot_one(store: Store) -> None:
+    sessions = Sessions(CounterEnvironment(), store, hot=1)
+    first, second = await sessions.seed(TASK), await sessions.seed(TASK)
+    for _ in range(3):
+        for session in (first, second):
+            again = await sessions.open(session.id)
+            assert (await again.call("increment", {"count": 1})).ok
+    assert (await first.call("get")).output == (await second.call("get")).output == {"count": 6}
+
+
+async def test_an_unknown_session_is_an_error(sessions: Sessions[Counter]) -> None:
+    with pytest.raises(UnknownSession, match="nowhere"):
+        await sessions.open("nowhere")
+
+
+async def test_a_session_of_another_environment_is_refused(sessions: Sessions[Counter], store: Store) -> None:
+    session = await sessions.seed(TASK)
+    with pytest.raises(SessionError, match="is of counter, not of other"):
+        await Sessions(OtherEnvironment(), store).open(session.id)
+
+
+async def test_a_closed_session_can_be_read_and_forked_but_not_changed(
+    sessions: Sessions[Counter], store: Store
+) -> None:
+    session = await sessions.seed(TASK)
+    elsewhere = await Sessions(CounterEnvironment(), store).open(session.id)
+    await session.call("increment", {"count": 1})
+    await session.close()
+    await session.close()
+    for handle in (session, elsewhere):
+        for attempt in (
+            handle.call("increment", {"count": 1}),
+            handle.call("get"),
+            handle.rewind(to=1),
+            handle.checkpoint("late"),
+            handle.verify(),
+        ):
+            with pytest.raises(SessionClosed):
+                await attempt
+    with pytest.raises(SessionClosed):
+        await sessions.open(session.id)
+    assert (session.state.value, await value_at(session, 1)) == (4, 3)
+    assert await kinds(session) == ["seed", "call", "close"]
+    assert (await session.fork()).state.value == 4
+    assert (await (await sessions.open(session.id, closed_too=True)).fork(at=1)).state.value == 3
+
+
+async def test_closing_what_another_process_closed_is_fine(sessions: Sessions[Counter], store: Store) -> None:
+    session = await sessions.seed(TASK)
+    elsewhere = await Sessions(CounterEnvironment(), store).open(session.id)
+    await session.close()
+    await elsewhere.close()
+    assert await kinds(session) == ["seed", "close"]
+
+
+async def test_a_bad_task_seeds_nothing(sessions: Sessions[Counter], store: Store) -> None:
+    with pytest.raises(BadTask, match="the row"):
+        await sessions.seed("nonsense")
+    with pytest.raises(AttributeError):  # of the author's own seed
+        await sessions.seed({})
+    assert await store.heads() == []
+
+
+async def test_a_task_that_cannot_be_stored_is_a_bad_task(sessions: Sessions[Counter], store: Store) -> None:
+    with pytest.raises(BadTask, match="cannot be stored"):
+        await sessions.seed({**TASK, "tool": object()})
+    assert await store.heads() == []
+
+
+async def test_a_typed_task_is_as_good_as_a_row(sessions: Sessions[Counter], store: Store) -> None:
+    session = await sessions.seed(Task.model_validate(TASK))
+    again = await Sessions(CounterEnvironment(), store).open(session.id)
+    assert again.task == session.task
+    assert again.task.expected_count == 6
+
+
+class Judge(Environment[Counter]):
+    """Its verdict is whatever the task says."""
+
+    def verify(self, episode) -> object:
+        return VERDICTS[episode.task.verdict]
+
+
+VERDICTS = {
+    "float": 0.5,
+    "int": 1,
+    "bool": True,
+    "verdict": Verdict(0.25, {"a": 0.25}, {"turns": 3}, "because", {"seen": [1]}),
+    "infinite": float("inf"),
+    "nan": float("nan"),
+    "nan inside": Verdict(float("nan")),
+    "none": None,
+    "text": "1.0",
+    "wrong inside": Verdict("high"),  # type: ignore[arg-type]
+    "object inside": Verdict(1.0, details={"it": object()}),
+}
+
+
+@pytest.mark.parametrize(("name", "reward"), [("float", 0.5), ("int", 1.0), ("bool", 1.0), ("verdict", 0.25)])
+async def test_a_reward_is_a_number_or_a_verdict(store: Store, name: str, reward: float) -> None:
+    session = await Sessions(Judge(), store).seed({"verdict": name})
+    verdict = await session.verify({"output": []})
+    assert verdict.reward == reward
+    assert type(verdict.reward) is float
+    (entry,) = [entry async for entry in session.log() if entry.kind == "verdict"]
+    assert Verdict(**entry.facts["verdict"]) == verdict
+
+
+@pytest.mark.parametrize("name", ["infinite", "nan", "nan inside", "none", "text", "wrong inside", "object inside"])
+async def test_what_is_no_reward_is_refused_and_not_recorded(store: Store, name: str) -> None:
+    session = await Sessions(Judge(), store).seed({"verdict": name})
+    with pytest.raises(BadVerdict):
+        await session.verify()
+    assert await kinds(session) == ["seed"]
+
+
+async def test_a_verifier_sees_the_response_and_cannot_change_the_state(store: Store) -> None:
+    class Meddler(Environment[Counter]):
+        """Changes what it judges."""
+
+        async def verify(self, state: Counter, episode) -> Verdict:
+            if episode.response is None:
+                state.value = 1
+            return Verdict(1.0, reason=episode.response["output_text"])
+
+    session = await Sessions(Meddler(), store).seed({})
+    with pytest.raises(ReadOnlyState):
+        await session.verify()
+    assert (await session.verify({"output_text": "done"})).reason == "done"
+    assert session.state.value == 0
+
+
+async def test_a_verifier_that_takes_too_long_is_refused(store: Store) -> None:
+    import asyncio
+
+    class Endless(Environment[Counter]):
+        """Never judges."""
+
+        async def verify(self) -> float:
+            await asyncio.Event().wait()
+            return 1.0
+
+    session = await Sessions(Endless(), store, timeout=0.01).seed({})
+    with pytest.raises(BadVerdict, match=r"verify did not finish within 0\.01 s"):
+        await session.verify()
+
+
+async def test_a_seed_must_give_the_state(store: Store) -> None:
+    class Wrong(Environment[Counter]):
+        """Seeds a dict."""
+
+        def seed(self) -> dict[str, int]:
+            return {"value": 1}
+
+    with pytest.raises(DefinitionError, match=r"wrong\.seed must return a Counter, not dict"):
+        await Sessions(Wrong(), store).seed({})
+    assert await store.heads() == []
+
+
+async def test_a_seed_is_shared_with_nobody(store: Store) -> None:
+    steps = [1]
+
+    class Sharing(CounterEnvironment):
+        """Hands out the same list to all."""
+
+        async def seed(self) -> Counter:
+            return Counter(steps=steps)
+
+    sessions = Sessions(Sharing(), store)
+    first, second = await sessions.seed({}), await sessions.seed({})
+    await first.call("increment", {"count": 2})
+    steps.append(7)
+    assert (first.state.steps, second.state.steps) == ([1, 2], [1])
+
+
+async def test_a_state_that_no_longer_fits_its_type_is_an_error(store: Store) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed(TASK)
+
+    class Strict(State):
+        amount: int
+
+    class Renamed(Environment[Strict]):
+        """The same name, with another state."""
+
+        name = "counter"
+
+        def seed(self) -> Strict:
+            return Strict(amount=1)
+
+    with pytest.raises((BadData, SessionError, Exception), match="not valid"):
+        await Sessions(Renamed(), store).open(session.id)
