@@ -644,3 +644,31 @@ def test_unions_of_containers_of_one_kind_change_within() -> None:
     state.table["b"] = 3  # type: ignore[assignment]
     with pytest.raises(InvalidState):
         commit(state)
+
+
+def test_unseen_and_seen_edits_of_one_list_do_not_disturb_each_other() -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        base = Zoo(numbers=sorted(chance.choices(range(9), k=4)))
+        expected = base.numbers.copy()
+        state = draft_of(base, Desk())
+        for _ in range(6):
+            kind, number, place = chance.randrange(7), chance.randrange(9), chance.randrange(5)
+            for numbers in (state.numbers, expected):
+                if kind == 0:
+                    heapq.heappush(numbers, number)
+                elif kind == 1 and numbers:
+                    heapq.heappop(numbers)
+                elif kind == 2:
+                    heapq.heapify(numbers)
+                elif kind == 3:
+                    numbers.insert(place, number)
+                elif kind == 4:
+                    del numbers[place:]
+                elif kind == 5:
+                    numbers.reverse()
+                else:
+                    numbers.append(number)
+        result, patch = commit(state)
+        assert result.numbers == expected
+        assert replayed(base, patch) == result

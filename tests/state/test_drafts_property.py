@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue
 
@@ -262,7 +262,10 @@ def exact(value: Any) -> Any:
     return (type(value), value)
 
 
-fast = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+# Shrinking a whole world takes minutes; the failing one is shown as it was found.
+fast = settings(
+    max_examples=300, phases=[Phase.explicit, Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 @fast
@@ -296,6 +299,44 @@ def test_a_program_does_the_same_to_a_draft_as_to_a_copy(base: World, data: st.D
     assert exact(World.model_validate(folded)) == exact(result)
     assert exact(result) == exact(expected)  # a replay changes neither the state nor the patch
     assert exact(base) == exact(before)
+
+
+places_and_sizes = st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers(0, 3))
+
+
+@fast
+@given(
+    st.integers(0, 9),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["insert", "insert", "splice", "delete", "touch", "reverse", "sort"]), places_and_sizes
+        )
+    ),
+)
+def test_a_list_of_models_follows_many_splices(size: int, program: list[Any]) -> None:
+    """Nothing but its record of edits tells what became of such a list."""
+    base = World(nodes=[Node(name=str(number)) for number in range(size)])
+    double = copy.deepcopy(base)
+    draft = draft_of(base, Desk())
+    for number, (kind, (start, stop, count)) in enumerate(program):
+        for items in (draft.nodes, double.nodes):
+            new = [Node(name=f"{number}.{each}") for each in range(count)]
+            if kind == "insert":
+                items.insert(start, Node(name=f"{number}"))
+            elif kind == "splice":
+                items[start:stop] = new
+            elif kind == "delete":
+                del items[start:stop]
+            elif kind == "touch" and items:
+                items[start % len(items)].numbers.append(number)
+            elif kind == "reverse":
+                items.reverse()
+            elif kind == "sort":
+                items.sort(key=lambda node: node.name)
+    result, patch = commit(draft)
+    assert result == double
+    assert patched(base, patch) == result
+    assert sum(len(op[4]) for op in patch if op[0] == "splice") <= 10 * len(program)
 
 
 @fast

@@ -43,6 +43,7 @@ async def act(
     try:
         async with asyncio.timeout(deadline) as limit:
             for step in range(max_steps):
+                await asyncio.sleep(0)  # a policy and tools that never wait must not keep the deadline from passing
                 items = await _answer(policy, [*conversation, *output], tools)
                 output.extend(items)
                 calls = [item for item in items if item["type"] == "function_call"]
@@ -63,23 +64,34 @@ async def _answer(policy: Policy, conversation: list[Item], tools: list[Item]) -
     try:
         answer = policy.respond(conversation, tools)
         items = await answer if inspect.isawaitable(answer) else answer
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the episode was cancelled; else something of the policy's own
         raise PolicyFailed(f"{type(policy).__name__} raised {type(error).__name__}: {error}") from error
     if not isinstance(items, list) or not all(isinstance(item, dict) and "type" in item for item in items):
         raise PolicyFailed(f"{type(policy).__name__} must answer with a list of Responses items, not {items!r:.200}")
     for item in items:
-        if item["type"] == "function_call" and not {"call_id", "name", "arguments"} <= item.keys():
+        if item["type"] == "function_call" and not _is_call(item):
             raise PolicyFailed(
                 f"{type(policy).__name__} made a tool call without call_id, name or arguments: {item!r:.200}"
             )
+    try:
+        json.dumps(items)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PolicyFailed(f"{type(policy).__name__} answered with something that is not JSON: {error}") from error
     return items
+
+
+def _is_call(item: Item) -> bool:
+    return isinstance(item.get("call_id"), str) and isinstance(item.get("name"), str) and "arguments" in item
 
 
 async def _call(session: Session[Any], call: Item, call_id: str) -> str:
     """Make one tool call; what comes back is the text that the model reads."""
     try:
         arguments = json.loads(call["arguments"] or "{}")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         return output_text(Result(False, error=f"the arguments are not JSON: {error}"))
     if not isinstance(arguments, dict):
         return output_text(Result(False, error="the arguments must be a JSON object"))
@@ -94,5 +106,7 @@ def output_text(result: Result) -> str:
 
 def _without_open_calls(output: list[Item]) -> list[Item]:
     """The items less the calls at the end that have no result: a conversation must not end in one."""
-    answered = {item["call_id"] for item in output if item["type"] == "function_call_output"}
-    return [item for item in output if item["type"] != "function_call" or item["call_id"] in answered]
+    answered = sum(item["type"] == "function_call_output" for item in output)
+    calls = [index for index, item in enumerate(output) if item["type"] == "function_call"]
+    open_calls = set(calls[answered:])  # calls are answered in their order
+    return [item for index, item in enumerate(output) if index not in open_calls]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -27,11 +28,11 @@ app.add_typer(sessions.app, name="sessions")
 def main() -> None:
     """Run the command; a user's mistake is a message and not a traceback."""
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the command
     try:
         app()
     except StateroomError as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False)
+        errors.print(f"error: {error}", style="red", soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        errors.print("interrupted; what was finished is kept", style="red")
-        sys.exit(130)

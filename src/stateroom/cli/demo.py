@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 
 from stateroom.cli.environments import example_file
 from stateroom.cli.output import console, number, table
-from stateroom.cli.run import collect, find_policy
+from stateroom.cli.run import collect, default_store, find_policy, new_path
 from stateroom.cli.sessions import print_log, read_log
 from stateroom.environment import Environment, find_environment
 from stateroom.rollout import Report, Run, RunFiles, read_tasks
@@ -34,30 +33,50 @@ def demo(
 
     Example: stateroom demo
     """
-    where = folder or Path("rollouts") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
-    _heading("1. Episodes: three environments, a policy that errs in some of them, each task four times")
+    where = folder or new_path("demo")
+    _heading("1. Episodes")
+    _say(
+        "Three environments, eight tasks each, every task four times. No model is needed: a scripted policy acts, and "
+        "errs in about 40% of the episodes. pass@k is the chance that at least one of k episodes is solved.\n"
+    )
     runs = [_run(name, where) for name in ENVIRONMENTS]
     _show_metrics(runs)
+    _say("In weather every episode gets reward 1; there an error shows as a tool call that was not made.\n")
     plan, report = runs[0]
     _show_tasks(plan, report)
 
     session = next(row["_stateroom_session"] for row in report.rows if row["reward"] >= 1 and row["tool_calls"] > 3)
-    _heading("2. History: one episode's log, with what each call did to the state")
+    _heading("2. History")
+    _say("Each episode is a session with a log. This is one of task 6: every call, and what it changed.")
+    _show_command("log", session, plan.store)
     print_log(asyncio.run(read_log(plan.store, session)))
 
-    _heading("3. Forks: two futures from the second revision of that episode")
+    _heading("3. Forks")
+    _say("The same episode, branched off at revision 2 and taken another way: 100 is added.\n")
     twin = asyncio.run(_fork(plan, session))
+    _say("\nBoth share revisions 1 and 2. The episode itself is as it was.")
 
-    _heading("4. Durability: the same sessions, read by a new process from the same file")
-    _show_in_new_process(plan.store, session)
-    _show_in_new_process(plan.store, twin)
-    console.print(
-        f"\nEverything is in {where}. Go on with: stateroom sessions list --store {plan.store}", soft_wrap=True
-    )
+    _heading("4. Durability")
+    _say("Both sessions again, read by a new process from the file that they live in.")
+    _show_in_new_process(session, plan.store)
+    _show_in_new_process(twin, plan.store)
+
+    _heading("Go on with")
+    for command in (
+        f"sessions list --store {plan.store}",
+        "run extraction --policy faltering --repeats 4",
+        "environments",
+    ):
+        console.print(f"$ stateroom {command}", style="dim", soft_wrap=True)
+    console.print(f"Rollouts, metrics and sessions of this demo are in {where}.", soft_wrap=True)
 
 
 def _heading(text: str) -> None:
-    console.print(f"\n[bold cyan]{text}[/bold cyan]")
+    console.print(f"\n{text}", style="bold cyan")
+
+
+def _say(text: str) -> None:
+    console.print(text)
 
 
 def _run(name: str, where: Path) -> tuple[Run, Report]:
@@ -72,14 +91,14 @@ def _run(name: str, where: Path) -> tuple[Run, Report]:
         policy_name="faltering",
         tasks=read_tasks(examples, environment),
         files=files,
-        store=f"sqlite:///{files.sessions}",
+        store=default_store(environment, files),
         repeats=REPEATS,
     )
     return plan, collect(plan)
 
 
 def _show_metrics(runs: list[tuple[Run, Report]]) -> None:
-    made = table("environment", "episodes#", "failed#", "mean reward#", "pass@1#", "pass@2#", "pass@4#", "tool calls#")
+    made = table("environment", "episodes#", "failed#", "reward#", "pass@1#", "pass@2#", "pass@4#", "tool calls#")
     for plan, report in runs:
         metrics = report.metrics["agent_metrics"]
         names = ("mean/reward", "pass@1", "pass@2", "pass@4", "mean/tool_calls")
@@ -89,7 +108,7 @@ def _show_metrics(runs: list[tuple[Run, Report]]) -> None:
 
 
 def _show_tasks(plan: Run, report: Report) -> None:
-    made = table("task#", "from#", "to#", "rewards", "solved#", title=f"{plan.environment.name}, task by task")
+    made = table("task#", "from#", "to#", "rewards", "solved#", title=f"{plan.environment.name}, task by task:")
     for index, task in enumerate(plan.tasks):
         rewards = [
             row["reward"]
@@ -109,16 +128,20 @@ async def _fork(plan: Run, session_id: str) -> str:
         session = await sessions.open(session_id, closed_too=True)
         fork = await session.fork(at=2)
         await fork.call("increment_counter", {"count": 100})
-        made = table("session", "revision#", "state", "reward#")
+        made = table("", "session!", "revision#", "state", "reward#")
         verdict = await fork.verify()
-        for shown, reward in ((session, 1.0), (fork, verdict.reward)):
-            made.add_row(shown.id, str(shown.revision), json.dumps(shown.state.model_dump()), number(reward))
+        for name, shown, reward in (("episode", session, 1.0), ("fork", fork, verdict.reward)):
+            made.add_row(name, shown.id, str(shown.revision), json.dumps(shown.state.model_dump()), number(reward))
         console.print(made)
-        console.print(f"The fork shares revisions 1 and 2 with its parent, {session.id}, and differs from there.")
         return fork.id
 
 
-def _show_in_new_process(store: str, session: str) -> None:
+def _show_command(name: str, session: str, store: str) -> None:
+    console.print(f"$ stateroom sessions {name} {session} --store {store}", style="dim", soft_wrap=True)
+
+
+def _show_in_new_process(session: str, store: str) -> None:
+    _show_command("show", session, store)
     command = [sys.executable, "-m", "stateroom.cli", "sessions", "show", session, "--store", store]
-    console.print(f"[dim]$ stateroom {' '.join(command[3:])}[/dim]", soft_wrap=True)
-    console.print(subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip(), markup=False)
+    shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    console.print(shown.rstrip(), soft_wrap=True)

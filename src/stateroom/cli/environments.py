@@ -23,16 +23,10 @@ def environments(json_output: Annotated[bool, typer.Option("--json", help="Print
     if json_output:
         print_json(found)
         return
-    made = table("name", "what", "state", "tools", "examples#", "policies")
+    made = table("name", "what", "state", "tools!", "policies!", "tasks#")
     for row in found:
-        made.add_row(
-            row["name"],
-            row["what"],
-            row["state"] or "stateless",
-            ", ".join(row["tools"]),
-            str(row["examples"]),
-            ", ".join(row["policies"]),
-        )
+        lists = ("\n".join(row[name]) for name in ("tools", "policies"))
+        made.add_row(row["name"], row["what"], row["state"] or "none", *lists, str(row["examples"]))
     console.print(made)
 
 

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
+import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from stateroom.session import LogEntry
 from stateroom.state.describe import brief
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+# Most of what is printed is the user's, so nothing in it is taken for markup or an emoji.
+console = Console(highlight=False, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
-    """One JSON object, for machines."""
-    console.print(json.dumps(value, default=str, ensure_ascii=False), soft_wrap=True, markup=False)
+    """One JSON value on a line of its own, for machines."""
+    typer.echo(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; a column whose name ends in `#` holds numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False)
+    """An empty table; a column whose name ends in `#` holds numbers, and one that ends in `!` is never broken."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    made.box, made.padding, made.pad_edge, made.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False, False
     for column in columns:
-        made.add_column(column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.endswith("#") else "left"
+        made.add_column(column.rstrip("#!"), justify=justify, overflow="fold", no_wrap=column.endswith("!"))
     return made
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from inspect import isabstract
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from stateroom.cli.environments import example_file
 from stateroom.cli.output import console, errors, number, print_json, table
 from stateroom.environment import Environment, find_environment, load_class
-from stateroom.errors import NotFound
+from stateroom.errors import NotFound, StateroomError
 from stateroom.model import Policy
 from stateroom.rollout import Report, Run, RunFiles, read_tasks
 from stateroom.rollout import run as run_episodes
@@ -27,7 +30,11 @@ def run(
     ] = None,
     policy: Annotated[
         str,
-        typer.Option("--policy", "-p", help="A policy of the environment's (reference, faltering), or module:Class."),
+        typer.Option(
+            "--policy",
+            "-p",
+            help="A policy of the environment's (reference, faltering), module:Class or path.py:Class.",
+        ),
     ] = "reference",
     repeats: Annotated[int, typer.Option("--repeats", "-r", min=1, help="Episodes per task.")] = 1,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 8,
@@ -46,15 +53,15 @@ def run(
     Example: stateroom run counter --policy faltering --repeats 4
     """
     found = find_environment(env)
-    environment = found()
-    files = RunFiles(output or Path("rollouts") / f"{environment.name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
+    environment = make(found)
+    files = RunFiles(output if output is not None else new_path(environment.name, ".jsonl"))
     plan = Run(
         environment=environment,
         policy=find_policy(found, policy),
         policy_name=policy,
         tasks=read_tasks(input_file or _examples(found), environment),
         files=files,
-        store=store or f"sqlite:///{files.sessions}",
+        store=store or default_store(environment, files),
         repeats=repeats,
         concurrency=concurrency,
         limit=limit,
@@ -69,25 +76,65 @@ def run(
         raise typer.Exit(1)
 
 
+def make(environment: type[Environment[Any, Any]]) -> Environment[Any, Any]:
+    """An instance of an environment that a user named."""
+    try:
+        return environment()
+    except StateroomError:
+        raise
+    except Exception as error:
+        where = f"{environment.__module__}.{environment.__qualname__}"
+        raise NotFound(f"{where} cannot be made without arguments: {type(error).__name__}: {error}") from error
+
+
+def new_path(name: str, ending: str = "") -> Path:
+    """A path under rollouts/ that is named after the time of day, and is not there yet."""
+    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    paths = (Path("rollouts") / f"{stem}{again}{ending}" for again in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(path for path in paths if not path.exists())
+
+
+def default_store(environment: Environment[Any, Any], files: RunFiles) -> str:
+    """Where sessions live unless the user says otherwise: beside the rollouts; without a state there are none."""
+    return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else "memory://"
+
+
 def find_policy(environment: type[Environment[Any, Any]], name: str) -> Callable[[int], Policy]:
     """The policy that a name of the environment's, or `module:Class`, stands for."""
     found = environment.policies.get(name)
     if found is None:
         if ":" not in name:
             known = ", ".join(environment.policies) or "none of its own"
-            raise NotFound(f"{environment.name} has no policy {name!r}; it has {known}. Another is module:Class")
+            raise NotFound(
+                f"{environment.name} has no policy {name!r}; it has {known}. "
+                "One of your own is module:Class or path.py:Class"
+            )
         found = load_class(name)
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise NotFound(f"{name} is not a subclass of stateroom.model.Policy")
+    if isabstract(found):
+        raise NotFound(f"{name} cannot act: it has no {' and no '.join(sorted(found.__abstractmethods__))} of its own")
     return found
 
 
 def collect(plan: Run) -> Report:
     """Run a plan with a progress bar."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task(plan.environment.name, total=sum(1 for _ in plan.inputs()))
-        return asyncio.run(run_episodes(plan, lambda row: progress.advance(task)))
+    progress = Progress(*columns, console=errors, transient=errors.is_terminal)  # piped, its last state is kept
+    task = progress.add_task(plan.environment.name, total=sum(1 for _ in plan.inputs()))
+
+    def advance(row: Any) -> None:
+        progress.start()  # at the first: a run that is refused shows none
+        progress.advance(task)
+
+    try:
+        return asyncio.run(run_episodes(plan, advance))
+    except KeyboardInterrupt:
+        done = f"{progress.tasks[0].completed:.0f} finished episodes are in {plan.files.rollouts}"
+        errors.print(f"interrupted; {done}", style="red", soft_wrap=True)
+        raise typer.Exit(130) from None
+    finally:
+        progress.stop()
 
 
 def summary(plan: Run, report: Report) -> dict[str, Any]:
@@ -109,8 +156,12 @@ def show_metrics(plan: Run, report: Report) -> None:
     ):
         made.add_row(name, *(number(metrics[f"{kind}/{name}"]) for kind in ("mean", "min", "max", "median", "std")))
     what = f"{report.episodes} episodes of {plan.environment.name}, {plan.policy_name} policy"
-    console.print(f"[bold]{what}[/bold]" + (f", [red]{report.failed} failed[/red]" if report.failed else ""))
-    console.print(made)
+    failed = f", {report.failed} failed" if report.failed else ""
+    console.print(Text.assemble((what, "bold"), (failed, "red")), soft_wrap=True)
+    if report.first_error:
+        console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)
+    if report.rows:
+        console.print(made)
     passes = [f"{key} = {number(value)}" for key, value in metrics.items() if key.startswith("pass@")]
     if passes:
         console.print("   ".join(passes))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 import typer
+from rich.text import Text
 
 from stateroom.cli.output import console, entry_line, print_json, table, when
+from stateroom.errors import NotFound
 from stateroom.session import History, LogEntry
 from stateroom.state.describe import brief, describe, differences
-from stateroom.store import Head, open_store
+from stateroom.store import Head, Store, open_store
 
 app = typer.Typer(help="Look at the sessions in a store.", no_args_is_help=True)
 
@@ -37,11 +42,17 @@ def list_sessions(
     if json_output:
         print_json([_head_dict(head) for head in heads])
         return
-    made = table("session", "environment", "status", "revision#", "created (UTC)", "forked from")
+    if not heads:
+        console.print("no sessions")
+        return
+    made = table("session!", "environment", "status", "revision#", "created (UTC)")
     for head in heads:
-        parent = f"{head.parent} at {head.parent_revision}" if head.parent else ""
-        made.add_row(head.id, head.environment, _status(head), str(head.revision), when(head.created), parent)
+        made.add_row(head.id, head.environment, _status(head), str(head.revision), when(head.created))
+        if head.parent:
+            made.add_row(f"└ {head.parent}", "forked at", "", str(head.parent_revision), style="dim")
     console.print(made)
+    if len(heads) == limit:
+        console.print(f"the newest {limit}; --limit shows more", style="dim")
 
 
 @app.command()
@@ -54,9 +65,9 @@ def show(
 ) -> None:
     """Show a session's state, at any revision, or what differs between two.
 
-    Examples:
-    stateroom sessions show ID --store sqlite:///rooms.db --at 3;
-    stateroom sessions show ID --store sqlite:///rooms.db --at 5 --diff 3
+    Example: stateroom sessions show ID --store sqlite:///rooms.db --at 3
+
+    Example: stateroom sessions show ID --store sqlite:///rooms.db --at 5 --diff 3
     """
     head, state, older = asyncio.run(_states(store, session, at, diff))
     revision = at or head.revision
@@ -65,16 +76,15 @@ def show(
         shown = {"differences": changes} if diff else {"state": state}
         print_json({**_head_dict(head), "at": revision, **shown})
         return
-    console.print(
-        f"[bold]{head.id}[/bold] of {head.environment}, {_status(head)}, revision {revision} of {head.revision}"
-    )
+    what = f" of {head.environment}, {_status(head)}, revision {revision} of {head.revision}"
+    console.print(Text.assemble((head.id, "bold"), what), soft_wrap=True)
     if changes is None:
         for name, value in state.items():
-            console.print(f"  {name}: {brief(value)}", markup=False)
+            console.print(f"  {name}: {brief(value)}", soft_wrap=True)
     else:
         console.print(f"since revision {diff}:" + ("" if changes else " nothing changed"))
         for line in changes:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}", soft_wrap=True)
 
 
 @app.command()
@@ -99,16 +109,17 @@ def log(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> Non
 def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
     """A log as a readable transcript with state changes."""
     for entry, changes in steps:
-        console.print(f"{entry.revision:>4}  [bold]{entry.kind:<10}[/bold] ", end="")
-        console.print(entry_line(entry), markup=False, soft_wrap=True)
+        what = Text.assemble(f"{entry.revision:>4}  ", (f"{entry.kind:<10}", "bold"), f" {entry_line(entry)}")
+        what.rstrip()
+        console.print(what, soft_wrap=True)
         for line in changes:
-            console.print(f"{'':>18}[green]{line.replace('[', chr(92) + '[')}[/green]", soft_wrap=True)
+            console.print(f"{'':>18}{line}", style="green", soft_wrap=True)
 
 
 async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[str]]]:
     """The entries of a session, each with what it changed."""
     steps: list[tuple[LogEntry, list[str]]] = []
-    async with open_store(store_url) as store:
+    async with _existing_store(store_url) as store:
         history = History(store)
         state: Any = None
         async for entry in history.entries(session):
@@ -121,13 +132,21 @@ async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[st
     return steps
 
 
+def _existing_store(url: str) -> AbstractAsyncContextManager[Store]:
+    """The store of a URL; a file that is not there is a mistake, and not made: there would be nothing to look at."""
+    path = Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))
+    if url.startswith("sqlite:///") and path.name and not path.exists():
+        raise NotFound(f"there is no store {url}: the file {path} does not exist")
+    return open_store(url)
+
+
 async def _heads(store_url: str, environment: str | None, limit: int) -> list[Head]:
-    async with open_store(store_url) as store:
+    async with _existing_store(store_url) as store:
         return await store.heads(environment=environment, limit=limit)
 
 
 async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, Any]:
-    async with open_store(store_url) as store:
+    async with _existing_store(store_url) as store:
         history = History(store)
         head = await store.head(session)
         state = (await history.document(session, at)).state

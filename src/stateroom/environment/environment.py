@@ -77,7 +77,7 @@ class Environment(Generic[S, T]):
             for name, member in vars(base).items():
                 marked = member.__func__ if isinstance(member, staticmethod | classmethod) else member
                 if isinstance(getattr(marked, "__stateroom_tool__", None), Marked):
-                    if hasattr(Environment, name) and name not in RESERVED:
+                    if (hasattr(Environment, name) or name == "name") and name not in RESERVED:
                         raise DefinitionError(
                             f"{cls.__name__}.{name}: an environment has a {name!r} of its own; "
                             "give the tool another name"

@@ -64,7 +64,7 @@ def tool(
     """
     if effect not in ("read", "write", "external"):
         raise DefinitionError(f"effect must be 'read', 'write' or 'external', not {effect!r}")
-    if timeout is not None and timeout <= 0:
+    if timeout is not None and not timeout > 0:
         raise DefinitionError(f"timeout must be above 0 seconds, not {timeout!r}")
     if on_unknown not in ("fail", "retry"):
         raise DefinitionError(f"on_unknown must be 'fail' or 'retry', not {on_unknown!r}")

@@ -43,10 +43,10 @@ def input_items(given: Any) -> list[Item]:
 
 def text_of(item: Item) -> str:
     """The text of a message."""
-    content = item.get("content", "")
+    content = item.get("content") or ""
     if isinstance(content, str):
         return content
-    return "".join(part.get("text", "") for part in content)
+    return "".join(part.get("text") or "" for part in content)
 
 
 def last_user_text(conversation: list[Item]) -> str:
@@ -55,5 +55,12 @@ def last_user_text(conversation: list[Item]) -> str:
 
 
 def outputs_of(conversation: list[Item]) -> list[Any]:
-    """The results of all tool calls so far, decoded."""
-    return [json.loads(item["output"]) for item in conversation if item.get("type") == "function_call_output"]
+    """The results of all tool calls so far, decoded; a result that is not JSON stays a text."""
+    return [_decoded(item["output"]) for item in conversation if item.get("type") == "function_call_output"]
+
+
+def _decoded(output: Any) -> Any:
+    try:
+        return json.loads(output)
+    except (ValueError, TypeError):
+        return output

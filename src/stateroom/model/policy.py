@@ -40,8 +40,13 @@ class Faltering(Policy):
         self.errs = self.rng.random() < self.rate
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item] | Awaitable[list[Item]]:
-        items = self.inner.respond(conversation, tools)
-        return self.err(items) if self.errs and isinstance(items, list) else items
+        answer = self.inner.respond(conversation, tools)
+        if not self.errs:
+            return answer
+        return self.err(answer) if isinstance(answer, list) else self._err_later(answer)
+
+    async def _err_later(self, answer: Awaitable[list[Item]]) -> list[Item]:
+        return self.err(await answer)
 
     @abstractmethod
     def err(self, items: list[Item]) -> list[Item]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from stateroom.errors import NotFound
 
@@ -19,7 +20,7 @@ class RunFiles:
     rollouts: Path
 
     def _beside(self, ending: str) -> Path:
-        return self.rollouts.with_name(self.rollouts.stem + ending)
+        return self.rollouts.parent / (self.rollouts.stem + ending)
 
     @property
     def inputs(self) -> Path:
@@ -41,13 +42,22 @@ class RunFiles:
         return self._beside("_sessions.db")
 
     def prepare(self) -> None:
-        """Make the folder; refuse to write over an earlier run."""
-        if self.rollouts.exists():
-            raise NotFound(f"{self.rollouts} is there already; give another --output, or remove it")
+        """Make the folder; refuse to write over, or into, an earlier run."""
+        for path in (self.rollouts, self.inputs, self.failures, self.metrics):
+            if path.exists():
+                raise NotFound(f"{path} is there already; give another --output, or remove it")
         try:
             self.rollouts.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise NotFound(f"cannot write to {self.rollouts.parent}: {error.strerror}") from error
+
+    def begin(self, inputs: Iterable[Mapping[str, Any]]) -> None:
+        """Write the inputs, and an empty rollouts file for the episodes to come."""
+        try:
+            self.rollouts.touch(exist_ok=False)
+        except OSError as error:
+            raise NotFound(f"cannot write {self.rollouts}: {error.strerror}") from error
+        write_rows(self.inputs, inputs)
 
     def as_dict(self) -> dict[str, str]:
         """The files that are there now."""
@@ -62,11 +72,14 @@ class RunFiles:
 
 
 class Appender:
-    """Appends rows to a JSONL file, each flushed as it comes, so that what is finished is kept. Opens on first use."""
+    """Appends rows to a JSONL file, each in one piece as it comes, so that what is finished is kept, and kept whole.
+
+    Opens on first use.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -78,10 +91,22 @@ class Appender:
             self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        if self._file is None:
-            self._file = self.path.open("a", encoding="utf-8")
-        self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        self._file.flush()
+        self.write(line_of(row))
+
+    def write(self, line: bytes) -> None:
+        """Append a row that is a line already."""
+        try:
+            if self._file is None:
+                self._file = self.path.open("ab", buffering=0)
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise NotFound(f"cannot write {self.path}: {error.strerror}") from error
+
+
+def line_of(row: Mapping[str, Any]) -> bytes:
+    """A row as a line of JSONL; half a surrogate pair, which UTF-8 cannot have, stays the JSON escape that it was."""
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

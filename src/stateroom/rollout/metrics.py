@@ -31,7 +31,7 @@ def summarise(values: Sequence[float], name: str) -> dict[str, float]:
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """The metrics of an episode: the numbers at the top of its row, except bookkeeping and the task's own."""
+    """The metrics of an episode: the numbers at the top of its row, except bookkeeping."""
     return {
         name: float(value)
         for name, value in row.items()
@@ -39,16 +39,14 @@ def numbers(row: Row) -> dict[str, float]:
     }
 
 
-def aggregate(rows: Iterable[Row], metrics: Iterable[str] | None = None) -> dict[str, Any]:
+def aggregate(rows: Iterable[Row]) -> dict[str, Any]:
     """`agent_metrics` over all episodes, `group_level_metrics` by task, and the `key_metrics` to look at first."""
-    wanted = set(metrics) if metrics is not None else None
     overall: dict[str, list[float]] = defaultdict(list)
     by_task: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for name, value in numbers(row).items():
-            if wanted is None or name in wanted:
-                overall[name].append(value)
-                by_task[row["_ng_task_index"]][name].append(value)
+            overall[name].append(value)
+            by_task[row["_ng_task_index"]][name].append(value)
     agent_metrics = {key: value for name in sorted(overall) for key, value in summarise(overall[name], name).items()}
     rewards = [by_task[task].get("reward", []) for task in by_task]
     agent_metrics.update(_pass_at(rewards))

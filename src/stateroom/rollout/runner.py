@@ -8,16 +8,16 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from stateroom.agent import MAX_STEPS, Trajectory, act
 from stateroom.environment import Environment
 from stateroom.errors import PolicyFailed, StateroomError, StoreError
 from stateroom.model import Policy, input_items
-from stateroom.rollout.files import Appender, RunFiles, write_rows
+from stateroom.rollout.files import Appender, RunFiles, line_of
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.tasks import Row
-from stateroom.session import Sessions, Verdict
+from stateroom.session import Session, Sessions, Verdict
 from stateroom.store import open_store
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ class Report:
     episodes: int
     failed: int = 0
     rows: list[Row] = field(default_factory=list)
-    """The finished episodes, without their conversations."""
+    """The finished episodes: what was measured in each, and its indices and session."""
+    first_error: str | None = None
+    """What the first episode that broke down died of."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,54 +70,73 @@ async def run(plan: Run, on_episode: Callable[[Row], None] = lambda row: None) -
     """Run all episodes, so many at a time, writing each as it ends; `on_episode` is told of each."""
     inputs = list(plan.inputs())
     plan.files.prepare()
-    write_rows(plan.files.inputs, inputs)
     report = Report(len(inputs))
     waiting = iter(inputs)
     async with open_store(plan.store) as store:
+        plan.files.begin(inputs)
         sessions = Sessions[Any](plan.environment, store)
         with Appender(plan.files.rollouts) as rollouts, Appender(plan.files.failures) as failures:
 
             async def work() -> None:
                 for row in waiting:  # shared: each row goes to whoever is free
-                    done = await _episode_or_failure(plan, sessions, row)
-                    if "_ng_failure_class" in done:
-                        failures.append(done)
+                    ended = await _episode_or_failure(plan, sessions, row)
+                    if ended.measured is None:
+                        failures.write(ended.line)
                         report.failed += 1
+                        report.first_error = report.first_error or ended.row["error"]
                     else:
-                        rollouts.append(done)
-                        report.rows.append(_outline(done))
-                    on_episode(done)
+                        rollouts.write(ended.line)
+                        report.rows.append(ended.measured)
+                    on_episode(ended.row)
 
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(plan.concurrency, len(inputs))):
-                    group.create_task(work())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(plan.concurrency, len(inputs))):
+                        group.create_task(work())
+            except ExceptionGroup as error:  # no episode's: a file that cannot be written, say
+                raise error.exceptions[0] from None
     report.metrics = _summary(plan, report.rows)
     return report
 
 
-async def _episode_or_failure(plan: Run, sessions: Sessions[Any], row: Row) -> Row:
-    """One episode's row; if it breaks down, a row for the failures file."""
+class _Ended(NamedTuple):
+    """How an episode ended."""
+
+    row: Row
+    line: bytes
+    measured: Row | None
+    """None when it broke down."""
+
+
+async def _episode_or_failure(plan: Run, sessions: Sessions[Any], row: Row) -> _Ended:
+    """One episode; if it breaks down, the row is for the failures file."""
+    session: Session[Any] | None = None
     try:
-        return await _episode(plan, sessions, row)
-    except Exception as error:
+        seed = _episode_seed(plan, row)
+        session = await sessions.seed(row, seed=seed, began=EPOCH)
+        return await _episode(plan, session, row, seed)
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the run was cancelled; else something of the environment's own
         if not isinstance(error, StateroomError):
             logger.warning("an episode of %s broke down", plan.environment.name, exc_info=error)
-        return {
+        failure = {
             **row,
             "_ng_failure_class": _failure_class(error),
             "_ng_failure_terminal": not isinstance(error, StoreError),
             "error": f"{type(error).__name__}: {error}",
+            **({"_stateroom_session": session.id} if session is not None else {}),
         }
+        return _Ended(failure, line_of(failure), None)
 
 
-async def _episode(plan: Run, sessions: Sessions[Any], row: Row) -> Row:
-    seed = _episode_seed(plan, row)
-    session = await sessions.seed(row, seed=seed, began=EPOCH)
+async def _episode(plan: Run, session: Session[Any], row: Row, seed: int) -> _Ended:
     request = row.get("responses_create_params", {})
     tools = request.get("tools") or plan.environment.tool_definitions()
     trajectory = await act(
         session,
-        plan.policy(seed),
+        _policy(plan, seed),
         input_items(request.get("input")),
         tools,
         max_steps=plan.max_steps,
@@ -124,11 +145,21 @@ async def _episode(plan: Run, sessions: Sessions[Any], row: Row) -> Row:
     response = _response(plan, trajectory, tools, seed)
     verdict = await session.verify(response)
     await session.close()
-    return {**row, "response": response, **_verdict_fields(verdict, trajectory), "_stateroom_session": session.id}
+    measured = {
+        **_verdict_fields(verdict, trajectory),
+        "_ng_task_index": row["_ng_task_index"],
+        "_ng_rollout_index": row["_ng_rollout_index"],
+        "_stateroom_session": session.id,
+    }
+    done = {**row, **measured, "response": response}
+    return _Ended(done, line_of(done), measured)
 
 
-def _outline(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name not in ("response", "responses_create_params")}
+def _policy(plan: Run, seed: int) -> Policy:
+    try:
+        return plan.policy(seed)
+    except (Exception, SystemExit) as error:
+        raise PolicyFailed(f"{plan.policy_name} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def _response(plan: Run, trajectory: Trajectory, tools: list[Any], seed: int) -> dict[str, Any]:
@@ -147,14 +178,16 @@ def _response(plan: Run, trajectory: Trajectory, tools: list[Any], seed: int) ->
 
 
 def _verdict_fields(verdict: Verdict, trajectory: Trajectory) -> dict[str, Any]:
-    fields: dict[str, Any] = {"reward": verdict.reward, **verdict.metrics}
+    fields: dict[str, Any] = {**verdict.details}
+    fields.update((name, float(value)) for name, value in verdict.metrics.items())
+    fields["reward"] = verdict.reward
     fields["tool_calls"] = sum(item["type"] == "function_call" for item in trajectory.output)
     fields["truncated"] = int(trajectory.status == "incomplete")
     if verdict.components:
         fields["reward_components"] = verdict.components
     if verdict.reason:
         fields["reason"] = verdict.reason
-    return {**fields, **verdict.details}
+    return fields
 
 
 def _episode_seed(plan: Run, row: Row) -> int:
@@ -163,7 +196,7 @@ def _episode_seed(plan: Run, row: Row) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
-def _failure_class(error: Exception) -> str:
+def _failure_class(error: BaseException) -> str:
     if isinstance(error, PolicyFailed):
         return "policy"
     return "store" if isinstance(error, StoreError) else "environment"
@@ -171,9 +204,7 @@ def _failure_class(error: Exception) -> str:
 
 def _summary(plan: Run, rows: list[Row]) -> dict[str, Any]:
     """Aggregate what the verifier and the runner measured, and write it down."""
-    task_fields = {name for task in plan.tasks for name in task}
-    measured = {name for row in rows for name in row} - task_fields
-    found = aggregate(rows, measured)
+    found = aggregate(rows)
     agent = {"type": "responses_api_agents", "name": plan.policy_name}
     plan.files.metrics.write_text(json.dumps([{"agent_ref": agent, **found}], indent=2) + "\n", encoding="utf-8")
     return found

@@ -23,9 +23,11 @@ def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
     rows: list[Row] = []
     complaints: list[str] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other ends of lines may stand inside a JSON text
     except UnicodeDecodeError as error:
         raise BadTask(f"{path} is not UTF-8 text: {error}") from error
+    except OSError as error:
+        raise NotFound(f"cannot read {path}: {error.strerror}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -44,12 +46,26 @@ def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
 def _row(line: str, environment: Environment[Any, Any]) -> Row:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadTask(f"not a JSON object: {error} (is the line cut short?)") from None
     if not isinstance(row, dict):
         raise BadTask(f"not a JSON object, but {type(row).__name__}")
     environment.parse_task(row)
+    _check_request(row.get("responses_create_params", {}))
     return row
+
+
+def _check_request(request: dict[str, Any]) -> None:
+    """What the loop reads of a request, whatever the environment's task type says."""
+    given, tools = request.get("input"), request.get("tools")
+    if not (given is None or isinstance(given, str) or _are_items(given)):
+        raise BadTask("responses_create_params.input: should be a text or a list of items")
+    if not (tools is None or _are_items(tools)):
+        raise BadTask("responses_create_params.tools: should be a list of tools")
+
+
+def _are_items(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def generate_tasks(environment: type[Environment[Any, Any]], number: int, seed: int) -> list[Row]:

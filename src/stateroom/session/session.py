@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -122,7 +124,8 @@ class Session(Generic[S]):
 
     async def _write(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
         room = self._room
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
+            await _give_way(attempt)
             if room.stale:
                 await room.refresh()
             if call_id is not None:
@@ -148,7 +151,7 @@ class Session(Generic[S]):
         try:
             await self._commit("call", facts, patch=ran.patch, after=after, call_id=call_id)
         except _UNSTORABLE as error:
-            raise Failed(f"{tool.name} failed: its input or output cannot be stored ({error})") from error
+            raise Failed(f"{tool.name} failed: its input or output cannot be stored") from error
         return Result(True, ran.output)
 
     async def _reach_outside(self, tool: Operation, given: dict[str, Any], call_id: str) -> Result:
@@ -167,12 +170,17 @@ class Session(Generic[S]):
             except DuplicateCall:
                 started_before = True
             except _UNSTORABLE as error:
-                raise Failed(f"{tool.name} failed: its input cannot be stored ({error})") from error
-        if started_before and not tool.retries_unknown:
-            raise Failed(
-                f"{tool.name} was started before and its outcome is unknown; it was not run again. "
-                "Find out what happened before you try again."
-            )
+                raise Failed(f"{tool.name} failed: its input cannot be stored") from error
+        if started_before:
+            await room.refresh()  # another process may have finished it
+            entry = await room.recorded(call_id)
+            if entry is not None:
+                return _recorded(entry)
+            if not tool.retries_unknown:
+                raise Failed(
+                    f"{tool.name} was started before and its outcome is unknown; it was not run again. "
+                    "Find out what happened before you try again."
+                )
         try:
             ran = await self._run(tool, given, call_id)
         except Failed as failure:
@@ -207,7 +215,8 @@ class Session(Generic[S]):
 
     async def _commit_at_head(self, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
         """Append an entry that changes no state, whatever others have appended meanwhile."""
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
+            await _give_way(attempt)
             if self._room.stale:
                 await self._room.refresh()
             try:
@@ -257,7 +266,8 @@ class Session(Generic[S]):
         """Make the state what it was at a revision. That is a new entry: what was done since stays in the log."""
         room = self._room
         async with room.lock:
-            for _ in range(ATTEMPTS):
+            for attempt in range(ATTEMPTS):
+                await _give_way(attempt)
                 await self._sessions.catch_up(room)
                 revision = await self._resolve(to)
                 after = await room.at(revision)
@@ -320,6 +330,12 @@ class Session(Generic[S]):
                 if not self._room.head.closed:
                     await self._commit_at_head("close", {})
         self._sessions.release(self._room)
+
+
+async def _give_way(attempt: int) -> None:
+    """Wait a little before trying again, so that writers in step fall out of it."""
+    if attempt > 1:
+        await asyncio.sleep(random() * min(0.001 * 2**attempt, 0.05))
 
 
 def checked_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:

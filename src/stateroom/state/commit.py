@@ -6,15 +6,24 @@ by valid copies. Only then is the new state built, so a bad change leaves nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import compress, count
-from operator import is_, is_not
+from operator import is_
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
-from stateroom.state.draft import Desk, DraftDict, DraftList, DraftModel, DraftSet, draft_of, fill, is_draft, is_order
+from stateroom.state.draft import (
+    Desk,
+    DraftDict,
+    DraftList,
+    DraftModel,
+    DraftSet,
+    draft_of,
+    edited,
+    fill,
+    is_draft,
+    is_order,
+)
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
 from stateroom.state.shape import ModelShape, Shape, invalid, plain
@@ -134,7 +143,7 @@ def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch,
 
 
 def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -> None:
-    _notice_unseen_edits(draft)
+    draft.notice_unseen_edits()
     shape = draft._draft_shape
     # What was put in before a new order may have left since; its value is then of no interest.
     alive = {id(item) for item in list.copy(draft)} if len(draft.edits) > 1 else None
@@ -238,40 +247,6 @@ def _base(value: Any) -> Any:
     return value._draft_base if is_draft(value) else value
 
 
-def _notice_unseen_edits(draft: DraftList) -> None:
-    """See what C code (`heapq`, say) did to the list without calling its methods.
-
-    Only items that can be ordered are of use to such code, so a list of other models or dicts is not looked through.
-    """
-    item = draft._draft_shape.part(0)
-    if not (item.leaf or item.ordered):
-        return
-    now, expected = list.copy(draft), draft._draft_base
-    for edit in draft.edits:
-        expected = _edited(expected, [edit] if is_order(edit) else edit)
-    if draft.touched:
-        expected = expected.copy()
-        for index, child in draft.touched.items():
-            expected[index] = child
-    if len(now) == len(expected) and (now == expected if item.leaf else all(map(is_, now, expected))):
-        return
-    for index in list(compress(count(), map(is_not, now, expected))):
-        draft.record(index, index + 1, [now[index]])
-    common = min(len(now), len(expected))
-    draft.record(common, len(expected), now[common:])
-
-
-def _edited(base: list[Any], edits: Iterable[Any]) -> list[Any]:
-    items = list.copy(base)
-    for edit in edits:
-        if isinstance(edit, tuple):
-            start, stop, values = edit
-            items[start:stop] = values
-        else:
-            items = [items[index] for index in edit]
-    return items
-
-
 def _settle(value: Any) -> Any:
     """The committed form of a checked value: the base itself where nothing changed."""
     if isinstance(value, DraftModel):
@@ -317,7 +292,7 @@ def _settle_list(draft: DraftList) -> list[Any]:
     base = draft._draft_base
     if not (draft.checked or draft.touched):
         return base
-    items = _edited(base, draft.checked)
+    items = edited(base, draft.checked)
     changed = bool(draft.checked)
     for index, child in {**draft.touched, **draft.replaced}.items():
         settled = _settle_over(child, items[index])

@@ -15,7 +15,8 @@ from abc import ABCMeta
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from operator import ne
+from itertools import compress, count
+from operator import is_, is_not, ne
 from typing import Any, SupportsIndex, TypeVar
 
 from pydantic import BaseModel
@@ -239,7 +240,7 @@ Order = list[int]
 class DraftList(list[Any]):
     """A list that records how it was spliced and reordered."""
 
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "checked", "edits", "own", "replaced", "touched")
+    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "checked", "edits", "own", "replaced", "size", "touched")
 
     def __init__(self, base: list[Any], shape: Shape, desk: Desk) -> None:
         super().__init__(base)
@@ -256,6 +257,8 @@ class DraftList(list[Any]):
         """Children that are drafts, by where they are now."""
         self.own: set[int] = set()
         """Identities of the values that the tool put in."""
+        self.size = len(base)
+        """The length that the edits led to."""
         if shape.part(0).ordered:  # C code may hand out such items without asking here
             for index, item in enumerate(base):
                 if type(item) is not dict:
@@ -317,13 +320,38 @@ class DraftList(list[Any]):
 
     def _splice(self, start: int, stop: int, values: list[Any]) -> None:
         self._draft_desk.check()
+        if len(self) != self.size:  # the places of the next splice must be right
+            self.notice_unseen_edits()
         super().__setitem__(slice(start, stop), values)
         self.record(start, stop, values)
+
+    def notice_unseen_edits(self) -> None:
+        """See what C code (`heapq`, say) did to the list without calling its methods.
+
+        Only items that can be ordered are of use to such code, so lists of other models or dicts are not searched.
+        """
+        item = self._draft_shape.part(0)
+        if not (item.leaf or item.ordered):
+            return
+        now, expected = list.copy(self), self._draft_base
+        for edit in self.edits:
+            expected = edited(expected, [edit] if is_order(edit) else edit)
+        if self.touched:
+            expected = expected.copy()
+            for index, child in self.touched.items():
+                expected[index] = child
+        if len(now) == len(expected) and (now == expected if item.leaf else all(map(is_, now, expected))):
+            return
+        for index in list(compress(count(), map(is_not, now, expected))):
+            self.record(index, index + 1, [now[index]])
+        common = min(len(now), len(expected))
+        self.record(common, len(expected), now[common:])
 
     def record(self, start: int, stop: int, values: list[Any]) -> None:
         """Write down a splice that was made; one that meets others of its run becomes one with them."""
         self.own.update(id(value) for value in values if type(value) not in LEAVES)
         shift = len(values) - (stop - start)
+        self.size += shift
         if shift and self.touched:
             self.touched = {
                 index + shift if index >= stop else index: child
@@ -340,19 +368,14 @@ class DraftList(list[Any]):
         last = bisect_right(run, stop, lo=first, key=lambda splice: splice[0])
         removed, values = stop - start, list(values)
         if first < last:
-            (head_start, head_stop, head), (tail_start, _, tail) = run[first], run[last - 1]
+            (head_start, _, head), (tail_start, _, tail) = run[first], run[last - 1]
             removed -= sum(len(new) - (until - since) for since, until, new in run[first:last])
             if tail_start + len(tail) > stop:
                 removed += tail_start + len(tail) - stop
                 values += tail[stop - tail_start :]
             if head_start < start:
                 removed += start - head_start
-                if (
-                    head_stop == head_start
-                    and last - first == 1
-                    and len(values) == shift
-                    and not tail[start - head_start :]
-                ):
+                if first == len(run) - 1 and start == stop == head_start + len(head):
                     head += values  # a run of appends is not copied each time
                     return
                 values = head[: start - head_start] + values
@@ -370,6 +393,8 @@ class DraftList(list[Any]):
 
     def _reorder(self, change: Callable[[], None], order: Order | None = None) -> None:
         self._draft_desk.check()
+        if len(self) != self.size:
+            self.notice_unseen_edits()
         if order is None:
             for index in range(len(self)):  # a sort key may look at, and keep, any child
                 self._child(index)
@@ -458,6 +483,17 @@ class DraftList(list[Any]):
 
     def reverse(self) -> None:
         self._reorder(lambda: list.reverse(self))
+
+
+def edited(base: list[Any], edits: Iterable[Any]) -> list[Any]:
+    items = list.copy(base)
+    for edit in edits:
+        if isinstance(edit, tuple):
+            start, stop, values = edit
+            items[start:stop] = values
+        else:
+            items = [items[index] for index in edit]
+    return items
 
 
 def is_order(edit: Any) -> bool:

@@ -45,7 +45,7 @@ from stateroom.store.url import open_store
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """After how many seconds a store that does not answer fails its test."""
 
 NOW = 1_000.0
@@ -528,11 +528,15 @@ class StoreConformance:
     @asynchronous
     async def test_closing_finishes_what_is_under_way(self, url: str) -> None:
         async with open_store(url) as store:
+            await make_session(store)
+            await make_session(store, "expired", expires=NOW)
             calls = [asyncio.ensure_future(make_session(store, f"room {number}")) for number in range(10)]
-            reads = [asyncio.ensure_future(outcome(store.head("room 1"))) for number in range(10)]
+            reads = [asyncio.ensure_future(store.head("room")) for _ in range(10)]
+            sweep = asyncio.ensure_future(store.sweep(NOW))
             await asyncio.sleep(0)  # all of them have begun
             await store.close()
             await asyncio.wait_for(asyncio.gather(*calls, *reads), PATIENCE / 4)
+            assert await asyncio.wait_for(sweep, PATIENCE / 4) == 1
 
     # History: append-only, in order, and readable from any point.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -267,7 +268,7 @@ class SQLiteStore(Store):
                 swept += len(rows)
 
         swept = await self._run(work, writes=True)
-        if swept:
+        with suppress(StoreUnavailable):  # then the next sweep gives back what is free
             for _ in range(0, await self._run(_free_pages, writes=False), PAGES_AT_ONCE):
                 await self._run(_give_pages_back, writes=True)
         return swept
@@ -342,7 +343,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("COMMIT")
     if not prepared:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _switch_to_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
         if not _is_prepared(connection, path):  # nobody was quicker
             for statement in SCHEMA.split(";"):
@@ -352,6 +353,19 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("COMMIT")
     connection.execute("PRAGMA synchronous = FULL")  # an acknowledged commit survives a loss of power
     connection.execute(f"PRAGMA journal_size_limit = {MAX_IDLE_LOG}")
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Turn write-ahead logging on. When several connections do so at once, SQLite refuses some instead of waiting."""
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.005)
 
 
 def _is_prepared(connection: sqlite3.Connection, path: Path) -> bool:

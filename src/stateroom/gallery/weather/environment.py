@@ -30,7 +30,8 @@ class WeatherEnvironment(Environment):
 
     def verify(self, episode: Episode) -> Verdict:
         items = (episode.response or {}).get("output", [])
-        asked = any(item.get("name", "").endswith("get_weather") for item in items)
+        names = [item["name"] for item in items if item.get("type") == "function_call"]
+        asked = any(name == "get_weather" or name.endswith("__get_weather") for name in names)  # bare, or over MCP
         return Verdict(1.0, metrics={"asked": float(asked)})
 
     @classmethod

@@ -12,7 +12,7 @@ class ReferencePolicy(Policy):
         results = outputs_of(conversation)
         if results:
             return [message(results[-1].get("weather_description", "I could not find out."))]
-        city = last_user_text(conversation).rstrip("?").rpartition(" in ")[2]
+        city = last_user_text(conversation).rstrip("?!. ").rpartition(" in ")[2]
         return [function_call("get_weather", "call_0", city=city)]
 
 

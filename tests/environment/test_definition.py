@@ -1,0 +1,431 @@
+"""Defining an environment: what is read from a class, and what is refused with words that help."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable
+from enum import Enum
+from types import new_class
+from typing import Any, Generic, TypeVar
+
+import pytest
+from pydantic import BaseModel
+
+from stateroom import Environment, State, Task, Verdict, tool
+from stateroom.errors import DefinitionError
+
+
+class Counter(State):
+    value: int = 0
+
+
+class Bigger(Counter):
+    more: int = 0
+
+
+class Other(State):
+    name: str
+
+
+class CounterTask(Task):
+    start: int
+
+
+class Base(Environment[Counter]):
+    """Counts."""
+
+    @tool
+    def increment(self, state: Counter, count: int) -> int:
+        """Add `count`."""
+        state.value += count
+        return state.value
+
+    @tool(effect="read")
+    async def get(self, state: Counter) -> int:
+        """The value."""
+        return state.value
+
+    def verify(self, state: Counter, episode) -> float:
+        return 1.0
+
+
+def test_an_environment_is_read_from_its_class() -> None:
+    environment = Base()
+    assert (environment.name, environment.state_type, environment.task_type) == ("base", Counter, Task)
+    assert list(environment.tools) == ["increment", "get"]
+    increment, get = environment.tools.values()
+    assert (increment.effect, increment.procedure.is_async, increment.retries_unknown) == ("write", False, False)
+    assert (get.effect, get.procedure.is_async, get.procedure.needs) == ("read", True, {"state"})
+
+
+def test_two_types_are_a_state_and_a_task() -> None:
+    class Both(Environment[Counter, CounterTask]):
+        """Both."""
+
+        async def seed(self, task: CounterTask) -> Counter:
+            return Counter(value=task.start)
+
+    assert (Both.state_type, Both.task_type, Both().seeding.is_async) == (Counter, CounterTask, True)
+
+
+def test_no_type_is_stateless() -> None:
+    class Plain(Environment):
+        """Plain."""
+
+        @tool
+        def hello(self) -> str:
+            """Say hello."""
+            return "hello"
+
+        def verify(self, episode) -> Verdict:
+            return Verdict(1.0)
+
+    assert (Plain.state_type, Plain.task_type) == (None, Task)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "name"),
+    [("CounterEnvironment", "counter"), ("ToyShopEnv", "toy_shop"), ("Game2048", "game2048"), ("Env", "env")],
+)
+def test_the_name_follows_from_the_class(class_name: str, name: str) -> None:
+    assert type(class_name, (Environment,), {}).name == name
+
+
+def test_a_name_that_is_set_stays() -> None:
+    class Named(Environment):
+        """Named."""
+
+        name = "mine"
+
+    assert Named.name == "mine"
+
+
+def test_types_defined_inside_a_function_are_found() -> None:
+    class Local(State):
+        size: int = 0
+
+    class Colour(Enum):
+        RED = "red"
+
+    class Inside(Environment[Local], ABC):
+        """Inside, and with a metaclass of its own."""
+
+        class Shape(BaseModel):
+            sides: int
+
+        @tool
+        def paint(self, state: Local, colour: Colour, shape: Shape) -> str:
+            """Paint a shape."""
+            return colour.value
+
+        def verify(self, state: Local) -> float:
+            return 0.0
+
+    bound = Inside().tools["paint"].bind({"colour": "red", "shape": {"sides": 3}})
+    assert bound == {"colour": Colour.RED, "shape": Inside.Shape(sides=3)}
+
+
+def test_a_tool_may_be_named_like_a_type() -> None:
+    class Lists(Environment[Counter]):
+        """Has a tool named list."""
+
+        @tool
+        def list(self, state: Counter) -> list[str]:
+            """List."""
+            return []
+
+        @tool
+        def add(self, state: Counter, names: list[str]) -> None:
+            """Add."""
+
+        def verify(self) -> float:
+            return 0.0
+
+    assert Lists().tools["add"].bind({"names": ["a"]}) == {"names": ["a"]}
+
+
+def test_tools_are_inherited_and_overridden() -> None:
+    class Child(Base):
+        """Counts double."""
+
+        @tool(timeout=3)
+        async def increment(self, state: Counter, count: int, twice: bool = True) -> int:
+            """Add `count` twice."""
+            state.value += 2 * count
+            return state.value
+
+        @tool
+        def reset_all(self, state: Counter) -> None:
+            """Start again."""
+            state.value = 0
+
+    tools = Child().tools
+    assert set(tools) == {"increment", "get", "reset_all"}
+    assert tools["increment"].definition["description"] == "Add `count` twice."
+    assert (tools["increment"].procedure.is_async, tools["increment"].procedure.timeout) == (True, 3)
+    assert tools["get"].procedure.function.__self__.__class__ is Child
+    assert Child.state_type is Counter
+    assert set(Base().tools) == {"increment", "get"}
+
+
+def test_an_override_must_say_that_it_is_a_tool() -> None:
+    with pytest.raises(DefinitionError, match=r"Child\.increment overrides a tool: mark it with @tool too"):
+
+        class Child(Base):
+            """Forgets the mark."""
+
+            def increment(self, state: Counter, count: int) -> int:
+                """Add."""
+                return 0
+
+
+def test_a_tool_can_be_taken_away() -> None:
+    class Child(Base):
+        """Has fewer tools."""
+
+        get = None
+
+    assert set(Child().tools) == {"increment"}
+
+
+def test_tools_come_from_mixins_too() -> None:
+    class Resetting:
+        @tool
+        def reset_all(self, state: Counter) -> None:
+            """Start again."""
+
+    class Mixed(Resetting, Base):
+        """Mixed."""
+
+    assert set(Mixed().tools) == {"increment", "get", "reset_all"}
+
+
+def test_a_subclass_may_keep_a_larger_state() -> None:
+    class Child(Base, Environment[Bigger]):
+        """Keeps more."""
+
+        @tool
+        def grow(self, state: Bigger) -> None:
+            """Grow."""
+
+    assert Child.state_type is Bigger
+    assert set(Child().tools) == {"increment", "get", "grow"}
+
+
+def test_a_template_is_checked_when_its_types_are_known() -> None:
+    S = TypeVar("S", bound=State)
+
+    class Template(Environment[S], Generic[S]):
+        """For any state."""
+
+        @tool
+        def look(self, state: S) -> str:
+            """Look."""
+            return str(state)
+
+    class Filled(Template[Counter]):
+        """For a counter."""
+
+        def verify(self) -> float:
+            return 0.0
+
+    assert (Filled.state_type, set(Filled().tools)) == (Counter, {"look"})
+
+
+def test_instances_have_their_own_tools() -> None:
+    first, second = Base(), Base()
+    assert first.tools["get"].procedure.function.__self__ is first
+    assert second.tools["get"].procedure.function.__self__ is second
+
+
+def refused(body: dict[str, Any], base: Any = Environment, words: str = "") -> None:
+    """Define class `Shop` with this body; it must be refused with these words."""
+    members = {"verify": lambda self: 0.0, **body}
+    with pytest.raises(DefinitionError) as caught:
+        types_made(base, members)
+    message = str(caught.value)
+    assert message.startswith("Shop"), message
+    assert words in message
+
+
+def types_made(base: Any, members: dict[str, Any]) -> Any:
+    return new_class("Shop", (base,), {}, lambda namespace: namespace.update(members))
+
+
+def no_type(self, count):  # noqa: ANN
+    """Doc."""
+
+
+def no_docstring(self, count: int):
+    pass
+
+
+def only_arguments(self, count: int):
+    """
+
+    Args:
+        count: how many
+    """
+
+
+def star(self, *counts: int):
+    """Doc."""
+
+
+def double_star(self, **counts: int):
+    """Doc."""
+
+
+def positional(self, count: int, /):
+    """Doc."""
+
+
+def user(self, user: str):
+    """Doc."""
+
+
+def unknown_type(self, count: Nonsense):  # type: ignore[name-defined]  # noqa: F821
+    """Doc."""
+
+
+def callback(self, then: Callable[[], int]):
+    """Doc."""
+
+
+def wants_state(self, state: Counter):
+    """Doc."""
+
+
+def without_self():
+    """Doc."""
+
+
+def yields(self, count: int):
+    """Doc."""
+    yield count
+
+
+async def yields_async(self, count: int):
+    """Doc."""
+    yield count
+
+
+def unevaluable(self, count: int[str]):  # type: ignore[misc]
+    """Doc."""
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (no_type, "no_type: the parameter 'count' needs a type"),
+        (no_docstring, "no_docstring: a tool needs a docstring"),
+        (only_arguments, "only_arguments: a tool needs a docstring"),
+        (star, "*counts"),
+        (double_star, "**counts"),
+        (positional, "positional"),
+        (user, "the parameter name 'user' is reserved"),
+        (unknown_type, "Nonsense"),
+        (callback, "callback: its parameters have no schema"),
+        (wants_state, "wants_state asks for `state`, but the environment has none; write Environment[YourState]"),
+        (without_self, "without_self must have self as its first parameter"),
+        (yields, "yields: return a list instead"),
+        (yields_async, "yields: return a list instead"),
+        (unevaluable, "unevaluable: its annotations cannot be read"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_tool_that_cannot_be_one_is_refused(method: Any, words: str) -> None:
+    refused({method.__name__: tool(method)}, words=words)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["verify", "close", "step", "seed_session", "metrics", "seed", "tools", "name", "parse_task", "_hidden", "x" * 65],
+)
+def test_a_name_that_is_not_free_is_refused(name: str) -> None:
+    def method(self) -> None:
+        """Doc."""
+
+    method.__name__ = name
+    refused({name: tool(method)}, words=name)
+
+
+@pytest.mark.parametrize("wrapper", [staticmethod, classmethod])
+def test_a_tool_is_a_plain_method(wrapper: Any) -> None:
+    def method(self) -> None:
+        """Doc."""
+
+    refused({"method": wrapper(tool(method))}, words=f"method must be a plain method: take {wrapper.__name__} away")
+    refused({"seed": wrapper(lambda task: Counter())}, Environment[Counter], "seed must be a plain method")
+    refused({"verify": wrapper(lambda episode: 1.0)}, words="verify must be a plain method")
+
+
+def test_tools_need_a_verifier() -> None:
+    def hello(self) -> None:
+        """Doc."""
+
+    with pytest.raises(DefinitionError, match="Shop needs a verify method"):
+        types_made(Environment, {"hello": tool(hello)})
+
+
+@pytest.mark.parametrize("hint", [Other, int, list[Counter], "Other", Counter | None, BaseModel | int])
+def test_a_wrong_state_annotation_is_refused(hint: Any) -> None:
+    def look(self, state) -> None:
+        """Doc."""
+
+    look.__annotations__["state"] = hint
+    refused({"verify": look}, Environment[Counter], "verify: `state` is Counter, not ")
+    refused({"look": tool(look)}, Environment[Counter], "look: `state` is Counter, not ")
+
+
+@pytest.mark.parametrize("hint", [Counter, State, BaseModel, Any, "Counter", object])
+def test_a_state_annotation_may_be_wider(hint: Any) -> None:
+    def look(self, state) -> None:
+        """Doc."""
+
+    look.__annotations__["state"] = hint
+    assert types_made(Environment[Counter], {"verify": look}).state_type is Counter
+    assert types_made(Environment[Counter], {"look": tool(look), "verify": lambda self: 0.0}).state_type is Counter
+
+
+def test_a_state_without_defaults_needs_a_seed() -> None:
+    refused({}, Environment[Other], "needs a seed method: Other has no default for name")
+
+
+def test_hooks_may_ask_for_known_things_only() -> None:
+    refused({"seed": lambda self, task, size: 0}, Environment[Counter], "seed asks for 'size'; it can have clock")
+    refused({"seed": lambda self, state: 0}, Environment[Counter], "seed asks for 'state'")
+    refused({"verify": lambda self, state, answer: 0}, Environment[Counter], "verify asks for 'answer'")
+    refused({"verify": lambda self, *args: 0}, words="verify asks for '*args'")
+    refused({"verify": lambda self, **more: 0}, words="verify asks for '**more'")
+    refused({"verify": lambda self, state: 0}, words="verify asks for `state`, but the environment has none")
+    refused({"seed": lambda self, task: 0}, words="seed has nothing to give")
+
+
+def test_a_task_type_is_said_in_the_bases() -> None:
+    def seed(self, task: CounterTask) -> Counter:
+        return Counter()
+
+    refused({"seed": seed}, Environment[Counter], "seed takes a CounterTask: say so in the class's bases")
+    assert types_made(Environment[Counter, CounterTask], {"seed": seed}).task_type is CounterTask
+
+
+@pytest.mark.parametrize(("types", "words"), [(int, "int"), ((Counter, int), "int"), ("Counter", "Counter")])
+def test_what_is_neither_a_state_nor_a_task_is_refused(types: Any, words: str) -> None:
+    with pytest.raises(DefinitionError, match=f"{words}.* is neither a State nor a Task"):
+        types_made(Environment[types], {})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"effect": "delete"}, "effect must be"),
+        ({"timeout": 0}, "timeout must be"),
+        ({"timeout": -1}, "timeout must be"),
+        ({"timeout": float("nan")}, "timeout must be"),
+        ({"on_unknown": "ask"}, "on_unknown must be"),
+    ],
+)
+def test_options_of_a_tool_are_checked(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DefinitionError, match=words):
+        tool(**options)

@@ -1,0 +1,120 @@
+"""Finding an environment by what a user typed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stateroom import Environment
+from stateroom.environment import find_environment, load_class, registered
+from stateroom.errors import NotFound
+
+SOURCE = '''
+from __future__ import annotations
+from stateroom import Environment, State, tool
+
+class Counter(State):
+    value: int = 0
+
+class Mine(Environment[Counter]):
+    """Mine."""
+
+    @tool
+    def add(self, state: Counter, count: int) -> None:
+        """Add."""
+
+    def verify(self) -> float:
+        return 0.0
+
+number = 3
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    (tmp_path / "house_of_mine.py").write_text(SOURCE)
+    return tmp_path
+
+
+def test_a_registered_name() -> None:
+    assert registered()["counter"] == "stateroom.gallery.counter:CounterEnvironment"
+    assert find_environment("counter").name == "counter"
+
+
+def test_every_registered_environment_is_there() -> None:
+    for name in registered():
+        assert issubclass(find_environment(name), Environment)
+
+
+def test_a_module_beside_the_user(folder: Path) -> None:
+    assert list(find_environment("house_of_mine:Mine")().tools) == ["add"]
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_file(folder: Path, relative: bool) -> None:
+    path = Path("house_of_mine.py") if relative else folder / "house_of_mine.py"
+    found = find_environment(f"{path}:Mine")
+    assert list(found().tools) == ["add"]
+    assert find_environment(f"{path}:Mine") is found
+
+
+def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:
+    other = folder / "other"
+    other.mkdir()
+    (other / "house_of_mine.py").write_text(SOURCE.replace("Mine", "Theirs"))
+    assert find_environment("house_of_mine.py:Mine").__name__ == "Mine"
+    assert find_environment("other/house_of_mine.py:Theirs").__name__ == "Theirs"
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("nonsense", "no environment is named 'nonsense'; there are: counter"),
+        ("", "no environment is named ''"),
+        ("house_of_mine.py", "module:Class or path.py:Class"),
+        ("house_of_mine:", "is not of the form"),
+        (":Mine", "is not of the form"),
+        (":", "is not of the form"),
+        (".house_of_mine:Mine", "is not of the form"),
+        ("house_of_mine:Yours", "house_of_mine has no 'Yours'; its classes are: Counter, Mine"),
+        ("house_of_mine:Counter", "is not an Environment class"),
+        ("house_of_mine:number", "is not an Environment class"),
+        ("house_of_mine:Environment", "is not an Environment class"),
+        ("nowhere:Mine", "there is no module 'nowhere'"),
+        ("nowhere.at.all:Mine", "there is no module 'nowhere.at.all'"),
+        ("house_of_mine.inner:Mine", "there is no module 'house_of_mine.inner'"),
+        ("nowhere.py:Mine", "there is no file nowhere.py"),
+        ("not a module:Mine", "there is no module 'not a module'"),
+    ],
+)
+def test_each_way_of_being_wrong(folder: Path, reference: str, words: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        find_environment(reference)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import a_package_that_is_not_there", "No module named 'a_package_that_is_not_there'"),
+        ("1 +", "SyntaxError"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+@pytest.mark.parametrize("reference", ["broken:Mine", "broken.py:Mine"])
+def test_a_module_that_cannot_be_imported_says_why(folder: Path, reference: str, source: str, words: str) -> None:
+    (folder / "broken.py").write_text(source)
+    with pytest.raises(NotFound, match="cannot be imported") as caught:
+        find_environment(reference)
+    assert words in str(caught.value)
+
+
+def test_a_file_that_was_mended_is_read_again(folder: Path) -> None:
+    (folder / "broken.py").write_text("1 / 0")
+    with pytest.raises(NotFound):
+        load_class("broken.py:Mine")
+    (folder / "broken.py").write_text("Mine = 1\n")
+    assert load_class("broken.py:Mine") == 1

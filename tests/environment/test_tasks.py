@@ -1,0 +1,53 @@
+"""Tasks: typed rows, and errors that name the field."""
+
+import pytest
+
+from stateroom import Environment, Task
+from stateroom.errors import BadTask
+
+
+class Order(Task):
+    size: int
+    colours: list[str] = []
+
+
+class Shop(Environment[None, Order]):
+    """A shop."""
+
+
+class Anything(Environment):
+    """Takes any row."""
+
+
+def test_a_row_becomes_a_task() -> None:
+    task = Shop().parse_task({"size": "3", "note": {"a": 1}, "responses_create_params": {"input": "hi"}})
+    assert (task.size, task.colours, task.note) == (3, [], {"a": 1})
+    assert task.responses_create_params == {"input": "hi"}
+
+
+def test_a_task_is_taken_as_it_is() -> None:
+    task = Order(size=1)
+    assert Shop().parse_task(task) is task
+
+
+def test_undeclared_fields_travel_along() -> None:
+    assert Anything().parse_task({"initial_count": 3}).initial_count == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({}, "size: Field required"),
+        ({"size": "big"}, "size: Input should be a valid integer"),
+        ({"size": 1, "colours": ["red", 7]}, r"colours\.1: Input should be a valid string"),
+        ({"size": "big", "colours": 1}, "size: .*; colours: "),
+        ({"size": 1, "responses_create_params": []}, "responses_create_params: "),
+        ([], "the row: "),
+        (None, "the row: "),
+        ("{}", "the row: "),
+    ],
+)
+def test_a_bad_row_names_the_field(row: object, words: str) -> None:
+    with pytest.raises(BadTask, match=words) as caught:
+        Shop().parse_task(row)
+    assert "https://" not in str(caught.value)

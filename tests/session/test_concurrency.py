@@ -1,0 +1,210 @@
+"""Calls at the same time: one session's are serialised, and a refused write runs again on fresh state."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom.errors import Conflict
+from stateroom.session import Session
+from stateroom.session.session import ATTEMPTS
+from stateroom.store import Store
+
+
+class Counter(State):
+    value: int = 0
+    seen: list[int] = []
+
+
+class CounterEnvironment(Environment[Counter]):
+    """Counts, and gives others a chance to come between."""
+
+    def __init__(self) -> None:
+        self.running = self.most_at_once = self.runs = 0
+        self.meanwhile = asyncio.sleep
+
+    @tool
+    async def increment(self, state: Counter) -> int:
+        """Add one."""
+        self.runs += 1
+        self.running += 1
+        self.most_at_once = max(self.most_at_once, self.running)
+        value = state.value
+        await self.meanwhile(0)
+        state.value = value + 1
+        state.seen.append(value)
+        self.running -= 1
+        return value + 1
+
+    @tool
+    def increment_at_once(self, state: Counter) -> int:
+        """Add one, without a pause."""
+        state.value += 1
+        return state.value
+
+    @tool(effect="read")
+    async def look(self, state: Counter) -> list[int]:
+        """Whether the value agrees with what was seen."""
+        before = state.value
+        await asyncio.sleep(0)
+        return [before, state.value, len(state.seen)]
+
+    def verify(self, state: Counter) -> float:
+        return float(state.value)
+
+
+async def open_elsewhere(store: Store, session: Session[Counter]) -> Session[Counter]:
+    return await Sessions(CounterEnvironment(), store).open(session.id)
+
+
+async def test_a_hundred_calls_at_once_lose_no_update(store: Store) -> None:
+    environment = CounterEnvironment()
+    session = await Sessions(environment, store).seed({})
+    results = await asyncio.gather(*(session.call("increment") for _ in range(100)))
+    assert sorted(result.output for result in results) == list(range(1, 101))
+    assert (session.state.value, session.state.seen, session.revision) == (100, list(range(100)), 101)
+    assert environment.most_at_once == 1
+
+
+async def test_a_hundred_calls_of_a_threaded_tool_lose_no_update(store: Store) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed({})
+    results = await asyncio.gather(*(session.call("increment_at_once") for _ in range(100)))
+    assert sorted(result.output for result in results) == list(range(1, 101))
+
+
+async def test_two_handles_of_one_session_are_serialised(store: Store) -> None:
+    environment = CounterEnvironment()
+    sessions = Sessions(environment, store)
+    session = await sessions.seed({})
+    same = await sessions.open(session.id)
+    await asyncio.gather(*(handle.call("increment") for handle in (session, same) for _ in range(20)))
+    assert (session.state.value, environment.most_at_once, environment.runs) == (40, 1, 40)
+
+
+async def test_writers_in_several_processes_lose_no_update(store: Store) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed({})
+    handles = [session, *[await open_elsewhere(store, session) for _ in range(3)]]
+
+    async def work(handle: Session[Counter]) -> None:
+        for _ in range(25):
+            assert (await handle.call("increment")).ok
+
+    await asyncio.gather(*map(work, handles))
+    final = await open_elsewhere(store, session)
+    assert (final.state.value, final.revision, final.state.seen) == (100, 101, list(range(100)))
+
+
+async def test_readers_and_writers_at_once_see_whole_states(store: Store) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed({})
+    other = await open_elsewhere(store, session)
+    calls = [handle.call(name) for _ in range(20) for handle in (session, other) for name in ("increment", "look")]
+    results = await asyncio.gather(*calls)
+    for result in results:
+        assert result.ok
+        if isinstance(result.output, list):
+            before, after, seen = result.output
+            assert before == after == seen
+    assert (await session.call("look")).output == [40, 40, 40]
+
+
+async def test_a_refused_write_runs_again_on_fresh_state(store: Store) -> None:
+    environment = CounterEnvironment()
+    session = await Sessions(environment, store).seed({})
+    other = await open_elsewhere(store, session)
+    interfered = []
+
+    async def interfere(_: float) -> None:
+        if not interfered:
+            interfered.append(await other.call("increment"))
+
+    environment.meanwhile = interfere
+    assert (await session.call("increment")).output == 2
+    assert (environment.runs, session.state.seen) == (2, [0, 1])
+
+
+async def test_a_session_too_busy_is_a_clear_error(store: Store) -> None:
+    environment = CounterEnvironment()
+    session = await Sessions(environment, store).seed({})
+    other = await open_elsewhere(store, session)
+
+    async def always_interfere(_: float) -> None:
+        await other.call("increment")
+
+    environment.meanwhile = always_interfere
+    with pytest.raises(Conflict, match=f"too busy: increment was refused {ATTEMPTS} times"):
+        await session.call("increment")
+    assert environment.runs == ATTEMPTS
+    environment.meanwhile = asyncio.sleep
+    assert (await session.call("increment")).output == ATTEMPTS + 1
+
+
+async def test_a_read_sees_what_another_process_committed_and_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rooms.db"
+    async with open_store(f"sqlite:///{path}") as store, open_store(f"sqlite:///{path}") as elsewhere:
+        session = await Sessions(CounterEnvironment(), store).seed({})
+        other = await open_elsewhere(elsewhere, session)
+        await other.call("increment")
+        files = {file: file.read_bytes() for file in (path, path.with_name("rooms.db-wal"))}
+        assert (await session.call("look")).output == [1, 1, 1]
+        assert session.revision == 2
+        assert {file: file.read_bytes() for file in files} == files
+        assert [entry.kind async for entry in session.log()] == ["seed", "call"]
+
+
+@pytest.mark.parametrize("act", ["rewind", "checkpoint", "fork", "verify", "close"])
+async def test_what_others_committed_is_noticed_by_everything(store: Store, act: str) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed({})
+    other = await open_elsewhere(store, session)
+    await other.call("increment")
+    await other.call("increment")
+    if act == "rewind":
+        await session.rewind(to=2)
+        assert (session.revision, session.state.value) == (4, 1)
+    elif act == "checkpoint":
+        assert (await session.checkpoint("now")).revision == 4
+        assert session.state.value == 2
+    elif act == "fork":
+        assert (await session.fork()).state.value == 2
+    elif act == "verify":
+        assert (await session.verify()).reward == 2.0
+    else:
+        await session.close()
+        assert session.state.value == 2
+
+
+async def test_another_process_rewound(store: Store) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed({})
+    await session.call("increment")
+    other = await open_elsewhere(store, session)
+    await other.rewind(to=1)
+    await other.call("increment")
+    assert (await session.call("increment")).output == 2
+    assert session.state.seen == [0, 1]
+
+
+async def test_rewinds_and_calls_at_once_keep_the_log_in_order(store: Store) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed({})
+    other = await open_elsewhere(store, session)
+    await asyncio.gather(
+        *(handle.call("increment") for handle in (session, other) for _ in range(10)),
+        *(handle.rewind(to=1) for handle in (session, other) for _ in range(5)),
+    )
+    final = await open_elsewhere(store, session)
+    assert [entry.revision async for entry in final.log()] == list(range(1, 32))
+    await session.call("look")
+    assert session.state == final.state
+
+
+async def test_a_cancelled_call_leaves_the_session_usable(store: Store) -> None:
+    session = await Sessions(CounterEnvironment(), store).seed({})
+    for pauses in range(12):
+        task = asyncio.create_task(session.call("increment", call_id=f"c{pauses}"))
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert (await session.call("increment")).ok
+    final = await open_elsewhere(store, session)
+    assert final.state == session.state
+    assert final.state.value == final.revision - 1

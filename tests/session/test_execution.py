@@ -1,0 +1,134 @@
+"""Where a function runs: on the loop once it has proven quick, on a thread until then and when it was slow."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from stateroom.session import Procedure
+from stateroom.session.execution import PROVEN, SLOW, Runner, TimedOut
+
+
+def procedure(function: Any, **more: Any) -> Procedure:
+    return Procedure(function, frozenset(), asyncio.iscoroutinefunction(function), **more)
+
+
+def where() -> bool:
+    """True on the loop's thread."""
+    return threading.current_thread() is threading.main_thread()
+
+
+async def prove(runner: Runner, quick: Procedure) -> list[bool]:
+    return [await runner.run(quick, {}, 5) for _ in range(PROVEN)]
+
+
+async def test_a_quick_function_moves_to_the_loop() -> None:
+    runner, quick = Runner(), procedure(where)
+    ran = await prove(runner, quick)
+    assert not any(ran)
+    for _ in range(PROVEN):  # a run may have been slow because the machine was busy
+        if await runner.run(quick, {}, 5):
+            return
+    pytest.fail("it stayed on a thread")
+
+
+async def test_a_function_that_turns_slow_goes_back_to_threads_for_good() -> None:
+    pause = 0.0
+
+    def sometimes_slow() -> bool:
+        time.sleep(pause)
+        return where()
+
+    runner, changing = Runner(), procedure(sometimes_slow)
+    for _ in range(PROVEN * 4):
+        if await runner.run(changing, {}, 5):
+            break
+    pause = SLOW * 2
+    assert await runner.run(changing, {}, 5)  # the one time that it is noticed
+    pause = 0.0
+    assert not any([await runner.run(changing, {}, 5) for _ in range(PROVEN * 2)])
+
+
+async def test_a_slow_function_never_comes_to_the_loop() -> None:
+    def slow() -> bool:
+        time.sleep(0.002)
+        return where()
+
+    runner, never = Runner(), procedure(slow)
+    assert not any([await runner.run(never, {}, 5) for _ in range(PROVEN + 5)])
+
+
+async def test_a_function_with_a_timeout_of_its_own_always_has_a_thread() -> None:
+    runner, limited = Runner(), procedure(where, timeout=5.0)
+    assert not any([await runner.run(limited, {}, 5) for _ in range(PROVEN * 2)])
+
+
+async def test_a_blocking_function_does_not_stall_the_loop() -> None:
+    release = threading.Event()
+    runner = Runner()
+    running = [asyncio.create_task(runner.run(procedure(release.wait), {"timeout": 10}, 20)) for _ in range(20)]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in running)
+    release.set()
+    assert all(await asyncio.gather(*running))
+
+
+async def test_one_function_being_quick_says_nothing_of_another() -> None:
+    runner = Runner()
+    await prove(runner, procedure(where))
+    assert not await runner.run(procedure(lambda: where()), {}, 5)
+
+
+async def test_a_timeout_is_told_from_the_functions_own() -> None:
+    def own() -> None:
+        raise TimeoutError("mine")
+
+    async def own_async() -> None:
+        raise TimeoutError("mine")
+
+    for function in (own, own_async):
+        with pytest.raises(TimeoutError, match="mine"):
+            await Runner().run(procedure(function), {}, 5)
+    with pytest.raises(TimedOut, match=r"0\.01 s"):
+        await Runner().run(procedure(asyncio.Event().wait), {}, 0.01)
+
+
+async def test_threads_are_used_again_and_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stateroom.session.execution.IDLE_SECONDS", 0.05)
+    runner = Runner()
+    used = {await runner.run(procedure(threading.current_thread, timeout=5.0), {}, 5) for _ in range(10)}
+    assert len(used) == 1
+    (thread,) = used
+    assert thread.daemon
+    await asyncio.to_thread(thread.join, 10)
+    assert not thread.is_alive()
+    assert (await runner.run(procedure(threading.current_thread, timeout=5.0), {}, 5)) is not thread
+
+
+async def test_what_a_function_returned_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gc
+    import weakref
+
+    class Big:
+        pass
+
+    made = await Runner().run(procedure(Big), {}, 5)
+    gone = weakref.ref(made)
+    del made
+    for _ in range(100):
+        gc.collect()
+        if gone() is None:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the worker keeps what it made")
+
+
+async def test_context_variables_are_seen_by_threads() -> None:
+    from contextvars import ContextVar
+
+    name: ContextVar[str] = ContextVar("name")
+    name.set("mine")
+    assert await Runner().run(procedure(name.get), {}, 5) == "mine"

@@ -1,0 +1,103 @@
+"""Environments without a state: they touch no store, and their sessions have no history."""
+
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, Task, tool
+from stateroom.errors import BadTask, SessionClosed, SessionError, UnknownSession
+from stateroom.store import Store
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("the store was touched")
+
+
+Untouchable = type("Untouchable", (Store,), {name: _refuse for name in Store.__abstractmethods__})
+
+
+class Weather(Task):
+    city: str
+
+
+class WeatherEnvironment(Environment[None, Weather]):
+    """Tells the weather."""
+
+    @tool
+    def weather(self, session, city: str) -> dict[str, str]:
+        """The weather in a city."""
+        return {"city": city, "asked for": session.task.city, "call": session.call_id}
+
+    @tool
+    async def roll(self, rng, new_id) -> list[Any]:
+        """Luck."""
+        return [rng.random(), new_id()]
+
+    @tool(effect="external")
+    def send(self) -> str:
+        """Reach outside."""
+        return "sent"
+
+    def verify(self, episode) -> float:
+        return float(episode.response == episode.task.city)
+
+
+@pytest.fixture
+def sessions() -> Sessions[None]:
+    return Sessions(WeatherEnvironment(), Untouchable())
+
+
+async def test_a_stateless_session_touches_no_store(sessions: Sessions[None]) -> None:
+    session = await sessions.seed({"city": "Bergen"})
+    result = await session.call("weather", {"city": "Oslo"}, call_id="c")
+    assert result.output == {"city": "Oslo", "asked for": "Bergen", "call": "c"}
+    assert (await session.call("send")).output == "sent"
+    assert (await session.verify("Bergen")).reward == 1.0
+    assert (session.state, session.revision, session.parent, session.task.city) == (None, 0, None, "Bergen")
+    assert [entry async for entry in session.log()] == []
+    assert session.id in repr(session)
+    await session.close()
+
+
+async def test_failures_are_results_here_too(sessions: Sessions[None]) -> None:
+    session = await sessions.seed({"city": "Bergen"})
+    for name, arguments in (("weather", {}), ("rain", {}), ("weather", {"city": 1}), ("weather", ["Oslo"])):
+        result = await session.call(name, arguments)  # type: ignore[arg-type]
+        assert not result.ok
+        assert result.error
+
+
+async def test_history_is_refused(sessions: Sessions[None]) -> None:
+    session = await sessions.seed({"city": "Bergen"})
+    for attempt in (
+        lambda: session.fork(),
+        lambda: session.fork(n=2),
+        lambda: session.rewind(to=1),
+        lambda: session.checkpoint("here"),
+        lambda: session.state_at(1),
+    ):
+        with pytest.raises(SessionError, match="weather is stateless: its sessions have no history"):
+            await attempt()
+
+
+async def test_a_closed_one_is_closed_and_none_can_be_opened(sessions: Sessions[None]) -> None:
+    session = await sessions.seed({"city": "Bergen"})
+    await session.close()
+    with pytest.raises(SessionClosed):
+        await session.call("send")
+    with pytest.raises(SessionClosed):
+        await session.verify()
+    with pytest.raises(UnknownSession):
+        await sessions.open(session.id)
+
+
+async def test_a_bad_task_is_refused(sessions: Sessions[None]) -> None:
+    with pytest.raises(BadTask, match="city: Field required"):
+        await sessions.seed({})
+
+
+async def test_luck_follows_from_the_seed_and_changes_from_call_to_call(sessions: Sessions[None]) -> None:
+    first, second = [await sessions.seed({"city": "Bergen"}, seed=3) for _ in range(2)]
+    rolls = [(await first.call("roll")).output for _ in range(3)]
+    assert [(await second.call("roll")).output for _ in range(3)] == rolls
+    assert len({number for number, _ in rolls}) == len({name for _, name in rolls}) == 3

@@ -1,0 +1,24 @@
+"""`import stateroom` is light: what only some need is loaded when it is needed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ["typer", "rich", "sqlite3", "docstring_parser"]
+
+
+def loaded_by(statement: str) -> list[str]:
+    program = f"import json, sys\n{statement}\nprint(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def test_importing_stateroom_loads_nothing_heavy() -> None:
+    assert loaded_by("import stateroom") == []
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_heavy_module_would_be_noticed(name: str) -> None:
+    assert name in loaded_by(f"import stateroom, {name}")

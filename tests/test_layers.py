@@ -1,0 +1,94 @@
+"""Imports point downward: each package uses only the errors and the packages before it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "stateroom"
+ORDER = ["state", "store", "session", "environment", "model", "agent", "rollout", "server", "cli", "gallery"]
+
+
+def allowed(home: str, name: str) -> bool:
+    """True when a module of the package `home` may import what lies at a dotted name below `stateroom`."""
+    package = name.partition(".")[0]
+    if home == "gallery":  # written as a user would, on what the package shows to the world
+        return package not in ("cli", "server")
+    return package in ("errors", home, *ORDER[: ORDER.index(home)])
+
+
+def imports(tree: ast.AST, package: list[str]) -> Iterator[str]:
+    """The dotted names that a module imports, anywhere in it; `package` is the one that it is in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def wrong_ways(source: str, parts: tuple[str, ...]) -> list[str]:
+    """The imports of a module, at `parts` below the root, that point the wrong way."""
+    package = ["stateroom", *parts[:-1]]
+    home = parts[0]
+    found = []
+    for name in imports(ast.parse(source), package):
+        top, _, rest = name.partition(".")
+        if top == "stateroom" and not allowed(home, rest):
+            found.append(name)
+    return found
+
+
+MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.parent != ROOT)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_imports_point_downward(module: Path) -> None:
+    assert module.parts[0] in ORDER, f"{module.parts[0]} has no place in the order of packages"
+    assert wrong_ways((ROOT / module).read_text(), module.parts) == []
+
+
+def test_the_errors_import_nothing_of_ours() -> None:
+    names = imports(ast.parse((ROOT / "errors.py").read_text()), ["stateroom"])
+    assert [name for name in names if name.startswith("stateroom")] == []
+
+
+@pytest.mark.parametrize(
+    ("home", "source"),
+    [
+        ("state", "import stateroom.store"),
+        ("state", "from stateroom.store import Store"),
+        ("state", "from stateroom import store"),
+        ("state", "from stateroom import State"),
+        ("state", "import stateroom"),
+        ("store", "from ..session import Session"),
+        ("store", "from .. import session"),
+        ("session", "def later():\n    from stateroom.environment import Environment"),
+        ("session", "if TYPE_CHECKING:\n    from stateroom.agent import Agent"),
+        ("cli", "from stateroom.gallery import counter"),
+        ("gallery", "import stateroom.cli.output"),
+        ("gallery", "import stateroom.server"),
+        ("gallery", "from stateroom import cli"),
+    ],
+)
+def test_a_wrong_way_is_seen(home: str, source: str) -> None:
+    assert wrong_ways(source, (home, "module.py"))
+
+
+@pytest.mark.parametrize(
+    ("home", "source"),
+    [
+        ("store", "from stateroom.errors import StoreError"),
+        ("store", "from stateroom.state import State"),
+        ("store", "from .contract import Store"),
+        ("store", "from ..errors import StoreError"),
+        ("cli", "from stateroom.rollout import Runner"),
+        ("gallery", "from stateroom.rollout import Runner"),
+        ("gallery", "from stateroom import Environment"),
+        ("gallery", "import json"),
+    ],
+)
+def test_a_right_way_is_let_pass(home: str, source: str) -> None:
+    assert wrong_ways(source, (home, "module.py")) == []
