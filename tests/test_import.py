@@ -19,6 +19,10 @@ def test_importing_stateroom_loads_nothing_heavy() -> None:
     assert loaded_by("import stateroom") == []
 
 
+def test_neither_does_using_its_names() -> None:
+    assert loaded_by("from stateroom import *\nassert Sessions and Environment and open_store and State") == []
+
+
 @pytest.mark.parametrize("name", HEAVY)
 def test_a_heavy_module_would_be_noticed(name: str) -> None:
     assert name in loaded_by(f"import stateroom, {name}")

@@ -21,6 +21,10 @@ class InvalidState(StateroomError):
         self.path = path
 
 
+class TamperedState(InvalidState):
+    """A tool changed a state in a way that could not be seen, so the state in memory cannot be trusted."""
+
+
 class ReadOnlyState(StateroomError):
     """A state was changed where it may only be read."""
 

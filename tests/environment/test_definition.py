@@ -252,7 +252,7 @@ def types_made(base: Any, members: dict[str, Any]) -> Any:
     return new_class("Shop", (base,), {}, lambda namespace: namespace.update(members))
 
 
-def no_type(self, count):  # noqa: ANN
+def no_type(self, count):
     """Doc."""
 
 
@@ -265,7 +265,7 @@ def only_arguments(self, count: int):
 
     Args:
         count: how many
-    """
+    """  # noqa: D205, D400, D415
 
 
 def star(self, *counts: int):

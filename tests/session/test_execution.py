@@ -1,8 +1,12 @@
 """Where a function runs: on the loop once it has proven quick, on a thread until then and when it was slow."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,7 +83,7 @@ async def test_a_blocking_function_does_not_stall_the_loop() -> None:
 async def test_one_function_being_quick_says_nothing_of_another() -> None:
     runner = Runner()
     await prove(runner, procedure(where))
-    assert not await runner.run(procedure(lambda: where()), {}, 5)
+    assert not await runner.run(procedure(partial(where)), {}, 5)
 
 
 async def test_a_timeout_is_told_from_the_functions_own() -> None:
@@ -108,10 +112,7 @@ async def test_threads_are_used_again_and_end_when_idle(monkeypatch: pytest.Monk
     assert (await runner.run(procedure(threading.current_thread, timeout=5.0), {}, 5)) is not thread
 
 
-async def test_what_a_function_returned_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gc
-    import weakref
-
+async def test_what_a_function_returned_is_let_go() -> None:
     class Big:
         pass
 
@@ -127,8 +128,6 @@ async def test_what_a_function_returned_is_let_go(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_context_variables_are_seen_by_threads() -> None:
-    from contextvars import ContextVar
-
     name: ContextVar[str] = ContextVar("name")
     name.set("mine")
     assert await Runner().run(procedure(name.get), {}, 5) == "mine"

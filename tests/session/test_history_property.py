@@ -173,9 +173,7 @@ class Run:
         if kind == "call":
             await self.call(session, branch, *more[1:])
         elif kind == "rewind" or (kind == "rewind to point" and branch.points):
-            point = (
-                1 + more[1] % len(branch.past) if kind == "rewind" else branch.points[more[1] % len(branch.points)]
-            )
+            point = 1 + more[1] % len(branch.past) if kind == "rewind" else branch.points[more[1] % len(branch.points)]
             to = point.revision if isinstance(point, Checkpoint) else point
             await session.rewind(to=point)
             branch.add("rewind", branch.past[to - 1], branch.steps[to - 1])
@@ -229,7 +227,11 @@ class Run:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(program=st.lists(steps, min_size=5, max_size=40), smallest=st.sampled_from([1, 60, 300]), ratio=st.sampled_from([0, 2]))
+@given(
+    program=st.lists(steps, min_size=5, max_size=40),
+    smallest=st.sampled_from([1, 60, 300]),
+    ratio=st.sampled_from([0, 2]),
+)
 def test_every_revision_reads_as_it_was(kind: str, program: list[Any], smallest: int, ratio: int) -> None:
     async def run(url: str) -> None:
         async with AsyncExitStack() as stack:

@@ -73,9 +73,7 @@ async def test_another_process_opens_the_session(session: Session[Any], start: S
     assert process_id != str(os.getpid())
 
 
-async def test_processes_that_increment_at_once_lose_nothing(
-    session: Session[Any], store: Store, start: Start
-) -> None:
+async def test_processes_that_increment_at_once_lose_nothing(session: Session[Any], store: Store, start: Start) -> None:
     workers = [await start("increment", session.id, name) for name in ("a", "b")]
     for worker in workers:
         assert await line(worker) == "ready"

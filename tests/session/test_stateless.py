@@ -13,7 +13,7 @@ def _refuse(*_: Any, **__: Any) -> Any:
     raise AssertionError("the store was touched")
 
 
-Untouchable = type("Untouchable", (Store,), {name: _refuse for name in Store.__abstractmethods__})
+Untouchable = type("Untouchable", (Store,), dict.fromkeys(Store.__abstractmethods__, _refuse))
 
 
 class Weather(Task):
@@ -70,7 +70,7 @@ async def test_failures_are_results_here_too(sessions: Sessions[None]) -> None:
 async def test_history_is_refused(sessions: Sessions[None]) -> None:
     session = await sessions.seed({"city": "Bergen"})
     for attempt in (
-        lambda: session.fork(),
+        session.fork,
         lambda: session.fork(n=2),
         lambda: session.rewind(to=1),
         lambda: session.checkpoint("here"),

@@ -45,9 +45,10 @@ def demo(
     plan, report = runs[0]
     _show_tasks(plan, report)
 
-    session = next(row["_stateroom_session"] for row in report.rows if row["reward"] >= 1 and row["tool_calls"] > 3)
+    shown = next(row for row in report.rows if row["reward"] >= 1 and row["tool_calls"] > 3)
+    session = shown["_stateroom_session"]
     _heading("2. History")
-    _say("Each episode is a session with a log. This is one of task 6: every call, and what it changed.")
+    _say(f"Each episode is a session with a log. One of task {shown['_ng_task_index']}, and what each step changed:")
     _show_command("log", session, plan.store)
     print_log(asyncio.run(read_log(plan.store, session)))
 

@@ -66,7 +66,11 @@ def _load_module(name: str) -> ModuleType:
             raise NotFound(
                 f"there is no module {name!r}; is its package installed, or its folder the current one?"
             ) from None
+        raise _broken(name, error) from error
+    except StateroomError:
         raise
+    except Exception as error:
+        raise _broken(name, error) from error
 
 
 def _load_file(path: Path) -> ModuleType:

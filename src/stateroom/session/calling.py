@@ -14,7 +14,7 @@ from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, ToolError
 from stateroom.session.execution import Runner, TimedOut
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Operation, Procedure, SessionInfo, Verdict
-from stateroom.state import Desk, Patch, State, commit, draft_of
+from stateroom.state import Desk, Patch, State, commit, draft_of, leave_spares
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class Scene(NamedTuple):
     revision: int
     task: Any
     call_id: str | None
+    spares: dict[int, Any] | None = None
 
     def fill(self, procedure: Procedure, arguments: dict[str, Any], state: Any) -> Clock | None:
         """Add what the function asks for by name; gives the clock, if that is part of it."""
@@ -75,15 +76,24 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
     """Run a tool in a scene; raises `Failed` or `InvalidArguments`, and then nothing has changed."""
     arguments = tool.bind(given)
     reads = tool.effect == "read"
-    desk = Desk(f"{tool.name} is declared as a read, so it cannot change state" if reads else None)
+    desk = Desk(f"{tool.name} is declared as a read, so it cannot change state" if reads else None, scene.spares)
     draft = None if scene.state is None else draft_of(scene.state, desk)
     clock = scene.fill(tool.procedure, arguments, draft)
     state: Any = scene.state
     patch: Patch = []
     try:
-        output = to_jsonable_python(await runner.run(tool.procedure, arguments, timeout))
-        if draft is not None and not reads:
-            state, patch = commit(draft)
+        if (pace := runner.quick(tool.procedure)) is not None:
+            returned = pace.timed(tool.procedure.function, arguments)
+        else:
+            returned = await runner.run(tool.procedure, arguments, timeout)
+        output = to_jsonable_python(returned)
+        del returned
+        arguments.clear()  # nothing here holds on to the draft
+        if draft is not None:
+            if reads:
+                leave_spares(draft)
+            else:
+                state, patch = commit(draft)
     except ToolError as error:
         raise Failed(str(error) or f"{tool.name} failed") from error
     except TimedOut as error:

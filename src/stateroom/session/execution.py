@@ -41,7 +41,7 @@ class Runner:
     """Runs procedures, and learns which of them are quick."""
 
     def __init__(self) -> None:
-        self._paces: dict[Callable[..., Any], _Pace] = {}
+        self._paces: dict[Callable[..., Any], Pace] = {}
         self._workers = _Workers()
 
     async def run(self, procedure: Procedure, arguments: dict[str, Any], default_timeout: float) -> Any:
@@ -52,15 +52,18 @@ class Runner:
             return await _within(timeout, function(**arguments))
         if procedure.timeout is not None:
             return await _within(timeout, self._workers.run(partial(function, **arguments)))
-        pace = self._paces.get(function)
-        if pace is None:
-            pace = self._paces[function] = _Pace()
+        pace = self._paces.setdefault(function, Pace())
         if pace.on_loop:
             return pace.timed(function, arguments)
         return await _within(timeout, self._workers.run(partial(pace.timed, function, arguments)))
 
+    def quick(self, procedure: Procedure) -> Pace | None:
+        """The pace of a function that may run on the loop: its `timed` does what `run` would, without a coroutine."""
+        pace = self._paces.get(procedure.function)
+        return pace if pace is not None and pace.on_loop else None
 
-class _Pace:
+
+class Pace:
     """How quick a function has been."""
 
     __slots__ = ("on_loop", "quick_runs", "was_slow")

@@ -22,7 +22,10 @@ from pydantic_core import to_jsonable_python
 
 from stateroom.errors import BadData
 from stateroom.state import Patch, decode, encode_json, encode_patch, long_texts
+from stateroom.state.codec import LONG_TEXT
 from stateroom.store import Entry
+
+_pack = msgspec.msgpack.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ def write_body(facts: dict[str, Any], patch: Patch) -> bytes:
     """The bytes of an entry's facts and patch. A long text of the input is not written a second time in the patch."""
     if "input" in facts:  # as JSON, so that the reader finds the same texts in it
         facts = {**facts, "input": to_jsonable_python(facts["input"])}
+    said = encode_json(facts)
     if not patch:
-        return msgspec.msgpack.encode((encode_json(facts), b""))
-    texts = {text: index for index, text in enumerate(long_texts(facts.get("input")))}
-    return msgspec.msgpack.encode((encode_json(facts), encode_patch(patch, texts)))
+        return _pack((said, b""))
+    texts = long_texts(facts.get("input")) if len(said) > LONG_TEXT else ()
+    return _pack((said, encode_patch(patch, {text: index for index, text in enumerate(texts)})))
 
 
 def read_entry(entry: Entry) -> LogEntry:

@@ -44,6 +44,8 @@ class Room:
         self.all_calls_known = False
         """True when no other call id is in the log."""
         self.task: Any = None
+        self.spares: dict[int, Any] = {}
+        """Drafts of wide containers that one call leaves for the next."""
         self._trail: dict[int, tuple[Any, Moment]] = {}
         self._snapshot_bytes = self._tail_bytes = 0
 
@@ -54,6 +56,12 @@ class Room:
         trail[self.head.revision] = (state, moment)
         if len(trail) > TRAIL:
             del trail[next(iter(trail))]
+
+    def forget(self) -> None:
+        """Trust nothing that is held here: the next use reads it from the store."""
+        self.state, self.stale = None, True
+        self.spares.clear()
+        self._trail.clear()
 
     async def refresh(self) -> None:
         """Catch up with what others have committed."""
@@ -84,8 +92,7 @@ class Room:
         kind: str,
         facts: dict[str, Any],
         at: float,
-        expires: float,
-        *,
+        expires: float | None,
         patch: Patch = [],  # noqa: B006 - never changed
         after: tuple[Any, Moment] | None = None,
         call_id: str | None = None,
@@ -102,7 +109,7 @@ class Room:
         self.stale = True  # until the store has said yes, whatever happens
         await self.store.append(self.head.id, entry, expires=expires, snapshot=snapshot, closes=closes)
         self._snapshot_bytes, self._tail_bytes = weights
-        self.head = replace(self.head, revision=entry.revision, expires=expires, closed=closes)
+        self.head = replace(self.head, revision=entry.revision, expires=expires or self.head.expires, closed=closes)
         if call_id is not None:
             self.calls[0].add(call_id)
         self.settle(state, moment)

@@ -20,6 +20,7 @@ from stateroom.errors import (
     InvalidArguments,
     InvalidState,
     SessionClosed,
+    TamperedState,
     UnknownRevision,
 )
 from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
@@ -115,15 +116,18 @@ class Session(Generic[S]):
                     return await self._write(tool, given, call_id)
                 return await self._reach_outside(tool, given, call_id or token_hex(12))
         except (Failed, InvalidArguments) as failure:
+            if isinstance(failure.__cause__, TamperedState):
+                room.forget()
             return Result(False, error=str(failure))
 
     async def _read(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
-        await self._sessions.catch_up(self._room)
-        ran = await self._run(tool, given, call_id)
+        sessions = self._sessions
+        await sessions.catch_up(self._room)
+        ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
         return Result(True, ran.output)
 
     async def _write(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
-        room = self._room
+        sessions, room = self._sessions, self._room
         for attempt in range(ATTEMPTS):
             await _give_way(attempt)
             if room.stale:
@@ -132,7 +136,7 @@ class Session(Generic[S]):
                 entry = await room.recorded(call_id)
                 if entry is not None:
                     return _recorded(entry)
-            ran = await self._run(tool, given, call_id)
+            ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
             try:
                 return await self._commit_call(tool, ran, given, call_id)
             except (Conflict, DuplicateCall):
@@ -148,15 +152,17 @@ class Session(Generic[S]):
         if ran.advanced:
             facts["advance"] = ran.advanced
         after = (ran.state, ran.moment.after(ran.advanced))
+        sessions, room = self._sessions, self._room
+        at = sessions.now()
         try:
-            await self._commit("call", facts, patch=ran.patch, after=after, call_id=call_id)
+            await room.commit("call", facts, at, sessions.renewal(room.head, at), ran.patch, after, call_id)
         except _UNSTORABLE as error:
             raise Failed(f"{tool.name} failed: its input or output cannot be stored") from error
         return Result(True, ran.output)
 
     async def _reach_outside(self, tool: Operation, given: dict[str, Any], call_id: str) -> Result:
         """Run a tool whose effect cannot be taken back: note that it starts, run it once, note what came of it."""
-        room = self._room
+        sessions, room = self._sessions, self._room
         tool.bind(given)  # bad arguments start nothing
         if room.stale:
             await room.refresh()
@@ -182,7 +188,7 @@ class Session(Generic[S]):
                     "Find out what happened before you try again."
                 )
         try:
-            ran = await self._run(tool, given, call_id)
+            ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
         except Failed as failure:
             return await self._note_failure(tool, given, call_id, str(failure))
         while True:
@@ -227,14 +233,11 @@ class Session(Generic[S]):
 
     async def _commit(self, kind: str, facts: dict[str, Any], **more: Any) -> int:
         at = self._sessions.now()
-        return await self._room.commit(kind, facts, at, at + self._sessions.ttl, **more)
-
-    async def _run(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Ran:
-        return await run_tool(self._sessions.runner, tool, given, self._scene(call_id), self._sessions.timeout)
+        return await self._room.commit(kind, facts, at, self._sessions.renewal(self._room.head, at), **more)
 
     def _scene(self, call_id: str | None = None) -> Scene:
         room = self._room
-        return Scene(room.state, room.moment, room.head.id, room.head.revision, room.task, call_id)
+        return Scene(room.state, room.moment, room.head.id, room.head.revision, room.task, call_id, room.spares)
 
     async def verify(self, response: Any = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict."""

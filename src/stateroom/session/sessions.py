@@ -25,6 +25,9 @@ from stateroom.store import Head, Store
 
 WEEK = 7 * 24 * 3600.0
 
+RENEWED = 0.99
+"""An expiry that is this share of the time to live away need not be renewed."""
+
 
 def new_session_id() -> str:
     """An id that cannot be guessed."""
@@ -141,6 +144,10 @@ class Sessions(Generic[S]):
         if not head.closed and head.expires - now < self.ttl / 2:
             await self.store.touch(head.id, now=now, expires=now + self.ttl)
             room.head = replace(room.head, expires=now + self.ttl)
+
+    def renewal(self, head: Head, at: float) -> float | None:
+        """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
+        return None if head.expires - at > RENEWED * self.ttl else at + self.ttl
 
     def new_head(self, owner: str, revision: int, parent: str | None = None) -> Head:
         """A head for a new session."""

@@ -5,6 +5,7 @@ from stateroom.state.commit import Commit, commit, patched
 from stateroom.state.draft import Desk, draft_of, is_draft
 from stateroom.state.model import State, shape_of
 from stateroom.state.patch import Operation, Patch, apply
+from stateroom.state.spare import leave_spares
 
 __all__ = [
     "Commit",
@@ -20,6 +21,7 @@ __all__ = [
     "encode_json",
     "encode_patch",
     "is_draft",
+    "leave_spares",
     "long_texts",
     "patched",
     "shape_of",

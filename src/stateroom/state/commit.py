@@ -12,21 +12,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
-from stateroom.state.draft import (
-    Desk,
-    DraftDict,
-    DraftList,
-    DraftModel,
-    DraftSet,
-    draft_of,
-    edited,
-    fill,
-    is_draft,
-    is_order,
-)
+from stateroom.state.containers import DraftDict, DraftList, DraftSet, edited, is_order
+from stateroom.state.draft import Desk, DraftModel, draft_of, fill, is_draft
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
 from stateroom.state.shape import ModelShape, Shape, invalid, plain
+from stateroom.state.spare import leave_spares
 
 S = TypeVar("S", bound=State)
 
@@ -49,6 +40,7 @@ def commit(draft: S) -> Commit:
     state = _settle(draft)
     desk.closed = ENDED
     if not ruled:
+        leave_spares(draft, state)
         return Commit(state, patch)
     follow_up = _keep_rules(state, ruled)
     return Commit(follow_up.state, patch + follow_up.patch)
@@ -143,7 +135,7 @@ def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch,
 
 
 def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -> None:
-    draft.notice_unseen_edits()
+    draft.notice_unseen_edits(path)
     shape = draft._draft_shape
     # What was put in before a new order may have left since; its value is then of no interest.
     alive = {id(item) for item in list.copy(draft)} if len(draft.edits) > 1 else None

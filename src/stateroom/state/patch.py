@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, cast
 
 from stateroom.errors import BadData, Path, format_path
-from stateroom.state.draft import DraftDict, DraftList
+from stateroom.state.containers import DraftDict, DraftList
 
 Operation = tuple[Any, ...]
 Patch = list[Operation]

@@ -50,8 +50,11 @@ class Shape:
     guarded = False
     """True when a container is checked as a whole (a length, a validator), so that a change inside is checked too."""
 
-    ordered = False
-    """True when what stands here can change and knows `<`, so that C code (`heapq`) may move it unseen."""
+    ordered = True
+    """True when what stands here may know `<`, so that C code (`heapq`) may move it unseen."""
+
+    heaped = False
+    """True when it can change and is still likely to be on a heap: a model that defines `<`, a tuple."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -87,7 +90,6 @@ class Shape:
 
 class ListShape(Shape):
     leaf = False
-    ordered = True
 
     def __init__(self, annotation: Any, item: Shape) -> None:
         super().__init__(annotation)
@@ -104,6 +106,7 @@ class ListShape(Shape):
 
 class DictShape(Shape):
     leaf = False
+    ordered = False
 
     def __init__(self, annotation: Any, key: Shape, value: Shape) -> None:
         super().__init__(annotation)
@@ -121,7 +124,6 @@ class DictShape(Shape):
 
 class SetShape(Shape):
     leaf = False
-    ordered = True
 
     def __init__(self, annotation: Any, item: Shape) -> None:
         super().__init__(annotation)
@@ -134,7 +136,7 @@ class TupleShape(Shape):
         self.items = items
         self.repeated = repeated
         self.leaf = all(item.leaf for item in items)
-        self.ordered = not self.leaf
+        self.heaped = not self.leaf
 
     def part(self, key: Any) -> Shape:
         return self.items[0 if self.repeated else key]
@@ -153,6 +155,7 @@ class UnionShape(Shape):
         self.leaf = all(member.leaf for member in self.members)
         self.guarded = any(shape.guarded for shape in members if type(shape) is UnionShape)
         self.ordered = any(member.ordered for member in self.members)
+        self.heaped = any(member.heaped for member in self.members)
         self.ambiguous = sum(isinstance(member, ModelShape) for member in self.members) > 1
         self._by_kind: dict[type, Shape] = {}
 
@@ -213,7 +216,6 @@ class JsonShape(Shape):
     """pydantic's `JsonValue`: any nesting of JSON's own types."""
 
     leaf = False
-    ordered = True
 
     @cached_property
     def key(self) -> Shape:
@@ -231,7 +233,7 @@ class ModelShape(Shape):
     def __init__(self, model: type[BaseModel]) -> None:
         super().__init__(model)
         self.model = model
-        self.ordered = model.__lt__ is not object.__lt__ or model.__gt__ is not object.__gt__  # type: ignore[operator]
+        self.ordered = self.heaped = model.__lt__ is not object.__lt__ or model.__gt__ is not object.__gt__  # type: ignore[operator]
         self.fields: dict[str, Shape] = {}
         decorators = model.__pydantic_decorators__
         checks = list(decorators.model_validators.values())
@@ -292,6 +294,11 @@ class ModelShape(Shape):
         for name, part in self.fields.items():
             if not part.leaf:
                 part.recognise(value.__dict__[name], (*path, name))
+
+    @cached_property
+    def branches(self) -> list[str]:
+        """The fields in which something can change in place."""
+        return [name for name, part in self.fields.items() if not part.leaf]
 
     def part(self, key: Any) -> Shape:
         return self.fields[key]

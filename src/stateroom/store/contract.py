@@ -87,9 +87,15 @@ class Store(ABC):
 
     @abstractmethod
     async def append(
-        self, session: str, entry: Entry, *, expires: float, snapshot: Snapshot | None = None, closes: bool = False
+        self,
+        session: str,
+        entry: Entry,
+        *,
+        expires: float | None,
+        snapshot: Snapshot | None = None,
+        closes: bool = False,
     ) -> None:
-        """Add an entry to a live session, renew its expiry, and add the snapshot, all or nothing.
+        """Add an entry to a live session, renew its expiry unless that is None, and add the snapshot, all or nothing.
 
         Raises `Conflict` unless the session is at the revision before the entry's, `DuplicateCall` if the entry's call
         id was used in this session before, and `SessionClosed` or `SessionExpired` (as of `entry.at`).

@@ -85,7 +85,13 @@ class MemoryStore(Store):
         self._records[head.id] = record
 
     async def append(
-        self, session: str, entry: Entry, *, expires: float, snapshot: Snapshot | None = None, closes: bool = False
+        self,
+        session: str,
+        entry: Entry,
+        *,
+        expires: float | None,
+        snapshot: Snapshot | None = None,
+        closes: bool = False,
     ) -> None:
         record = self._record(session)
         head = record.head
@@ -98,7 +104,7 @@ class MemoryStore(Store):
         record.entries.append(entry)
         if snapshot is not None:
             record.snapshots.append(snapshot)
-        record.head = replace(head, revision=entry.revision, expires=expires, closed=closes)
+        record.head = replace(head, revision=entry.revision, expires=expires or head.expires, closed=closes)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         record = self._record(session)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Self, TypeVar
@@ -77,11 +78,32 @@ CREATE TABLE snapshots (
 HEAD = "id, environment, owner, created, expires, revision, closed, parent, parent_revision"
 ENTRY = "revision, kind, at, body, call_id"
 
+MOVE = "UPDATE sessions SET revision = ?, closed = ? WHERE id = ? AND revision = ? AND closed = 0 AND expires > ?"
+RENEW = "UPDATE sessions SET expires = ? WHERE id = ?"
+INSERT_ENTRY = f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?)"
+INSERT_SNAPSHOT = "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)"
+
+
+class _Append(NamedTuple):
+    """What an append writes, so that those of many sessions can be written together."""
+
+    session: str
+    entry: Entry
+    expires: float | None
+    snapshot: Snapshot | None
+    closes: bool
+
 
 class _Job(NamedTuple):
     work: Callable[[sqlite3.Connection], Any]
     writes: bool
     done: asyncio.Future[Any]
+    append: _Append | None = None
+    """The same work, as data."""
+
+
+_Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
+"""Who waits, and the result or error of the job."""
 
 
 class SQLiteStore(Store):
@@ -141,21 +163,23 @@ class SQLiteStore(Store):
         jobs = [job for job in gathered if job is not None]
         reads, writes = [job for job in jobs if not job.writes], [job for job in jobs if job.writes]
         if reads:
-            self._report(_do_together(reads, connection, "BEGIN"))
+            self._report(_do_together(reads, connection) or [])
         if writes:
-            self._report(_do_together(writes, connection, "BEGIN IMMEDIATE"))
+            self._report(_do_together(writes, connection) or _do_apart(writes, connection))
         return len(jobs) == len(gathered)
 
-    def _report(self, outcomes: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+    def _report(self, outcomes: list[_Outcome]) -> None:
         with suppress(RuntimeError):  # the loop is gone, and with it whoever asked
             self._loop.call_soon_threadsafe(_resolve, outcomes)
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+    def _run(
+        self, work: Callable[[sqlite3.Connection], T], *, writes: bool, append: _Append | None = None
+    ) -> asyncio.Future[T]:
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} is closed")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(work, writes, done))
-        return await done
+        self._jobs.put(_Job(work, writes, done, append))
+        return done
 
     # The contract.
 
@@ -174,36 +198,31 @@ class SQLiteStore(Store):
             except sqlite3.IntegrityError:
                 raise StoreError(f"there is a session {head.id!r} already") from None
             for entry in entries:
-                _insert_entry(connection, head.id, entry)
+                try:
+                    connection.execute(INSERT_ENTRY, _entry_row(head.id, entry))
+                except sqlite3.IntegrityError:
+                    raise DuplicateCall(head.id, str(entry.call_id)) from None
             if snapshot is not None:
-                _insert_snapshot(connection, head.id, snapshot)
+                connection.execute(INSERT_SNAPSHOT, _snapshot_row(head.id, snapshot))
 
         await self._run(work, writes=True)
 
     async def append(
-        self, session: str, entry: Entry, *, expires: float, snapshot: Snapshot | None = None, closes: bool = False
+        self,
+        session: str,
+        entry: Entry,
+        *,
+        expires: float | None,
+        snapshot: Snapshot | None = None,
+        closes: bool = False,
     ) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            moved = connection.execute(
-                "UPDATE sessions SET revision = ?, expires = ?, closed = ? "
-                "WHERE id = ? AND revision = ? AND closed = 0 AND expires > ?",
-                (entry.revision, expires, closes, session, entry.revision - 1, entry.at),
-            )
-            if not moved.rowcount:
-                _head(connection, session).check_live(entry.at)
-                if entry.call_id is not None and _find_call(connection, session, entry.call_id):
-                    raise DuplicateCall(session, entry.call_id)
-                raise Conflict(session, entry.revision - 1)
-            _insert_entry(connection, session, entry)
-            if snapshot is not None:
-                _insert_snapshot(connection, session, snapshot)
-
-        await self._run(work, writes=True)
+        append = _Append(session, entry, expires, snapshot, closes)
+        await self._run(partial(_append_one, append), writes=True, append=append)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         def work(connection: sqlite3.Connection) -> None:
             _head(connection, session).check_live(now)
-            connection.execute("UPDATE sessions SET expires = ? WHERE id = ?", (expires, session))
+            connection.execute(RENEW, (expires, session))
 
         await self._run(work, writes=True)
 
@@ -274,7 +293,7 @@ class SQLiteStore(Store):
         return swept
 
 
-def _attempt(job: _Job, connection: sqlite3.Connection) -> tuple[asyncio.Future[Any], Any, Exception | None]:
+def _attempt(job: _Job, connection: sqlite3.Connection) -> _Outcome:
     try:
         return job.done, job.work(connection), None
     except StateroomError as error:
@@ -285,30 +304,70 @@ def _attempt(job: _Job, connection: sqlite3.Connection) -> tuple[asyncio.Future[
         return job.done, None, error
 
 
-def _do_together(
-    jobs: list[_Job], connection: sqlite3.Connection, begin: str
-) -> list[tuple[asyncio.Future[Any], Any, Exception | None]]:
-    """Do all jobs in one transaction; one that is refused is undone alone."""
-    outcomes = []
+def _append_all(appends: Sequence[_Append], connection: sqlite3.Connection) -> bool:
+    """Write appends with a statement per table; if one is refused, false or an IntegrityError, with some written."""
+    moves = [(a.entry.revision, a.closes, a.session, a.entry.revision - 1, a.entry.at) for a in appends]
+    if connection.executemany(MOVE, moves).rowcount != len(appends):
+        return False
+    connection.executemany(INSERT_ENTRY, [_entry_row(a.session, a.entry) for a in appends])
+    renewals = [(a.expires, a.session) for a in appends if a.expires is not None]
+    if renewals:  # not part of the move, because this changes an index too
+        connection.executemany(RENEW, renewals)
+    snapshots = [_snapshot_row(a.session, a.snapshot) for a in appends if a.snapshot is not None]
+    if snapshots:
+        connection.executemany(INSERT_SNAPSHOT, snapshots)
+    return True
+
+
+def _append_one(append: _Append, connection: sqlite3.Connection) -> None:
+    """Write one append, or say why not."""
+    session, entry = append.session, append.entry
     try:
-        connection.execute(begin)
-        for job in jobs:
-            connection.execute("SAVEPOINT job")
-            outcome = _attempt(job, connection)
-            if outcome[2] is not None:
-                connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
-            outcomes.append(outcome)
-        connection.execute("COMMIT")
+        if _append_all([append], connection):
+            return
+    except sqlite3.IntegrityError:
+        raise DuplicateCall(session, str(entry.call_id)) from None
+    _head(connection, session).check_live(entry.at)
+    if entry.call_id is not None and _find_call(connection, session, entry.call_id):
+        raise DuplicateCall(session, entry.call_id)
+    raise Conflict(session, entry.revision - 1)
+
+
+def _do_together(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome] | None:
+    """Do all jobs in one transaction. If one of several writes is refused, none is done, and nothing comes back."""
+    writes = jobs[0].writes
+    try:
+        connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        outcomes = _attempt_all(jobs, connection)
+        refused = outcomes is None or (writes and any(error is not None for _, _, error in outcomes))
+        connection.execute("ROLLBACK" if refused else "COMMIT")
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         failure = StoreUnavailable(f"SQLite: {error}")
         return [(job.done, None, failure) for job in jobs]
-    return outcomes
+    return None if refused and len(jobs) > 1 else outcomes
 
 
-def _resolve(outcomes: list[tuple[asyncio.Future[Any], Any, Exception | None]]) -> None:
+def _attempt_all(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome] | None:
+    """Do all jobs, the appends among several of them at once; None if one of those is refused."""
+    appends = [job for job in jobs if job.append is not None] if len(jobs) > 1 else []
+    if appends:
+        try:
+            if not _append_all([job.append for job in appends if job.append is not None], connection):
+                return None
+        except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
+            return None
+    written: list[_Outcome] = [(job.done, None, None) for job in appends]
+    return written + [_attempt(job, connection) for job in jobs if not (appends and job.append is not None)]
+
+
+def _do_apart(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome]:
+    """Do each write in a transaction of its own."""
+    return [outcome for job in jobs for outcome in _do_together([job], connection) or ()]
+
+
+def _resolve(outcomes: list[_Outcome]) -> None:
     for done, result, error in outcomes:
         if done.done():  # whoever asked has stopped waiting
             continue
@@ -408,23 +467,12 @@ def _find_call(connection: sqlite3.Connection, session: str, call_id: str) -> En
     return Entry(*row) if row else None
 
 
-def _insert_entry(connection: sqlite3.Connection, session: str, entry: Entry) -> None:
-    try:
-        connection.execute(
-            f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?)",
-            (session, entry.revision, entry.kind, entry.at, entry.body, entry.call_id),
-        )
-    except sqlite3.IntegrityError:
-        if entry.call_id is None:
-            raise
-        raise DuplicateCall(session, entry.call_id) from None
+def _entry_row(session: str, entry: Entry) -> tuple[Any, ...]:
+    return (session, entry.revision, entry.kind, entry.at, entry.body, entry.call_id)
 
 
-def _insert_snapshot(connection: sqlite3.Connection, session: str, snapshot: Snapshot) -> None:
-    connection.execute(
-        "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)",
-        (session, snapshot.revision, snapshot.body),
-    )
+def _snapshot_row(session: str, snapshot: Snapshot) -> tuple[Any, ...]:
+    return (session, snapshot.revision, snapshot.body)
 
 
 def _free_pages(connection: sqlite3.Connection) -> int:

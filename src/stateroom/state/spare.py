@@ -1,0 +1,45 @@
+"""Spares: drafts of wide containers, used again by the next call.
+
+A draft of a list or dict is a shallow copy, which for 10,000 items costs more than all the rest of a call. When a call
+has ended and nobody holds its draft of a wide container, that draft becomes a draft of what was committed, by changing
+the few places that the call changed, and waits for the next call on the session.
+"""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import Any
+
+from pydantic import BaseModel
+
+from stateroom.state.containers import DraftDict, DraftList
+from stateroom.state.draft import DraftModel
+
+WIDE = 256
+"""From so many items on, a container is worth keeping."""
+
+MOST = 8
+"""So many spares a session keeps."""
+
+
+def leave_spares(draft: Any, state: BaseModel | None = None) -> None:
+    """Keep the drafts of wide fields of an ended draft, which was committed as `state`, or only read."""
+    spares = draft._draft_desk.spares
+    if spares is not None:
+        _leave(draft, state or draft._draft_base, spares)
+
+
+def _leave(draft: DraftModel, state: BaseModel, spares: dict[int, Any]) -> None:
+    fields, base, now = draft.__dict__, draft._draft_base.__dict__, state.__dict__
+    for name in draft._draft_shape.branches:
+        if fields[name] is base[name] or getattr(fields[name], "_draft_base", None) is not base[name]:
+            continue
+        if isinstance(fields[name], DraftModel):
+            _leave(fields[name], now[name], spares)
+        elif isinstance(fields[name], DraftList | DraftDict) and len(fields[name]) >= WIDE:
+            # Two references: the draft's own field, and the question itself. A tool that kept a handle makes it three.
+            if getrefcount(fields[name]) == 2 and fields[name].follow(now[name]):
+                if len(spares) >= MOST:
+                    spares.clear()
+                spares[id(now[name])] = fields[name]
+            fields[name] = base[name]  # a draft that a tool kept does not lead to the spare

@@ -1,0 +1,253 @@
+"""The tool loop: turns, limits, and what a policy may get wrong."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.agent import Trajectory, act
+from stateroom.errors import PolicyFailed
+from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.model import Faltering, Item, Policy, function_call, message
+from stateroom.session import Session
+from stateroom.store import open_store
+
+
+class Tally(State):
+    total: int = 0
+
+
+class TallyEnvironment(Environment[Tally]):
+    """Add up."""
+
+    @tool
+    def add(self, state: Tally, number: int) -> int:
+        """Add a number."""
+        state.total += number
+        return state.total
+
+    @tool
+    async def add_slowly(self, state: Tally, number: int) -> int:
+        """Add a number, some day."""
+        await asyncio.Event().wait()
+        return number
+
+    def verify(self, state: Tally) -> float:
+        return float(state.total)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session[Tally]]:
+    async with open_store("memory://") as store:
+        yield await Sessions[Tally](TallyEnvironment(), store).seed({})
+
+
+class Says(Policy):
+    """Answers with what it was given, turn by turn; a function is asked, an exception raised."""
+
+    def __init__(self, *turns: Any) -> None:
+        super().__init__()
+        self.turns = list(turns)
+        self.seen: list[list[Item]] = []
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
+        self.seen.append(list(conversation))
+        turn = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+        if isinstance(turn, BaseException):
+            raise turn
+        return turn() if callable(turn) else turn
+
+
+def raw_call(arguments: Any, name: Any = "add", call_id: Any = "c") -> Item:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+def outputs(trajectory: Trajectory) -> list[Any]:
+    return [json.loads(item["output"]) for item in trajectory.output if item["type"] == "function_call_output"]
+
+
+DONE = [message("done")]
+ASK = [{"type": "message", "role": "user", "content": "go"}]
+
+
+async def test_turns_go_on_until_a_message_without_calls(session: Session[Tally]) -> None:
+    policy = Says([function_call("add", "a", number=1)], [function_call("add", "b", number=2)], DONE)
+    trajectory = await act(session, policy, ASK, [])
+    assert (trajectory.status, trajectory.reason) == ("completed", None)
+    assert [item["type"] for item in trajectory.output] == [
+        "function_call",
+        "function_call_output",
+        "function_call",
+        "function_call_output",
+        "message",
+    ]
+    assert outputs(trajectory) == [1, 3]
+    assert policy.seen[2] == [*ASK, *trajectory.output[:-1]]
+
+
+async def test_several_calls_in_one_turn_are_answered_in_order(session: Session[Tally]) -> None:
+    turn = [message("thinking"), *(function_call("add", f"c{n}", number=n) for n in (1, 2, 3))]
+    trajectory = await act(session, Says(turn, DONE), ASK, [])
+    answers = [item for item in trajectory.output if item["type"] == "function_call_output"]
+    assert [(item["call_id"], item["output"]) for item in answers] == [("c1", "1"), ("c2", "3"), ("c3", "6")]
+
+
+async def test_repeated_call_ids_are_different_calls(session: Session[Tally]) -> None:
+    turn = [function_call("add", "same", number=1), function_call("add", "same", number=1)]
+    trajectory = await act(session, Says(turn, turn, DONE), ASK, [])
+    assert outputs(trajectory) == [1, 2, 3, 4]
+    assert session.state.total == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (raw_call("{not json"), "the arguments are not JSON"),
+        (raw_call('{"number": 1'), "the arguments are not JSON"),
+        (raw_call("[" * 100_000), "the arguments are not JSON"),
+        (raw_call({"number": 1}), "the arguments are not JSON"),
+        (raw_call("[1]"), "must be a JSON object"),
+        (raw_call('"1"'), "must be a JSON object"),
+        (raw_call("{}"), "the parameter 'number' is missing"),
+        (raw_call(""), "the parameter 'number' is missing"),
+        (raw_call(None), "the parameter 'number' is missing"),
+        (raw_call('{"number": 1, "more": 2}'), "there is no parameter 'more'"),
+        (raw_call('{"number": "x"}'), "number: "),
+        (raw_call("{}", name="subtract"), "there is no tool named 'subtract'; there are: add, add_slowly"),
+        (raw_call("{}", name="verify"), "there is no tool named 'verify'"),
+    ],
+)
+async def test_a_bad_call_goes_back_to_the_model(session: Session[Tally], call: Item, complaint: str) -> None:
+    policy = Says([call], [function_call("add", "c", number=5)], DONE)
+    trajectory = await act(session, policy, ASK, [])
+    first, second = outputs(trajectory)
+    assert complaint in first["error"]
+    assert len(first["error"]) < 300
+    assert (second, trajectory.status) == (5, "completed")
+
+
+async def test_max_steps_ends_an_endless_policy(session: Session[Tally]) -> None:
+    trajectory = await act(session, Says([function_call("add", "c", number=1)]), ASK, [], max_steps=7)
+    assert (trajectory.status, trajectory.reason) == ("incomplete", "max_steps")
+    assert session.state.total == 7
+    assert len(trajectory.output) == 14
+
+
+async def test_a_deadline_cuts_off_a_policy_that_waits(session: Session[Tally]) -> None:
+    async def forever() -> list[Item]:
+        await asyncio.Event().wait()
+        return DONE
+
+    policy = Says([function_call("add", "c", number=1)], forever)
+    trajectory = await act(session, policy, ASK, [], deadline=0.05)
+    assert (trajectory.status, trajectory.reason) == ("incomplete", "deadline")
+    assert outputs(trajectory) == [1]
+    assert (await session.verify()).reward == 1.0
+
+
+async def test_a_deadline_in_a_tool_leaves_no_call_open(session: Session[Tally]) -> None:
+    turn = [function_call("add", "same", number=1), function_call("add_slowly", "same", number=1)]
+    trajectory = await act(session, Says(turn), ASK, [], deadline=0.05)
+    assert trajectory.reason == "deadline"
+    assert [item["type"] for item in trajectory.output] == ["function_call", "function_call_output"]
+    assert (await session.call("add", {"number": 1})).output == 2
+
+
+async def test_a_deadline_passes_although_nothing_ever_waits() -> None:
+    async with open_store("memory://") as store:
+        session = await Sessions[Any](WeatherEnvironment(), store).seed({})
+        began = time.monotonic()
+        policy = Says([function_call("get_weather", "c", city="Lima")])
+        trajectory = await act(session, policy, ASK, [], max_steps=10**9, deadline=0.2)
+    assert trajectory.reason == "deadline"
+    assert len(outputs(trajectory)) > 25  # long enough for the tool to run on the loop
+    assert time.monotonic() - began < 5
+
+
+async def test_a_policy_may_be_async(session: Session[Tally]) -> None:
+    class Async(Policy):
+        async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            await asyncio.sleep(0)
+            return DONE if len(conversation) > 1 else [function_call("add", "c", number=1)]
+
+    assert outputs(await act(session, Async(), ASK, [])) == [1]
+
+
+async def test_a_faltering_policy_errs_over_an_async_one_too() -> None:
+    class Async(Policy):
+        async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            return DONE
+
+    class Errs(Faltering):
+        better = Async
+        rate = 1.0
+
+        def err(self, items: list[Item]) -> list[Item]:
+            return [message("oops")]
+
+    answer = Errs(0).respond([], [])
+    assert not isinstance(answer, list)
+    assert await answer == [message("oops")]
+
+
+async def test_an_empty_answer_ends_the_episode(session: Session[Tally]) -> None:
+    assert (await act(session, Says([]), ASK, [])).status == "completed"
+
+
+NONSENSE: list[tuple[Callable[[], Any], str]] = [
+    (lambda: None, "must answer with a list"),
+    (lambda: "hello", "must answer with a list"),
+    (lambda: [1], "must answer with a list"),
+    (lambda: [{"role": "assistant"}], "must answer with a list"),
+    (lambda: [{"type": "function_call", "name": "add"}], "without call_id, name or arguments"),
+    (lambda: [raw_call("{}", name=["add"])], "without call_id, name or arguments"),
+    (lambda: [raw_call("{}", name=None)], "without call_id, name or arguments"),
+    (lambda: [raw_call("{}", call_id=None)], "without call_id, name or arguments"),
+    (lambda: [{"type": "message", "content": {1, 2}}], "not JSON"),
+    (lambda: {}["key"], "raised KeyError: 'key'"),
+    (lambda: sys.exit("enough"), "raised SystemExit: enough"),
+]
+
+
+@pytest.mark.parametrize(("turn", "complaint"), NONSENSE)
+async def test_a_policy_that_raises_or_talks_nonsense_has_failed(
+    session: Session[Tally], turn: Callable[[], Any], complaint: str
+) -> None:
+    with pytest.raises(PolicyFailed, match=r"^Says ") as caught:
+        await act(session, Says(turn), ASK, [])
+    assert complaint in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("error", [TimeoutError("model"), asyncio.CancelledError("mine")])
+async def test_what_a_policy_raises_is_not_taken_for_the_deadline(
+    session: Session[Tally], error: BaseException
+) -> None:
+    with pytest.raises(PolicyFailed, match=type(error).__name__):
+        await act(session, Says(error), ASK, [], deadline=60)
+
+
+async def test_the_cancellation_of_an_episode_gets_through(session: Session[Tally]) -> None:
+    waiting = asyncio.Event()
+
+    async def forever() -> list[Item]:
+        waiting.set()
+        await asyncio.Event().wait()
+        return DONE
+
+    task = asyncio.create_task(act(session, Says(forever), ASK, []))
+    await waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_token_ids_for_training_are_kept(session: Session[Tally]) -> None:
+    call = {**function_call("add", "c", number=1), "prompt_token_ids": [1], "generation_log_probs": [-0.5]}
+    trajectory = await act(session, Says([call], DONE), ASK, [])
+    assert trajectory.output[0] == call

@@ -1,0 +1,152 @@
+"""The command as a process of its own: pipes, signals, and the demo."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Sessions
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.store import open_store
+
+COMMAND = [sys.executable, "-m", "stateroom.cli"]
+ANNOUNCES = """
+import asyncio
+from stateroom.gallery.counter.policies import ReferencePolicy
+from stateroom.model import Policy
+
+
+class Announces(Policy):
+    '''Says on stdout when an episode has begun, and in the 30th and later ones waits for ever after its first call.'''
+
+    begun = 0
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.reference = ReferencePolicy(seed)
+        Announces.begun += 1
+        self.waits = Announces.begun > 30
+        print("episode", flush=True)
+
+    async def respond(self, conversation, tools):
+        if self.waits and len(conversation) > 1:
+            print("waiting", flush=True)
+            await asyncio.Event().wait()
+        return self.reference.respond(conversation, tools)
+"""
+
+
+def environ(columns: int = 80, **more: str) -> dict[str, str]:
+    return {**os.environ, "COLUMNS": str(columns), **more}
+
+
+def run(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    settings: dict[str, Any] = {"capture_output": True, "text": True, "encoding": "utf-8", "env": environ()}
+    return subprocess.run([*COMMAND, *arguments], cwd=folder, check=False, **(settings | options))
+
+
+def stop_midway(folder: Path, how: signal.Signals) -> tuple[int, str]:
+    """Start a run, and stop it when 30 episodes have ended and others are under way."""
+    (folder / "slow.py").write_text(ANNOUNCES)
+    arguments = ["run", "counter", "--policy", "slow.py:Announces", "--repeats", "50", "--output", "x.jsonl"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        waiting = 0
+        while waiting < 8:
+            waiting += process.stdout.readline() == "waiting\n"
+        process.send_signal(how)
+        return process.wait(30), process.stderr.read()
+
+
+def finished(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "x.jsonl").read_text(encoding="utf-8")
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_killed_run_loses_nothing_that_was_finished(tmp_path: Path) -> None:
+    code, _ = stop_midway(tmp_path, signal.SIGKILL)
+    rows = finished(tmp_path)
+    assert code == -signal.SIGKILL
+    assert len(rows) == 30
+    assert all(row["reward"] == 1.0 for row in rows)
+    inputs = (tmp_path / "x_materialized_inputs.jsonl").read_text().splitlines()
+    assert len([json.loads(line) for line in inputs]) == 400
+
+    async def look() -> None:
+        async with open_store(f"sqlite:///{tmp_path / 'x_sessions.db'}") as store:
+            sessions = Sessions(CounterEnvironment(), store)
+            for row in rows:
+                session = await sessions.open(row["_stateroom_session"], closed_too=True)
+                assert session.state.value == row["expected_count"]
+            live = [head for head in await store.heads(limit=100) if not head.closed]
+            assert len(live) == 8
+            for head in live:  # cut off after their first call, and still to be used
+                session = await sessions.open(head.id)
+                assert (await session.call("increment_counter", {"count": 1})).ok
+
+    asyncio.run(look())
+
+
+def test_an_interrupted_run_says_what_is_kept(tmp_path: Path) -> None:
+    code, told = stop_midway(tmp_path, signal.SIGINT)
+    assert code == 130
+    assert "interrupted; 30 finished episodes are in x.jsonl" in told
+    assert "Traceback" not in told
+    assert len(finished(tmp_path)) == 30
+
+
+def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
+    command = f"{' '.join(COMMAND)} tasks counter --number 20000 | head -n 1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["initial_count"] >= 0
+    assert done.stderr == ""
+
+
+def test_mistakes_end_with_code_2(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"initial_count": 1, "expected_count": 2}\n{"initial_count": 1')
+    done = run(tmp_path, "run", "counter", "--input", "tasks.jsonl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: tasks.jsonl, line 2: not a JSON object")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_knows_few_letters_will_do(tmp_path: Path, encoding: str) -> None:
+    done = run(tmp_path, "run", "counter", "--limit", "1", "--json", env=environ(PYTHONIOENCODING=encoding))
+    store = f"sqlite:///{json.loads(done.stdout)['files']['sessions']}"
+    env = environ(PYTHONIOENCODING=encoding)
+    (session,) = json.loads(run(tmp_path, "sessions", "list", "--store", store, "--json", env=env).stdout)
+    log = run(tmp_path, "sessions", "log", session["id"], "--store", store, env=env, encoding=encoding)
+    assert log.returncode == 0
+    assert "increment_counter(count=8)" in log.stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_demo_reads_well(tmp_path: Path, columns: int) -> None:
+    done = run(tmp_path, "demo", env=environ(columns))
+    assert done.returncode == 0, done.stderr
+    told = done.stdout
+    for heading in ("1. Episodes", "2. History", "3. Forks", "4. Durability", "Go on with"):
+        assert f"\n{heading}\n" in told
+    wide = [line for line in told.splitlines() if len(line) > columns]
+    assert all(line.startswith(("$ stateroom ", "Rollouts, ")) for line in wide)
+    assert re.search(r"\ncounter +32 +0 +0\.\d+ ", told)
+    assert re.search(r"\nextraction +32 ", told)
+    (episode,) = re.findall(r"\nepisode +([a-z2-7]{24}) ", told)
+    assert told.count(episode) == 4
+    assert "32/32" in done.stderr
+    commands = [line.removeprefix("$ stateroom ") for line in told.splitlines() if line.startswith("$ stateroom ")]
+    assert len(commands) == 6
+    shown = run(tmp_path, *commands[1].split(), env=environ(columns))
+    assert shown.stdout in told

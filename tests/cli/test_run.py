@@ -1,0 +1,236 @@
+"""`stateroom run`, `tasks` and `environments`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.rollout import generate_tasks
+
+OWN = '''
+from stateroom import Environment, State, tool
+from stateroom.model import Policy, function_call, message, outputs_of
+
+
+class Pile(State):
+    stones: int = 0
+
+
+class PileEnvironment(Environment[Pile]):
+    """Pile up list[int] stones [bold] :bug:"""
+
+    @tool
+    def put(self, state: Pile) -> int:
+        """Put a stone."""
+        state.stones += 1
+        return state.stones
+
+    def verify(self, state: Pile) -> float:
+        return float(state.stones == 2)
+
+
+class PileAbstract(Environment[Pile]):
+    """Needs an argument."""
+
+    def __init__(self, size):
+        pass
+
+    def verify(self, state: Pile) -> float:
+        return 1.0
+
+
+class Two(Policy):
+    def respond(self, conversation, tools):
+        return [message("done")] if len(outputs_of(conversation)) == 2 else [function_call("put", "c")]
+
+
+class Raises(Policy):
+    def respond(self, conversation, tools):
+        raise RuntimeError("my [bold] mistake")
+
+
+class Idle(Policy):
+    pass
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    (tmp_path / "tasks.jsonl").write_text('{"responses_create_params": {"input": "two"}}\n')
+    return path
+
+
+def lines(path: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> None:
+    done = stateroom("run", "counter", "--policy", "faltering", "--repeats", 4, "--output", "deep/er/x.jsonl", "--json")
+    found = json.loads(done.out)
+    assert done.code == 0
+    assert done.out.count("\n") == 1
+    assert set(found) == {"episodes", "failed", "metrics", "files"}
+    assert (found["episodes"], found["failed"]) == (32, 0)
+    assert 0 < found["metrics"]["mean/reward"] == found["metrics"]["pass@1"] < found["metrics"]["pass@4"] <= 1
+    assert found["files"] == {
+        "rollouts": "deep/er/x.jsonl",
+        "inputs": "deep/er/x_materialized_inputs.jsonl",
+        "metrics": "deep/er/x_aggregate_metrics.json",
+        "sessions": "deep/er/x_sessions.db",
+    }
+    assert len(lines(found["files"]["rollouts"])) == 32
+    assert "counter" in done.err
+    assert "32/32" in done.err
+
+
+def test_tables_for_people(stateroom: Any) -> None:
+    done = stateroom("run", "extraction", "--limit", 2, "--repeats", 2)
+    assert done.code == 0
+    assert "4 episodes of extraction, reference policy" in done.out
+    assert "order_instruction_following_failure" in done.out
+    assert "pass@1 = 1   pass@2 = 1" in done.out
+    assert all(len(line) <= 80 for line in done.out.splitlines())
+    (rollouts,) = [line.split(": ")[1] for line in done.out.splitlines() if "rollouts:" in line]
+    assert len(lines(rollouts)) == 4
+
+
+def test_runs_in_the_same_second_do_not_get_in_each_others_way(stateroom: Any) -> None:
+    made = {json.loads(stateroom("run", "weather", "--limit", 1, "--json").out)["files"]["rollouts"] for _ in range(3)}
+    assert len(made) == 3
+
+
+def test_the_stateless_need_no_store(stateroom: Any) -> None:
+    found = json.loads(stateroom("run", "weather", "--json").out)
+    assert set(found["files"]) == {"rollouts", "inputs", "metrics"}
+
+
+@pytest.mark.parametrize("name", ["what?.jsonl", "50%41.jsonl", "a b#c.jsonl"])
+def test_any_file_name_will_do(stateroom: Any, name: str, tmp_path: Path) -> None:
+    found = json.loads(stateroom("run", "counter", "--limit", 1, "--output", tmp_path / name, "--json").out)
+    assert found["files"]["rollouts"] == str(tmp_path / name)
+    assert Path(found["files"]["sessions"]) == tmp_path / f"{name.removesuffix('.jsonl')}_sessions.db"
+
+
+def test_an_environment_and_a_policy_of_ones_own(stateroom: Any, own: Path) -> None:
+    for env, policy in ((f"{own}:PileEnvironment", "own.py:Two"), ("own:PileEnvironment", "own:Two")):
+        found = json.loads(stateroom("run", env, "-p", policy, "-i", "tasks.jsonl", "-r", 3, "--json").out)
+        assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (3, 0, 1.0)
+
+
+def test_when_all_fail_the_first_reason_is_told(stateroom: Any, own: Path) -> None:
+    done = stateroom("run", "counter", "--policy", "own.py:Raises", "--output", "x.jsonl")
+    assert done.code == 1
+    assert "8 episodes of counter, own.py:Raises policy, 8 failed" in done.out
+    assert "Raises raised RuntimeError: my [bold] mistake" in done.out
+    assert len(lines("x_failures.jsonl")) == 8
+    assert Path("x.jsonl").read_text() == ""
+    again = stateroom("run", "counter", "--output", "x.jsonl")
+    assert again.code == 2
+    assert "x.jsonl is there already" in again.err
+
+
+def test_the_same_seed_gives_the_same_rows(stateroom: Any) -> None:
+    def rewards(seed: int, name: str) -> list[Any]:
+        stateroom("run", "counter", "-p", "faltering", "-r", 4, "--seed", seed, "-o", name)
+        return sorted(json.dumps({**row, "_stateroom_session": 0}, sort_keys=True) for row in lines(name))
+
+    first = rewards(1, "a.jsonl")
+    assert first == rewards(1, "b.jsonl")
+    assert first != rewards(2, "c.jsonl")
+
+
+def test_tasks_are_generated_and_run(stateroom: Any) -> None:
+    made = stateroom("tasks", "counter", "--number", 30, "--seed", 9)
+    assert [json.loads(line) for line in made.out.splitlines()] == generate_tasks(CounterEnvironment, 30, 9)
+    Path("more.jsonl").write_text(made.out)
+    found = json.loads(stateroom("run", "counter", "--input", "more.jsonl", "--store", "memory://", "--json").out)
+    assert (found["episodes"], found["metrics"]["mean/reward"]) == (30, 1.0)
+    assert "sessions" not in found["files"]
+
+
+def test_environments_are_listed(stateroom: Any) -> None:
+    shown = stateroom("environments").out
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    found = json.loads(stateroom("environments", "--json").out)
+    assert [row["name"] for row in found] == ["counter", "extraction", "weather"]
+    for row in found:
+        assert row["examples"] == 8
+        assert set(row["policies"]) == {"reference", "faltering"}
+        assert all(tool in shown for tool in (row["name"], *row["tools"], *row["policies"]))
+
+
+ROW = '{"responses_create_params": {"input": "add 1"}, "initial_count": 1, "expected_count": 2}\n'
+
+
+def written(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("run nope", "no environment is named 'nope'; there are: counter, extraction, weather"),
+        ("tasks nope", "no environment is named 'nope'"),
+        ("tasks own.py:PileEnvironment", "pile has no generator of tasks"),
+        ("run nope.py:Class", "there is no file nope.py"),
+        ("run nope:Class", "there is no module 'nope'"),
+        ("run own.py:Nope", "own.py has no 'Nope'; its classes are: Pile, PileEnvironment"),
+        ("run own.py:Two", "own.py:Two is not an Environment class"),
+        ("run own.py:PileAbstract -i good.jsonl", "PileAbstract cannot be made without arguments: TypeError"),
+        ("run own.py:PileEnvironment -p own.py:Two", "pile has no example tasks; give a file with --input"),
+        ("run own.py:PileEnvironment -i good.jsonl", "pile has no policy 'reference'; it has none of its own"),
+        ("run broken.py:Class", "broken.py cannot be imported: SyntaxError"),
+        ("run counter --policy nope", "counter has no policy 'nope'; it has reference, faltering"),
+        ("run counter --policy own.py:Pile", "own.py:Pile is not a subclass of stateroom.model.Policy"),
+        ("run counter --policy own.py:Idle", "own.py:Idle cannot act: it has no respond of its own"),
+        ("run counter --policy broken.py:P", "broken.py cannot be imported: SyntaxError"),
+        ("run counter --policy nope.py:P", "there is no file nope.py"),
+        ("run counter --input nope.jsonl", "there is no task file nope.jsonl"),
+        ("run counter --input missing.jsonl", "missing.jsonl, line 2: expected_count: Field required"),
+        ("run counter --input wrong.jsonl", "wrong.jsonl, line 2: initial_count: Input should be a valid integer"),
+        ("run counter --input torn.jsonl", "torn.jsonl, line 2: not a JSON object"),
+        ("run counter --store nope://x", "no store serves nope://; there are: memory, sqlite"),
+        ("run counter --store nope", "'nope' is not a store URL"),
+        ("run counter --output good.jsonl", "good.jsonl is there already"),
+        ("run counter --output good.jsonl/x.jsonl", "cannot write to good.jsonl"),
+        ("run counter --output .", ". is there already"),
+        ("run counter --repeats 0", "--repeats"),
+        ("run counter --seed x", "--seed"),
+        ("run", "env"),
+        ("nope", "nope"),
+    ],
+)
+def test_a_mistake_is_a_short_message(stateroom: Any, own: Path, arguments: str, told: str) -> None:
+    Path("good.jsonl").write_text(ROW)
+    Path("missing.jsonl").write_text(ROW + '{"initial_count": 1}\n')
+    Path("wrong.jsonl").write_text(ROW + ROW.replace("1,", '"x",'))
+    Path("torn.jsonl").write_text(ROW + ROW[:40])
+    Path("broken.py").write_text("def f(:\n")
+    before = written(own.parent)
+    done = stateroom(*arguments.split())
+    assert done.code == 2
+    assert done.out == ""
+    assert told.lower() in done.err.lower()
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) <= 8
+    assert written(own.parent) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run", "demo", "environments", "tasks", "sessions list", "sessions show", "sessions log"],
+)
+def test_help_has_an_example(stateroom: Any, command: str) -> None:
+    done = stateroom(*command.split(), "--help")
+    assert done.code == 0
+    assert f"Example: stateroom {command}" in done.out
+
+
+def test_without_arguments_the_commands_are_listed(stateroom: Any) -> None:
+    done = stateroom()
+    for command in ("demo", "run", "environments", "tasks", "sessions"):
+        assert command in done.out + done.err

@@ -1,0 +1,161 @@
+"""`stateroom sessions`: lists, states, differences and logs of a store."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.store import open_store
+
+
+class Notebook(State):
+    pages: list[str] = []
+    tags: dict[str, int] = {}
+
+
+class NotebookEnvironment(Environment[Notebook]):
+    """Write."""
+
+    @tool
+    def write(self, state: Notebook, page: str) -> dict[str, int]:
+        """Write a page."""
+        state.pages.append(page)
+        state.tags[page] = len(page)
+        return {"pages": len(state.pages)}
+
+    @tool(effect="external")
+    def publish(self, state: Notebook) -> None:
+        """Fail to publish."""
+        raise OSError
+
+    def verify(self, state: Notebook) -> float:
+        return 0.5
+
+
+ODD = "[bold]:bug:[/x]"
+STORE = "sqlite:///rooms.db"
+
+
+@pytest.fixture
+def ids(stateroom: Any) -> tuple[str, str]:
+    """A store with a closed session, and a live fork of it."""
+
+    async def fill() -> tuple[str, str]:
+        async with open_store(STORE) as store:
+            session = await Sessions(NotebookEnvironment(), store).seed({"topic": ODD, "_hidden": 1})
+            await session.call("write", {"page": ODD}, call_id="first")
+            await session.call("write", {"page": "two"})
+            fork = await session.fork(at=2)
+            await fork.checkpoint("here")
+            await fork.call("publish", {}, call_id="out")
+            await session.rewind(to=1)
+            await session.verify()
+            await session.close()
+            return session.id, fork.id
+
+    return asyncio.run(fill())
+
+
+def test_list(stateroom: Any, ids: tuple[str, str]) -> None:
+    closed, fork = ids
+    shown = stateroom("sessions", "list", "--store", STORE).out
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    (line,) = [line for line in shown.splitlines() if line.startswith(fork)]
+    assert line.split()[:4] == [fork, "notebook", "live", "5"]
+    assert f"└ {closed}  forked at" in shown
+    found = {row["id"]: row for row in json.loads(stateroom("sessions", "list", "--store", STORE, "--json").out)}
+    assert (found[closed]["status"], found[closed]["revision"], found[closed]["parent"]) == ("closed", 6, None)
+    assert found[fork]["parent"] == {"session": closed, "revision": 2}
+
+
+def test_list_can_be_narrowed(stateroom: Any, ids: tuple[str, str]) -> None:
+    shown = stateroom("sessions", "list", "--store", STORE, "--limit", 1)
+    assert "the newest 1; --limit shows more" in shown.out
+    assert stateroom("sessions", "list", "--store", STORE, "--environment", "other").out == "no sessions\n"
+    assert json.loads(stateroom("sessions", "list", "--store", "memory://", "--json").out) == []
+
+
+def test_show_a_state_at_any_revision(stateroom: Any, ids: tuple[str, str]) -> None:
+    shown = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 3).out
+    assert shown.splitlines()[0] == f"{ids[0]} of notebook, closed, revision 3 of 6"
+    assert f'  pages: ["{ODD}", "two"]' in shown
+
+    def state(*more: Any) -> Any:
+        return json.loads(stateroom("sessions", "show", ids[0], "--store", STORE, "--json", *more).out)
+
+    assert state()["state"] == state("--at", 1)["state"] == {"pages": [], "tags": {}}
+    assert state("--at", 2)["state"] == {"pages": [ODD], "tags": {ODD: len(ODD)}}
+    assert (state("--at", 2)["at"], state("--at", 2)["revision"]) == (2, 6)
+
+
+def test_show_what_differs(stateroom: Any, ids: tuple[str, str]) -> None:
+    shown = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 3, "--diff", 2).out
+    assert shown.splitlines()[1:] == ["since revision 2:", '  pages[1]: new, "two"', "  tags.two: new, 3"]
+    shown = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 2, "--diff", 2).out
+    assert shown.splitlines()[1:] == ["since revision 2: nothing changed"]
+    found = json.loads(stateroom("sessions", "show", ids[0], "--store", STORE, "--diff", 2, "--json").out)
+    assert found["differences"] == [f'pages[0]: "{ODD}" → gone', f"tags['{ODD}']: {len(ODD)} → gone"]
+
+
+def test_log(stateroom: Any, ids: tuple[str, str]) -> None:
+    told = stateroom("sessions", "log", ids[0], "--store", STORE).out.splitlines()
+    assert told == [
+        f'   1  seed       {{"topic": "{ODD}"}}',
+        f'   2  call       write(page="{ODD}") → {{"pages": 1}}',
+        f'                  pages: "{ODD}" added at its end',
+        f"                  tags['{ODD}']: nothing → {len(ODD)}",
+        '   3  call       write(page="two") → {"pages": 2}',
+        '                  pages: "two" added at its end',
+        "                  tags.two: nothing → 3",
+        "   4  rewind     back to revision 1",
+        f'                  pages[0]: "{ODD}" → gone',
+        '                  pages[1]: "two" → gone',
+        f"                  tags['{ODD}']: {len(ODD)} → gone",
+        "                  tags.two: 3 → gone",
+        "   5  verdict    reward 0.5",
+        "   6  close",
+    ]
+    found = json.loads(stateroom("sessions", "log", ids[0], "--store", STORE, "--json").out)
+    assert [entry["kind"] for entry in found] == ["seed", "call", "call", "rewind", "verdict", "close"]
+    assert (found[1]["call_id"], found[1]["output"], len(found[1]["changes"])) == ("first", {"pages": 1}, 2)
+
+
+def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[str, str]) -> None:
+    found = json.loads(stateroom("sessions", "log", ids[1], "--store", STORE, "--json").out)
+    assert [entry["kind"] for entry in found] == ["seed", "call", "checkpoint", "started", "failed"]
+    told = stateroom("sessions", "log", ids[1], "--store", STORE).out.splitlines()[-3:]
+    assert told[0] == "   3  checkpoint here"
+    assert told[1] == "   4  started    publish() started"
+    assert told[2].startswith("   5  failed     publish() failed: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("show nope --store sqlite:///rooms.db", "there is no session 'nope' in this store"),
+        ("log nope --store sqlite:///rooms.db", "there is no session 'nope' in this store"),
+        ("show ID --store sqlite:///rooms.db --at 99", "has no revision 99"),
+        ("show ID --store sqlite:///rooms.db --diff 99", "has no revision 99"),
+        ("show ID --store sqlite:///rooms.db --at 0", "--at"),
+        ("list --store sqlite:///typo.db", "there is no store sqlite:///typo.db: the file typo.db does not exist"),
+        ("show ID --store sqlite:///typo.db", "the file typo.db does not exist"),
+        ("log ID --store sqlite:///typo.db", "the file typo.db does not exist"),
+        ("list --store sqlite:///notes.txt", "notes.txt"),
+        ("list --store sqlite://rooms.db", "write sqlite:///relative.db"),
+        ("list --store sqlite:///", "write sqlite:///relative.db"),
+        ("list --store redis://", "no store serves redis://"),
+        ("list --store rooms.db", "'rooms.db' is not a store URL"),
+        ("list", "--store"),
+    ],
+)
+def test_a_mistake_is_a_short_message(stateroom: Any, ids: tuple[str, str], arguments: str, told: str) -> None:
+    Path("notes.txt").write_text("not a store, " * 100)
+    done = stateroom("sessions", *arguments.replace("ID", ids[0]).split())
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) <= 6
+    assert not Path("typo.db").exists()

@@ -1,0 +1,350 @@
+"""The runner: its files, failures, seeds, and that nothing finished is lost or overwritten."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Episode, State, Verdict, tool
+from stateroom.errors import NotFound, UnknownStore
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.model import Item, Policy, function_call, message
+from stateroom.rollout import Report, Run, RunFiles, run
+from stateroom.rollout.files import write_rows
+
+REFERENCE = CounterEnvironment.policies["reference"]
+FALTERING = CounterEnvironment.policies["faltering"]
+
+
+def counter_task(start: int, addition: int, **more: Any) -> dict[str, Any]:
+    request = {"input": f"add {addition}"}
+    return {"responses_create_params": request, "initial_count": start, "expected_count": start + addition, **more}
+
+
+TASKS = [counter_task(n, n + 1) for n in range(3)]
+
+
+def plan(tmp_path: Path, policy: Callable[[int], Policy] = REFERENCE, name: str = "out", **changes: Any) -> Run:
+    settings: dict[str, Any] = {
+        "environment": CounterEnvironment(),
+        "policy": policy,
+        "policy_name": "some_policy",
+        "tasks": TASKS,
+        "files": RunFiles(tmp_path / f"{name}.jsonl"),
+        "store": "memory://",
+    }
+    return Run(**(settings | changes))
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+class Judge(State):
+    value: int = 0
+
+
+class JudgeEnvironment(Environment[Judge]):
+    """Whatever the task wants of its verdict."""
+
+    def seed(self, task: Any) -> Judge:
+        if getattr(task, "unseeded", False):
+            raise LookupError("no such seed")
+        return Judge()
+
+    @tool
+    def nothing(self, state: Judge) -> None:
+        """Do nothing."""
+
+    def verify(self, state: Judge, episode: Episode) -> Verdict:
+        verdict = VERDICTS[episode.task.verdict]
+        if isinstance(verdict, BaseException):
+            raise verdict
+        return verdict
+
+
+VERDICTS: dict[str, Any] = {
+    "plain": Verdict(0.25, components={"part": 0.25}, metrics={"m": 2}, reason="so", details={"seen": [1]}),
+    "bool": Verdict(1.0, metrics={"asked": True}),
+    "clash": Verdict(0.5, metrics={"reward": 9, "tool_calls": 9}, details={"_ng_task_index": 9, "response": 9}),
+    "set": Verdict(1.0, details={"seen": {1, 2}}),
+    "none": None,
+    "raises": ZeroDivisionError("oops"),
+    "exits": SystemExit(3),
+    "cancels": asyncio.CancelledError(),
+}
+
+
+class Silent(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message("")]
+
+
+async def judged(tmp_path: Path, *verdicts: str, **more: Any) -> tuple[Report, RunFiles]:
+    tasks = [{"verdict": verdict, **more} for verdict in verdicts]
+    planned = plan(tmp_path, Silent, environment=JudgeEnvironment(), tasks=tasks)
+    return await run(planned), planned.files
+
+
+async def test_inputs_are_materialized_in_order(tmp_path: Path) -> None:
+    given = plan(tmp_path, repeats=2, limit=2)
+    await run(given)
+    inputs = rows(given.files.inputs)
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in inputs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for row in inputs:
+        assert row == {
+            **TASKS[row["_ng_task_index"]],
+            "agent_ref": {"type": "responses_api_agents", "name": "some_policy"},
+            "_ng_task_index": row["_ng_task_index"],
+            "_ng_rollout_index": row["_ng_rollout_index"],
+        }
+
+
+async def test_a_rollout_is_its_input_and_the_verdict(tmp_path: Path) -> None:
+    given = plan(tmp_path)
+    report = await run(given)
+    inputs = {row["_ng_task_index"]: row for row in rows(given.files.inputs)}
+    rollouts = rows(given.files.rollouts)
+    assert (report.episodes, report.failed, len(rollouts)) == (3, 0, 3)
+    for row in rollouts:
+        assert row.items() >= inputs[row["_ng_task_index"]].items()
+        assert (row["reward"], row["tool_calls"], row["truncated"]) == (1.0, 2, 0)
+        assert row["response"]["object"] == "response"
+        assert row["response"]["status"] == "completed"
+        kinds = [item["type"] for item in row["response"]["output"]]
+        assert kinds == ["function_call", "function_call_output"] * 2 + ["message"]
+        assert {tool["name"] for tool in row["response"]["tools"]} == {"increment_counter", "get_counter_value"}
+    assert not given.files.failures.exists()
+
+
+async def test_rows_as_other_tools_write_them_run_unchanged(tmp_path: Path) -> None:
+    tools = [{"type": "function", "name": "increment_counter", "parameters": {}, "strict": True}]
+    task = {
+        "responses_create_params": {
+            "input": [
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": [{"type": "input_text", "text": "add 4 then add 3 then get the count"}]},
+            ],
+            "tools": tools,
+            "parallel_tool_calls": False,
+            "temperature": 0.7,
+        },
+        "initial_count": 3,
+        "expected_count": 10,
+        "agent_ref": {"type": "responses_api_agents", "name": "theirs"},
+        "verifier_metadata": {"difficulty": [1, None, "x"]},
+        "id": 17,
+    }
+    given = plan(tmp_path, tasks=[task])
+    report = await run(given)
+    (row,) = rows(given.files.rollouts)
+    assert row["reward"] == 1.0
+    assert row.items() >= task.items()
+    assert row["response"]["tools"] == tools
+    assert "mean/id" not in report.metrics["agent_metrics"]
+
+
+async def test_rollouts_can_be_run_again(tmp_path: Path) -> None:
+    first = plan(tmp_path, FALTERING, repeats=4)
+    await run(first)
+    again = plan(tmp_path, name="again", tasks=rows(first.files.rollouts))
+    report = await run(again)
+    assert report.metrics["agent_metrics"]["mean/reward"] == 1.0
+    assert {row["reward"] for row in rows(again.files.rollouts)} == {1.0}
+    assert [row["_ng_task_index"] for row in rows(again.files.inputs)] == list(range(12))
+
+
+async def test_aggregate_metrics_are_written(tmp_path: Path) -> None:
+    given = plan(tmp_path, FALTERING, repeats=4)
+    report = await run(given)
+    (written,) = json.loads(given.files.metrics.read_text())
+    assert written.pop("agent_ref") == {"type": "responses_api_agents", "name": "some_policy"}
+    assert written == report.metrics
+    rewards = [row["reward"] for row in rows(given.files.rollouts)]
+    assert 0 < sum(rewards) < 12
+    assert written["agent_metrics"]["mean/reward"] == pytest.approx(sum(rewards) / 12)
+    assert [group["_ng_task_index"] for group in written["group_level_metrics"]] == [0, 1, 2]
+    assert {"mean/reward", "max/reward", "min/reward", "median/reward", "std/reward"} <= set(
+        written["group_level_metrics"][0]
+    )
+    assert {"pass@1", "pass@2", "pass@4"} <= set(written["key_metrics"])
+
+
+def comparable(path: Path) -> list[str]:
+    return sorted(json.dumps({**row, "_stateroom_session": ""}, sort_keys=True) for row in rows(path))
+
+
+async def test_the_seed_decides_everything(tmp_path: Path) -> None:
+    settings = {"repeats": 8, "policy": FALTERING}
+    plans = [
+        plan(tmp_path, name="a", **settings, seed=7, concurrency=1),
+        plan(tmp_path, name="b", **settings, seed=7, concurrency=16, store=f"sqlite:///{tmp_path / 'rooms.db'}"),
+        plan(tmp_path, name="c", **settings, seed=8),
+    ]
+    for each in plans:
+        await run(each)
+    first, same, other = (comparable(each.files.rollouts) for each in plans)
+    assert first == same
+    assert [json.loads(row)["reward"] for row in first] != [json.loads(row)["reward"] for row in other]
+
+
+class Broken(Policy):
+    """Breaks down in a way of its own for each task."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
+        match conversation[0]["content"]:
+            case "add 1":
+                raise RuntimeError("no answer")
+            case "add 2":
+                sys.exit()
+            case "add 3":
+                raise asyncio.CancelledError
+            case "add 4":
+                return [{"type": "message", "content": {1}}]
+        return [function_call("increment_counter", "c", count=5)] if len(conversation) == 1 else [message("\ud800")]
+
+
+async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: Path) -> None:
+    tasks = [counter_task(0, n) for n in range(1, 6)]
+    given = plan(tmp_path, Broken, tasks=tasks, concurrency=1)
+    report = await run(given)
+    (finished,), failed = rows(given.files.rollouts), rows(given.files.failures)
+    assert (report.episodes, report.failed, finished["reward"]) == (5, 4, 1.0)
+    assert [row["_ng_task_index"] for row in failed] == [0, 1, 2, 3]
+    for row in failed:
+        assert row.items() >= tasks[row["_ng_task_index"]].items()
+        assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("policy", True)
+        assert row["error"].startswith("PolicyFailed: Broken ")
+        assert "reward" not in row
+    assert report.first_error == failed[0]["error"] == "PolicyFailed: Broken raised RuntimeError: no answer"
+    assert report.metrics["agent_metrics"]["mean/reward"] == 1.0
+
+
+async def test_a_policy_that_cannot_be_made_is_a_policy_failure(tmp_path: Path) -> None:
+    class Unmade(Silent):
+        def __init__(self, seed: int) -> None:
+            raise OSError("no such model")
+
+    given = plan(tmp_path, Unmade)
+    assert (await run(given)).failed == 3
+    assert {row["_ng_failure_class"] for row in rows(given.files.failures)} == {"policy"}
+    assert rows(given.files.rollouts) == []
+
+
+@pytest.mark.parametrize("verdict", ["set", "none", "raises", "exits", "cancels"])
+async def test_a_broken_verifier_fails_its_episode_and_the_run_goes_on(tmp_path: Path, verdict: str) -> None:
+    report, files = await judged(tmp_path, verdict, "plain", verdict)
+    assert (report.failed, len(report.rows)) == (2, 1)
+    assert {row["_ng_failure_class"] for row in rows(files.failures)} == {"environment"}
+    assert rows(files.rollouts)[0]["verdict"] == "plain"
+
+
+async def test_a_seed_that_raises_fails_its_episode(tmp_path: Path) -> None:
+    report, files = await judged(tmp_path, "plain", unseeded=True)
+    (failed,) = rows(files.failures)
+    assert report.failed == 1
+    assert (failed["_ng_failure_class"], failed["error"]) == ("environment", "LookupError: no such seed")
+
+
+async def test_what_a_verdict_says_is_in_the_row(tmp_path: Path) -> None:
+    report, files = await judged(tmp_path, "plain")
+    (row,) = rows(files.rollouts)
+    assert (row["reward"], row["m"], row["reason"], row["seen"]) == (0.25, 2, "so", [1])
+    assert row["reward_components"] == {"part": 0.25}
+    assert report.metrics["agent_metrics"]["mean/m"] == 2
+
+
+async def test_a_yes_or_no_metric_is_averaged_too(tmp_path: Path) -> None:
+    report, _ = await judged(tmp_path, "bool")
+    assert report.metrics["agent_metrics"]["mean/asked"] == 1.0
+
+
+async def test_a_verdict_cannot_change_the_bookkeeping(tmp_path: Path) -> None:
+    report, files = await judged(tmp_path, "plain", "clash")
+    row = next(row for row in rows(files.rollouts) if row["verdict"] == "clash")
+    assert (row["reward"], row["tool_calls"], row["_ng_task_index"]) == (0.5, 0, 1)
+    assert row["response"]["object"] == "response"
+    assert len(report.metrics["group_level_metrics"]) == 2
+
+
+async def test_limits_end_an_episode_and_it_is_verified_all_the_same(tmp_path: Path) -> None:
+    class Endless(Policy):
+        async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            if len(conversation) > 1 and self.waits:
+                await asyncio.Event().wait()
+            return [function_call("increment_counter", "c", count=1)]
+
+        waits = False
+
+    class Waiting(Endless):
+        waits = True
+
+    for name, policy in (("steps", Endless), ("deadline", Waiting)):
+        given = plan(tmp_path, policy, name=name, tasks=[counter_task(0, 1)], max_steps=1 + policy.waits, deadline=0.2)
+        await run(given)
+        (row,) = rows(given.files.rollouts)
+        assert (row["reward"], row["truncated"], row["response"]["status"]) == (1.0, 1, "incomplete")
+
+
+async def test_rows_are_in_the_file_as_soon_as_an_episode_ends(tmp_path: Path) -> None:
+    given = plan(tmp_path, tasks=TASKS * 3, concurrency=2)
+    lengths: list[int] = []
+    await run(given, lambda row: lengths.append(len(rows(given.files.rollouts))))
+    assert lengths == list(range(1, 10))
+
+
+@pytest.mark.parametrize("taken", ["rollouts", "inputs", "failures", "metrics"])
+async def test_an_earlier_run_is_never_written_over(tmp_path: Path, taken: str) -> None:
+    given = plan(tmp_path)
+    path: Path = getattr(given.files, taken)
+    write_rows(path, [{"precious": 1}])
+    with pytest.raises(NotFound, match="is there already"):
+        await run(given)
+    assert rows(path) == [{"precious": 1}]
+    assert files_in(tmp_path) == [path]
+
+
+async def test_a_store_that_cannot_be_opened_leaves_no_files(tmp_path: Path) -> None:
+    with pytest.raises(UnknownStore):
+        await run(plan(tmp_path, store="nowhere://"))
+    assert files_in(tmp_path) == []
+
+
+async def test_output_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFound, match="cannot write to"):
+        await run(plan(tmp_path, files=RunFiles(tmp_path / "file" / "out.jsonl")))
+
+
+async def test_a_file_that_takes_no_more_ends_the_run_with_one_clear_error(tmp_path: Path) -> None:
+    given = plan(tmp_path)
+
+    def fill(row: Any) -> None:
+        given.files.failures.symlink_to("/dev/full")
+
+    class Raises(Silent):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            if conversation[0]["content"] != "add 1":
+                raise RuntimeError
+            return super().respond(conversation, tools)
+
+    with pytest.raises(NotFound, match=r"cannot write .*_failures\.jsonl: No space left"):
+        await run(plan(tmp_path, Raises, concurrency=1), fill)
+    assert len(rows(given.files.rollouts)) == 1
+
+
+@pytest.mark.parametrize("name", ["run", "run.v2.jsonl", "ünï.jsonl"])
+def test_files_are_named_after_the_rollouts(name: str) -> None:
+    files = RunFiles(Path("somewhere") / name)
+    stem = name.removesuffix(".jsonl")
+    assert files.inputs == Path("somewhere") / f"{stem}_materialized_inputs.jsonl"
+    assert files.failures == Path("somewhere") / f"{stem}_failures.jsonl"
+    assert files.metrics == Path("somewhere") / f"{stem}_aggregate_metrics.json"
