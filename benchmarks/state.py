@@ -108,7 +108,7 @@ async def forks_and_rewinds() -> list[Figure]:
 
 
 def _forking(session: Session[Any]) -> Timed:
-    return _timing(session, lambda: session.fork())
+    return _timing(session, session.fork)
 
 
 def _rewinding(session: Session[Any]) -> Timed:

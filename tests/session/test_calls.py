@@ -249,9 +249,10 @@ async def test_a_failed_call_id_may_be_tried_again(session: Session[Shop]) -> No
 
 
 async def test_the_default_timeout_holds_for_tools_without_their_own(store: Store) -> None:
-    session = await Sessions(ShopEnvironment(), store, timeout=0.05).seed({})
+    seeded = await Sessions(ShopEnvironment(), store).seed({})
+    session = await Sessions(ShopEnvironment(), store, timeout=0.05).open(seeded.id)
     assert (await session.call("hangs_by_default")).error == "hangs_by_default did not finish within 0.05 s"
-    assert await unchanged(session, store)
+    assert await unchanged(seeded, store)
 
 
 async def test_other_sessions_go_on_while_a_tool_blocks(session: Session[Shop], store: Store) -> None:

@@ -418,7 +418,8 @@ async def test_a_verifier_that_takes_too_long_is_refused(store: Store) -> None:
             await asyncio.Event().wait()
             return 1.0
 
-    session = await Sessions(Endless(), store, timeout=0.01).seed({})
+    seeded = await Sessions(Endless(), store).seed({})
+    session = await Sessions(Endless(), store, timeout=0.01).open(seeded.id)
     with pytest.raises(BadVerdict, match=r"verify did not finish within 0\.01 s"):
         await session.verify()
 

@@ -127,6 +127,7 @@ class Sessions(Generic[S]):
         now = self.now()
         for session_id in [room.head.id for room in self._rooms.values() if room.head.expires <= now]:
             del self._rooms[session_id]
+        self._rooms = OrderedDict(self._rooms)  # a dict that has been large stays so; its copy does not
         return await self.store.sweep(now)
 
     # For sessions.

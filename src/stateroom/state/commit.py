@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
 from stateroom.state.containers import DraftDict, DraftList, DraftSet, edited, is_order
-from stateroom.state.draft import Desk, DraftModel, draft_of, fill, is_draft
+from stateroom.state.draft import Desk, DraftModel, draft_of, is_draft
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
-from stateroom.state.shape import ModelShape, Shape, invalid, plain
+from stateroom.state.shape import ModelShape, Shape, fill, invalid, plain
 from stateroom.state.spare import leave_spares
 
 S = TypeVar("S", bound=State)

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from stateroom.errors import ReadOnlyState
 from stateroom.state.containers import DraftDict, DraftList, DraftSet
-from stateroom.state.shape import LEAVES, ModelShape, Shape, shape_of_model
+from stateroom.state.shape import LEAVES, ModelShape, Shape, fill, shape_of_model
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -79,21 +79,12 @@ def _draft_model(model: M, shape: ModelShape, desk: Desk) -> M:
     draft = object.__new__(kind.__dict__.get("__stateroom_draft__") or _draft_class(kind, shape))
     put = object.__setattr__
     fields = model.__dict__
-    fill(draft, {name: fields[name] for name in shape.fields}, model.__pydantic_fields_set__)
+    fill(draft, {name: fields[name] for name in shape.fields}, model.__pydantic_fields_set__.copy())
     put(draft, "_draft_base", model)
     put(draft, "_draft_checked", {})
     put(draft, "_draft_shape", shape)
     put(draft, "_draft_desk", desk)
     return draft  # type: ignore[no-any-return]
-
-
-def fill(model: BaseModel, fields: dict[str, Any], fields_set: set[str]) -> None:
-    """Give a bare instance its content."""
-    put = object.__setattr__
-    put(model, "__dict__", fields)
-    put(model, "__pydantic_fields_set__", fields_set.copy())
-    put(model, "__pydantic_extra__", None)
-    put(model, "__pydantic_private__", None)
 
 
 def _draft_class(model: type[BaseModel], shape: ModelShape) -> type:
@@ -159,8 +150,7 @@ class DraftModel:
         return self._draft_model
 
     def __setattr__(self, name: str, value: Any) -> None:
-        field = self._draft_model.model_fields.get(name)
-        if field is None or field.frozen or self._draft_model.model_config.get("frozen"):
+        if name not in self._draft_shape.settable:
             super().__setattr__(name, value)  # a property's setter, or pydantic's own refusal
             return
         self._draft_desk.check()
@@ -193,7 +183,7 @@ class DraftModel:
     def __copy__(self) -> Any:
         fields = {name: getattr(self, name) for name in self._draft_model.model_fields}
         made = object.__new__(self._draft_model)
-        fill(made, fields, self.__pydantic_fields_set__)  # type: ignore[attr-defined]
+        fill(made, fields, self.__pydantic_fields_set__.copy())  # type: ignore[attr-defined]
         return made
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Any:
@@ -222,7 +212,7 @@ def thaw(value: Any) -> Any:
         base = value._draft_base.__dict__
         made = object.__new__(value._draft_model)
         fields = {name: part if part is base.get(name) else thaw(part) for name, part in value.__dict__.items()}
-        fill(made, fields, value.__pydantic_fields_set__)  # type: ignore[attr-defined]
+        fill(made, fields, value.__pydantic_fields_set__.copy())  # type: ignore[attr-defined]
         return made
     if isinstance(value, DraftList):
         raw = list.copy(value)

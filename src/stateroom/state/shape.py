@@ -272,14 +272,8 @@ class ModelShape(Shape):
     def validate_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
         """The valid form of a field's value that holds no drafts; models in it are taken as they are."""
         checker = self.field_checker
-        scratch = checker.__new__(checker)
-        for slot, content in (
-            ("__dict__", dict(others)),
-            ("__pydantic_fields_set__", set()),
-            ("__pydantic_extra__", None),
-        ):
-            object.__setattr__(scratch, slot, content)
-        object.__setattr__(scratch, "__pydantic_private__", None)
+        scratch = object.__new__(checker)
+        fill(scratch, dict(others), set())
         try:
             checker.__pydantic_validator__.validate_assignment(scratch, name, value, by_name=True, by_alias=False)
         except ValidationError as error:
@@ -294,6 +288,13 @@ class ModelShape(Shape):
         for name, part in self.fields.items():
             if not part.leaf:
                 part.recognise(value.__dict__[name], (*path, name))
+
+    @cached_property
+    def settable(self) -> frozenset[str]:
+        """The fields that may be assigned."""
+        if self.model.model_config.get("frozen"):
+            return frozenset()
+        return frozenset(name for name, field in self.model.model_fields.items() if not field.frozen)
 
     @cached_property
     def branches(self) -> list[str]:
@@ -414,6 +415,15 @@ class _Compiler:
         shape.annotation = annotation
         shape.guarded = True
         return shape
+
+
+def fill(model: BaseModel, fields: dict[str, Any], fields_set: set[str]) -> None:
+    """Give a bare instance its content."""
+    put = object.__setattr__
+    put(model, "__dict__", fields)
+    put(model, "__pydantic_fields_set__", fields_set)
+    put(model, "__pydantic_extra__", None)
+    put(model, "__pydantic_private__", None)
 
 
 def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any:

@@ -155,4 +155,5 @@ class MemoryStore(Store):
             swept += 1
             if record.head.parent is not None:
                 self._records[record.head.parent].children -= 1
+        self._kept = dict(self._records)  # a dict that has been large stays so; its copy does not
         return swept

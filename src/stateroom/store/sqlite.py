@@ -111,7 +111,9 @@ class SQLiteStore(Store):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._waiting: list[_Job] = []
+        """Work that has come up in this turn of the loop."""
+        self._handed_over: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -128,14 +130,15 @@ class SQLiteStore(Store):
         try:
             await started
         except asyncio.CancelledError:
-            store._jobs.put(None)
+            store._handed_over.put(None)
             raise
         return store
 
     async def close(self) -> None:
         self._closed = True  # from here on no work can come after the None, where nobody would do it
         if self._thread is not None:
-            self._jobs.put(None)
+            self._hand_over()
+            self._handed_over.put(None)
             await asyncio.to_thread(self._thread.join)
 
     # The thread.
@@ -147,26 +150,22 @@ class SQLiteStore(Store):
             self._report([(started, None, error)])
             return
         self._report([(started, None, None)])
-        while self._perform(connection, self._gather()):
-            pass
+        closing = False
+        while not closing:
+            batches = [self._handed_over.get()]
+            with suppress(Empty):  # what came up while the last batch was written goes into one transaction
+                while True:
+                    batches.append(self._handed_over.get_nowait())
+            closing = batches[-1] is None
+            self._perform(connection, [job for batch in batches if batch is not None for job in batch])
         connection.close()
 
-    def _gather(self) -> list[_Job | None]:
-        jobs = [self._jobs.get()]
-        with suppress(Empty):
-            while True:
-                jobs.append(self._jobs.get_nowait())
-        return jobs
-
-    def _perform(self, connection: sqlite3.Connection, gathered: list[_Job | None]) -> bool:
-        """Do a batch of work; false when the store is to close."""
-        jobs = [job for job in gathered if job is not None]
+    def _perform(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
         reads, writes = [job for job in jobs if not job.writes], [job for job in jobs if job.writes]
         if reads:
             self._report(_do_together(reads, connection) or [])
         if writes:
             self._report(_do_together(writes, connection) or _do_apart(writes, connection))
-        return len(jobs) == len(gathered)
 
     def _report(self, outcomes: list[_Outcome]) -> None:
         with suppress(RuntimeError):  # the loop is gone, and with it whoever asked
@@ -178,8 +177,16 @@ class SQLiteStore(Store):
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} is closed")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(_Job(work, writes, done, append))
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)
+        self._waiting.append(_Job(work, writes, done, append))
         return done
+
+    def _hand_over(self) -> None:
+        """Give the thread all the work of this turn at once, so that it need not fight the loop for the interpreter."""
+        if self._waiting:
+            self._handed_over.put(self._waiting)
+            self._waiting = []
 
     # The contract.
 
