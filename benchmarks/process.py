@@ -12,12 +12,15 @@ IMPORT = "import time; start = time.perf_counter(); {}; print(time.perf_counter(
 NAMES = "from stateroom import Environment, Sessions, State, open_store, tool"
 
 MEMORY = """
-import asyncio, gc, time
+import asyncio, ctypes, gc
 from stateroom import Sessions, open_store
 from stateroom.gallery.counter import CounterEnvironment
 
+libc = ctypes.CDLL(None)
+
 def resident():
     gc.collect()
+    libc.malloc_trim(0)  # pages that the C library only keeps for later are not in use
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
 
@@ -63,7 +66,9 @@ def _seconds(statement: str) -> float:
 
 async def memory() -> list[Figure]:
     """Memory before and after 100,000 sessions were seeded, expired and swept."""
-    before, full, after = map(int, _python(MEMORY).split())
+    before, full, after = sorted((tuple(map(int, _python(MEMORY).split())) for _ in range(3)), key=lambda run: run[2])[
+        1
+    ]
     detail = f"{after >> 20} MB after, {full >> 20} MB with all, {before >> 20} MB before"
     return [Figure("memory after 100,000 expired sessions against before", after / before, 1.1, "at most", detail)]
 

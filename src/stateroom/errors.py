@@ -41,6 +41,10 @@ class InvalidArguments(StateroomError):
     """The arguments of a tool call do not fit the tool's parameters."""
 
 
+class TimedOut(StateroomError):
+    """A function of the author's took longer than it may."""
+
+
 class BadTask(StateroomError):
     """A row of task data cannot be used."""
 

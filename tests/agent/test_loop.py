@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Trajectory, act
 from stateroom.errors import PolicyFailed
-from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import Faltering, Item, Policy, function_call, message
 from stateroom.session import Session
 from stateroom.store import open_store
@@ -158,15 +156,9 @@ async def test_a_deadline_in_a_tool_leaves_no_call_open(session: Session[Tally])
     assert (await session.call("add", {"number": 1})).output == 2
 
 
-async def test_a_deadline_passes_although_nothing_ever_waits() -> None:
-    async with open_store("memory://") as store:
-        session = await Sessions[Any](WeatherEnvironment(), store).seed({})
-        began = time.monotonic()
-        policy = Says([function_call("get_weather", "c", city="Lima")])
-        trajectory = await act(session, policy, ASK, [], max_steps=10**9, deadline=0.2)
+async def test_a_deadline_passes_although_nothing_ever_waits(session: Session[Tally]) -> None:
+    trajectory = await act(session, Says([raw_call("{not json")]), ASK, [], max_steps=20_000, deadline=0.02)
     assert trajectory.reason == "deadline"
-    assert len(outputs(trajectory)) > 25  # long enough for the tool to run on the loop
-    assert time.monotonic() - began < 5
 
 
 async def test_a_policy_may_be_async(session: Session[Tally]) -> None:

@@ -62,10 +62,11 @@ def stop_midway(folder: Path, how: signal.Signals) -> tuple[int, str]:
         assert process.stdout is not None
         assert process.stderr is not None
         waiting = 0
-        while waiting < 8:
-            waiting += process.stdout.readline() == "waiting\n"
-        process.send_signal(how)
-        return process.wait(30), process.stderr.read()
+        for line in process.stdout:
+            waiting += line == "waiting\n"
+            if waiting == 8:
+                process.send_signal(how)
+        return process.wait(), process.stderr.read()
 
 
 def finished(folder: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """A call that goes wrong: a failed result with words for the model, and nothing has changed."""
 
 import asyncio
+import heapq
 import sys
 import threading
 from typing import Annotated, Any
@@ -361,3 +362,32 @@ async def test_deeply_nested_arguments_are_kept_or_refused(session: Session[Shop
 async def test_a_call_id_that_cannot_be_one_is_refused(session: Session[Shop], store: Store, call_id: str) -> None:
     assert "call id" in ((await session.call("note", {"what": 1}, call_id=call_id)).error or "")
     assert await unchanged(session, store)
+
+
+class Grid(State):
+    rows: list[list[int]] = [[1], [2], [3]]
+
+
+class GridEnvironment(Environment[Grid]):
+    """Rows of numbers."""
+
+    @tool
+    def tamper(self, state: Grid) -> None:
+        """Change a row in a way that cannot be seen."""
+        heapq.heappop(state.rows).append(99)
+
+    @tool(effect="read")
+    def look(self, state: Grid) -> list[list[int]]:
+        """All rows."""
+        return state.rows
+
+    def verify(self, state: Grid) -> float:
+        return 0.0
+
+
+async def test_a_tool_that_tampers_with_committed_state_fails_and_the_state_is_as_before(store: Store) -> None:
+    session = await Sessions(GridEnvironment(), store).seed({})
+    result = await session.call("tamper")
+    assert "past its own methods" in (result.error or "")
+    assert session.state.rows == [[1], [2], [3]]
+    assert (await session.call("look")).output == [[1], [2], [3]]

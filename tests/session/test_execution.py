@@ -131,3 +131,38 @@ async def test_context_variables_are_seen_by_threads() -> None:
     name: ContextVar[str] = ContextVar("name")
     name.set("mine")
     assert await Runner().run(procedure(name.get), {}, 5) == "mine"
+
+
+async def test_a_coroutine_that_will_not_be_cancelled_is_left_behind() -> None:
+    stubborn = asyncio.Event()
+
+    async def swallow() -> str:
+        while not stubborn.is_set():
+            try:
+                await stubborn.wait()
+            except asyncio.CancelledError:
+                continue
+        return "at last"
+
+    with pytest.raises(TimedOut):
+        await Runner().run(procedure(swallow), {}, 0.01)
+    stubborn.set()
+    await asyncio.sleep(0)
+
+
+async def test_cancelling_the_caller_cancels_the_function() -> None:
+    cancelled = asyncio.Event()
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    running = asyncio.create_task(Runner().run(procedure(endless), {}, 5))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await cancelled.wait()

@@ -192,7 +192,7 @@ async def test_while_another_process_runs_it_the_outcome_is_unknown(
     assert "unknown" in seen[0].error
 
 
-async def test_a_change_is_carried_over_to_what_others_wrote_meanwhile(
+async def test_a_change_is_never_merged_with_what_others_wrote_meanwhile(
     session: Session[Outbox], store: Store, environment: OutboxEnvironment
 ) -> None:
     other = await Sessions(OutboxEnvironment(), store).open(session.id)
@@ -201,8 +201,25 @@ async def test_a_change_is_carried_over_to_what_others_wrote_meanwhile(
         await other.call("send", {"text": "theirs"})
 
     environment.meanwhile = write_elsewhere
+    result = await session.call("send", {"text": "mine"}, call_id="c")
+    assert not result.ok
+    assert "took effect" in (result.error or "")
+    assert dict(session.state.counts) == {"theirs": 1}
+    assert await session.call("send", {"text": "mine"}, call_id="c") == result
+    assert environment.left_the_house == ["mine"]
+
+
+async def test_an_entry_of_others_that_changes_no_state_is_no_hindrance(
+    session: Session[Outbox], store: Store, environment: OutboxEnvironment
+) -> None:
+    other = await Sessions(OutboxEnvironment(), store).open(session.id)
+
+    async def note_elsewhere() -> None:
+        await other.checkpoint("here")
+
+    environment.meanwhile = note_elsewhere
     assert (await session.call("send", {"text": "mine"})).ok
-    assert dict(session.state.counts) == {"theirs": 1, "mine": 1}
+    assert dict(session.state.counts) == {"mine": 1}
     final = await Sessions(OutboxEnvironment(), store).open(session.id)
     assert final.state == session.state
 

@@ -13,6 +13,7 @@ from stateroom.errors import (
     ReadOnlyState,
     SessionClosed,
     SessionError,
+    TimedOut,
     UnknownRevision,
     UnknownSession,
 )
@@ -420,7 +421,7 @@ async def test_a_verifier_that_takes_too_long_is_refused(store: Store) -> None:
 
     seeded = await Sessions(Endless(), store).seed({})
     session = await Sessions(Endless(), store, timeout=0.01).open(seeded.id)
-    with pytest.raises(BadVerdict, match=r"verify did not finish within 0\.01 s"):
+    with pytest.raises(TimedOut, match=r"verify did not finish within 0\.01 s"):
         await session.verify()
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, ToolError
-from stateroom.session.execution import Runner, TimedOut
+from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, TimedOut, ToolError
+from stateroom.session.execution import Runner
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Operation, Procedure, SessionInfo, Verdict
 from stateroom.state import Desk, Patch, State, commit, draft_of, leave_spares
@@ -123,7 +123,7 @@ async def run_verifier(runner: Runner, procedure: Procedure, scene: Scene, episo
     try:
         found = await runner.run(procedure, arguments, timeout)
     except TimedOut as error:
-        raise BadVerdict(f"verify did not finish within {error}") from error
+        raise TimedOut(f"verify did not finish within {error}") from None
     verdict = Verdict(float(found)) if isinstance(found, int | float) else found
     if not isinstance(verdict, Verdict) or not isinstance(verdict.reward, int | float) or not isfinite(verdict.reward):
         raise BadVerdict(f"verify must return a number, or a Verdict with one as its reward, not {found!r}")

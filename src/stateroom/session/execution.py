@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
+from stateroom.errors import TimedOut
 from stateroom.session.program import Procedure
 
 QUICK = 0.001
@@ -33,10 +34,6 @@ IDLE_SECONDS = 5.0
 """How long a worker thread waits for more work before it ends."""
 
 
-class TimedOut(Exception):
-    """A function took longer than it may."""
-
-
 class Runner:
     """Runs procedures, and learns which of them are quick."""
 
@@ -49,7 +46,7 @@ class Runner:
         function = procedure.function
         timeout = procedure.timeout or default_timeout
         if procedure.is_async:
-            return await _within(timeout, function(**arguments))
+            return await _within(timeout, asyncio.ensure_future(_contained(function(**arguments))))
         if procedure.timeout is not None:
             return await _within(timeout, self._workers.run(partial(function, **arguments)))
         pace = self._paces.setdefault(function, Pace())
@@ -88,14 +85,41 @@ class Pace:
                 self.on_loop = self.quick_runs >= PROVEN and not self.was_slow
 
 
-async def _within(timeout: float, awaitable: Any) -> Any:
+async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:
+    """Wait for some work for so long and no longer: work that will not be cancelled is left behind."""
     try:
-        async with asyncio.timeout(timeout) as limit:
-            return await awaitable
-    except TimeoutError:
-        if limit.expired():
-            raise TimedOut(f"{timeout:g} s") from None
-        raise  # the function's own
+        done, _ = await asyncio.wait((work,), timeout=timeout)
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    if not done:
+        work.cancel()
+        work.add_done_callback(_hear_out)
+        raise TimedOut(f"{timeout:g} s")
+    result = work.result()
+    if isinstance(result, _Exit):
+        raise result.error
+    return result
+
+
+class _Exit(NamedTuple):
+    """A function wanted to leave the process."""
+
+    error: SystemExit
+
+
+async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
+    """Await a coroutine; a SystemExit must not reach the loop, which would stop for it."""
+    try:
+        return await work
+    except SystemExit as error:
+        return _Exit(error)
+
+
+def _hear_out(work: asyncio.Future[Any]) -> None:
+    """Take note of how work that was left behind ended, or the loop complains that nobody did."""
+    if not work.cancelled():
+        work.exception()
 
 
 class _Workers:
@@ -104,7 +128,7 @@ class _Workers:
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
 
-    async def run(self, function: Callable[[], Any]) -> Any:
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
@@ -113,7 +137,7 @@ class _Workers:
         except IndexError:
             inbox = self._start()
         inbox.put(partial(self._work, inbox, partial(context.run, function), loop, done))
-        return await done
+        return done
 
     def _start(self) -> SimpleQueue[Callable[[], None]]:
         inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()

@@ -57,11 +57,12 @@ class Room:
         if len(trail) > TRAIL:
             del trail[next(iter(trail))]
 
-    def forget(self) -> None:
-        """Trust nothing that is held here: the next use reads it from the store."""
+    async def reload(self) -> None:
+        """Trust nothing that is held here, and read it from the store."""
         self.state, self.stale = None, True
         self.spares.clear()
         self._trail.clear()
+        await self.refresh()
 
     async def refresh(self) -> None:
         """Catch up with what others have committed."""

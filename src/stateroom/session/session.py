@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
-    BadData,
     BadVerdict,
     Conflict,
     DuplicateCall,
     InvalidArguments,
-    InvalidState,
     SessionClosed,
     TamperedState,
     UnknownRevision,
@@ -28,7 +26,7 @@ from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
 from stateroom.session.program import Episode, Operation, Result, Verdict
 from stateroom.session.room import Room
-from stateroom.state import Desk, State, draft_of, patched
+from stateroom.state import Desk, State, draft_of
 
 if TYPE_CHECKING:
     from stateroom.session.sessions import Sessions
@@ -117,7 +115,7 @@ class Session(Generic[S]):
                 return await self._reach_outside(tool, given, call_id or token_hex(12))
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure.__cause__, TamperedState):
-                room.forget()
+                await room.reload()
             return Result(False, error=str(failure))
 
     async def _read(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
@@ -199,9 +197,13 @@ class Session(Generic[S]):
             except DuplicateCall:  # another process, told to try again too, was quicker
                 await room.refresh()
                 return _recorded(await room.recorded(call_id))
-            except Conflict:  # the effect has taken place: its change is carried over to the newer state
+            except Conflict:
+                before = room.state
                 await room.refresh()
-                ran = await self._carry_over(tool, ran, given, call_id)
+                if room.state is not before:  # never merged by accident
+                    message = f"{tool.name} took effect, but others changed the state meanwhile: its change was refused"
+                    return await self._note_failure(tool, given, call_id, message)
+                ran = ran._replace(moment=room.moment)
 
     async def _note_failure(self, tool: Operation, given: dict[str, Any], call_id: str, message: str) -> Result:
         try:
@@ -210,14 +212,6 @@ class Session(Generic[S]):
             await self._room.refresh()
             return _recorded(await self._room.recorded(call_id))
         return Result(False, error=message)
-
-    async def _carry_over(self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str) -> Ran:
-        try:
-            return ran._replace(state=patched(self._room.state, ran.patch), moment=self._room.moment)
-        except (InvalidState, BadData) as error:
-            message = f"{tool.name} took effect, but its change no longer fits the state"
-            await self._commit_at_head("failed", {"name": tool.name, "input": given, "error": message}, call_id)
-            raise Failed(message) from error
 
     async def _commit_at_head(self, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
         """Append an entry that changes no state, whatever others have appended meanwhile."""
@@ -318,11 +312,13 @@ class Session(Generic[S]):
 
     async def state_at(self, revision: int) -> S:
         """The state as it was at a revision, to be read."""
+        await self._sessions.catch_up(self._room, closed_too=True)
         state, _ = await self._room.at(revision)
         return draft_of(state, Desk(READ_ONLY))  # type: ignore[no-any-return]
 
     async def log(self) -> AsyncIterator[LogEntry]:
         """Everything that happened, in order; a fork's log begins with its parent's."""
+        await self._sessions.catch_up(self._room, closed_too=True)
         async for entry in History(self._room.store).entries(self.id):
             yield entry
 

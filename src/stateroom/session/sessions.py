@@ -11,7 +11,15 @@ from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from stateroom.errors import BadTask, DefinitionError, SessionClosed, SessionError, SessionExpired, UnknownSession
+from stateroom.errors import (
+    BadTask,
+    DefinitionError,
+    SessionClosed,
+    SessionError,
+    SessionExpired,
+    TimedOut,
+    UnknownSession,
+)
 from stateroom.session.execution import Runner
 from stateroom.session.history import History
 from stateroom.session.moment import Moment
@@ -94,7 +102,10 @@ class Sessions(Generic[S]):
         luck, clock = moment._replace(steps=-1), moment.clock()  # the first call has luck of its own
         available = {"task": task, "rng": luck.rng(), "clock": clock, "new_id": luck.new_id()}
         arguments = {name: available[name] for name in procedure.needs}
-        state = await self.runner.run(procedure, arguments, self.timeout)
+        try:
+            state = await self.runner.run(procedure, arguments, self.timeout)
+        except TimedOut as error:
+            raise TimedOut(f"{self.environment.name}.seed did not finish within {error}") from None
         expected = self.environment.state_type
         if expected is None or not isinstance(state, expected):
             wanted = expected.__name__ if expected else None
@@ -142,9 +153,10 @@ class Sessions(Generic[S]):
             raise SessionClosed(head.id)
         if room.state is None or head.revision != room.head.revision:
             await room.refresh()
-        if not head.closed and head.expires - now < self.ttl / 2:
-            await self.store.touch(head.id, now=now, expires=now + self.ttl)
-            room.head = replace(room.head, expires=now + self.ttl)
+        expires = None if head.closed else self.renewal(head, now)
+        if expires is not None:
+            await self.store.touch(head.id, now=now, expires=expires)
+            room.head = replace(room.head, expires=expires)
 
     def renewal(self, head: Head, at: float) -> float | None:
         """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""

@@ -1,0 +1,133 @@
+"""Drafts of wide containers that one call leaves for the next."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from stateroom.errors import TamperedState
+from stateroom.state import Desk, State, commit, draft_of, leave_spares
+from stateroom.state.spare import WIDE
+
+
+class Record(BaseModel):
+    name: str
+    score: int = 0
+    tags: list[str] = []
+
+
+class Shelf(BaseModel):
+    books: dict[str, Record] = {}
+
+
+class Library(State):
+    listed: list[Record] = []
+    keyed: dict[str, Record] = {}
+    numbers: list[int] = []
+    shelf: Shelf = Shelf()
+
+
+def library() -> Library:
+    records = [Record(name=f"r{index}") for index in range(WIDE)]
+    keyed = {record.name: record for record in records}
+    return Library(listed=records, keyed=keyed, numbers=list(range(WIDE)), shelf=Shelf(books=dict(keyed)))
+
+
+def changed(state: Library, spares: dict[int, Any], change: Any) -> Library:
+    draft = draft_of(state, Desk(None, spares))
+    change(draft)
+    result: Library = commit(draft).state
+    return result
+
+
+CHANGES = [
+    lambda draft: setattr(draft.listed[3], "score", 1),
+    lambda draft: setattr(draft.keyed["r3"], "score", 1),
+    lambda draft: setattr(draft.shelf.books["r3"], "score", 1),
+    lambda draft: draft.listed[3].tags.append("t"),
+    lambda draft: draft.listed.append(Record(name="new")),
+    lambda draft: draft.listed.insert(0, Record(name="new")),
+    lambda draft: draft.listed.pop(5),
+    lambda draft: draft.listed.sort(key=lambda record: -record.score),
+    lambda draft: draft.keyed.update(new=Record(name="new")),
+    lambda draft: draft.keyed.update(r3={"name": "plain"}),
+    lambda draft: draft.keyed.pop("r5"),
+    lambda draft: draft.numbers.append(7),
+    lambda draft: draft.numbers.reverse(),
+    lambda draft: [record.score for record in draft.listed],
+    lambda draft: setattr(draft, "keyed", {}),
+]
+
+
+@pytest.mark.parametrize("first", range(len(CHANGES)))
+def test_with_spares_every_change_comes_out_as_without(first: int) -> None:
+    spares: dict[int, Any] = {}
+    state = plain = library()
+    for change in (CHANGES[first], *CHANGES, CHANGES[first]):
+        if not state.keyed:
+            state = plain = library()
+        try:
+            plain = changed(plain, {}, change)
+        except (KeyError, IndexError):
+            continue
+        state = changed(state, spares, change)
+        assert state == plain
+        assert list(state.keyed) == list(plain.keyed)
+
+
+def test_a_wide_container_is_drafted_once() -> None:
+    spares: dict[int, Any] = {}
+    state = changed(library(), spares, CHANGES[1])
+    (spare,) = spares.values()
+    draft = draft_of(state, Desk(None, spares))
+    assert draft.keyed is spare
+    assert spares == {}
+
+
+def test_a_draft_that_a_tool_kept_is_no_spare() -> None:
+    for keep in (lambda part: part, lambda part: part.items(), iter):
+        kept: list[Any] = []
+        spares: dict[int, Any] = {}
+        changed(library(), spares, lambda draft, keep=keep, kept=kept: kept.append(keep(draft.keyed)))
+        assert spares == {}
+
+
+def test_a_kept_draft_of_the_state_does_not_lead_to_the_spare() -> None:
+    kept: list[Any] = []
+    spares: dict[int, Any] = {}
+    state = changed(library(), spares, lambda draft: (kept.append(draft), setattr(draft.keyed["r1"], "score", 5)))
+    (spare,) = spares.values()
+    assert kept[0].keyed is not spare
+    assert state.keyed["r1"].score == 5
+
+
+def test_a_kept_child_of_a_spare_cannot_change_a_later_call() -> None:
+    kept: list[Any] = []
+    spares: dict[int, Any] = {}
+    state = changed(library(), spares, lambda draft: (kept.append(draft.keyed["r1"]), setattr(kept[0], "score", 5)))
+    draft = draft_of(state, Desk(None, spares))
+    assert draft.keyed["r1"] is not kept[0]
+    assert draft.keyed["r1"].score == 5
+
+
+def test_a_read_leaves_a_spare_too_but_not_of_items_that_c_code_can_move() -> None:
+    spares: dict[int, Any] = {}
+    state = library()
+    draft = draft_of(state, Desk("reading", spares))
+    assert draft.keyed["r1"].score == draft.listed[1].score == draft.numbers[0]
+    leave_spares(draft)
+    assert {id(state.keyed), id(state.listed)} == set(spares)
+    again = draft_of(state, Desk("reading", spares))
+    assert again == state
+
+
+def test_a_heap_of_items_that_can_change_is_refused() -> None:
+    import heapq  # noqa: PLC0415
+
+    class Grid(State):
+        rows: list[list[int]] = [[1], [2], [3]]
+
+    draft = draft_of(Grid(), Desk())
+    heapq.heappop(draft.rows)
+    with pytest.raises(TamperedState, match="rows: the list was changed past its own methods"):
+        commit(draft)
