@@ -111,14 +111,14 @@ async def extraction(store: Store, *answers: Any, **changes: Any) -> Verdict:
         ([[10, 20, 30]], {}, 0, 1, 0, 1),
         ([[30, 10]], {}, 0, 2 / 3, 0, 0),
         ([[30, 10, 20, 7]], {}, 0, 1, 0, 0),
-        ([[30, 10, 20, 20]], {}, 0, 1, 0, 0),  # a value twice is one too many, not another order
+        ([[30, 10, 20, 20]], {}, 0, 1, 0, 1),  # compared as sets, as the name of the metric has it
         ([[30, 10, 20, 99]], {}, 0, 1, 1, 0),
         ([[99]], {}, 0, 0, 1, 0),
         ([[1], [30, 10, 20]], {}, 1, 1, 0, 0),  # the last answer counts
         ([[30, 10, 20], [1]], {}, 0, 0, 0, 0),
         ([[30, 10, 20], "oops"], {}, 1, 1, 0, 0),  # a call that failed is no answer
         ([[5, 6, 5]], {"expected_synonym_values": [5, 6, 5]}, 1, 1, 0, 0),
-        ([[5, 6]], {"expected_synonym_values": [5, 6, 5]}, 0, 1, 0, 0),
+        ([[5, 6]], {"expected_synonym_values": [5, 6, 5]}, 0, 1, 0, 1),
         ([[5, 5, 6]], {"expected_synonym_values": [5, 6, 5]}, 0, 1, 0, 1),
         ([[10, 99]], {"expected_synonym_values": [10, 99]}, 1, 1, 0, 0),  # no mine where it is asked for
         ([[99, 10]], {"expected_synonym_values": [10, 99]}, 0, 1, 0, 1),

@@ -84,6 +84,9 @@ def _load_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # pydantic looks types up by their module
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # so that it can import what lies beside it, as with `python path.py`
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -95,5 +98,4 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _broken(where: str, error: Exception) -> NotFound:
-    line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-    return NotFound(f"{where} cannot be imported: {type(error).__name__}: {error}{line}")
+    return NotFound(f"{where} cannot be imported: {type(error).__name__}: {error}")

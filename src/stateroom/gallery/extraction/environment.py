@@ -80,7 +80,7 @@ class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
                 "original_term_minefield_hit": float(
                     task.minefield_label_value in answer and task.minefield_label_value not in expected
                 ),
-                "order_instruction_following_failure": float(not accuracy and sorted(answer) == sorted(expected)),
+                "order_instruction_following_failure": float(not accuracy and set(answer) == set(expected)),
             },
             reason="the exact values, in order" if accuracy else f"{len(overlap)} of {len(set(expected))} values found",
             details={"parsed_synonym_values": answer},

@@ -47,7 +47,9 @@ class Reference:
         if snapshot is not None:
             made.snapshots[snapshot.revision] = snapshot
 
-    def append(self, session: str, entry: Entry, expires: float, snapshot: Snapshot | None, closes: bool) -> None:
+    def append(
+        self, session: str, entry: Entry, expires: float | None, snapshot: Snapshot | None, closes: bool
+    ) -> None:
         found = self.find(session)
         found.head.check_live(entry.at)
         if entry.call_id is not None and self.find_call(session, entry.call_id):
@@ -57,7 +59,7 @@ class Reference:
         found.entries[entry.revision] = entry
         if snapshot is not None:
             found.snapshots[entry.revision] = snapshot
-        found.head = replace(found.head, revision=entry.revision, expires=expires, closed=closes)
+        found.head = replace(found.head, revision=entry.revision, expires=expires or found.head.expires, closed=closes)
 
     def touch(self, session: str, now: float, expires: float) -> None:
         found = self.find(session)

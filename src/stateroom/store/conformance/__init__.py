@@ -1,0 +1,26 @@
+"""The suite that every store passes: what a `Store` promises, as tests that anyone can run on their own store.
+
+Subclass `StoreConformance` in a test module, and say where a fresh store is to be made; it needs nothing but pytest:
+
+    from stateroom.store.conformance import StoreConformance
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"mystore://{tmp_path}/rooms"
+
+The scheme must be registered (see `stateroom.store.url`). Set `shared = False` if two stores that are open on one URL
+do not see the same sessions, and `durable = False` if sessions are lost when the store closes. To have pytest show the
+values of a failed comparison, put `pytest.register_assert_rewrite("stateroom.store.conformance")` in `conftest.py`.
+"""
+
+from stateroom.store.conformance.lifetimes import LifetimePromises
+from stateroom.store.conformance.reading import ReadingPromises
+from stateroom.store.conformance.sharing import SharingPromises
+from stateroom.store.conformance.writing import WritingPromises
+
+__all__ = ["StoreConformance"]
+
+
+class StoreConformance(WritingPromises, ReadingPromises, LifetimePromises, SharingPromises):
+    """What a store promises. A subclass gives the `url` of a fresh store."""

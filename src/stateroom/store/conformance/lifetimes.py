@@ -1,0 +1,273 @@
+"""Promises about forks and expiry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+from msgspec.structs import replace
+
+from stateroom.errors import (
+    SessionClosed,
+    SessionExpired,
+    UnknownRevision,
+    UnknownSession,
+)
+from stateroom.store.conformance.making import (
+    LATER,
+    MUCH_LATER,
+    NOW,
+    Suite,
+    asynchronous,
+    everything,
+    make_entry,
+    make_fork,
+    make_head,
+    make_session,
+    outcome,
+)
+from stateroom.store.contract import Loaded, Snapshot
+from stateroom.store.url import open_store
+
+
+class LifetimePromises(Suite):
+    """Forks outlive their parents, and everything ends."""
+
+    # Forks.
+
+    @asynchronous
+    async def test_a_fork_begins_without_entries_of_its_own(self, url: str) -> None:
+        async with open_store(url) as store:
+            await store.create(make_head(revision=3), [make_entry(n) for n in (1, 2, 3)], Snapshot(3, b"state 3"))
+            await make_fork(store, "fork", "room", 2)
+            head = make_head("fork", revision=2, parent="room", parent_revision=2)
+            assert await store.head("fork") == head
+            assert await store.entries("fork") == []
+            for at in (None, 0, 1, 2):
+                assert await store.load("fork", at) == Loaded(head, None, [])
+
+    @asynchronous
+    async def test_a_fork_has_only_its_own_entries(self, url: str) -> None:
+        async with open_store(url) as store:
+            trunk = await make_session(store, revision=4)
+            await make_fork(store, "fork", "room", 2)
+            own = [make_entry(3, "fork 3"), make_entry(4, "fork 4")]
+            for entry in own:
+                await store.append("fork", entry, expires=LATER)
+            head = make_head("fork", revision=4, parent="room", parent_revision=2)
+            assert await store.entries("fork") == own
+            assert await store.entries("fork", after=3) == own[1:]
+            assert await store.entries("fork", after=1, until=3) == own[:1]
+            for at, expected in ((None, own), (4, own), (3, own[:1]), (2, []), (1, [])):
+                assert await store.load("fork", at) == Loaded(head, None, expected)
+            assert await store.entries("room") == trunk
+            assert await store.head("room") == make_head(revision=4)
+
+    @asynchronous
+    async def test_a_fork_can_be_created_with_entries_and_a_snapshot(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, revision=2)
+            head = make_head("fork", revision=3, parent="room", parent_revision=2)
+            await store.create(head, [make_entry(3, "own")], Snapshot(2, b"state 2"))
+            assert await store.entries("fork") == [make_entry(3, "own")]
+            assert await store.load("fork") == Loaded(head, Snapshot(2, b"state 2"), [make_entry(3, "own")])
+            assert await store.load("fork", 2) == Loaded(head, Snapshot(2, b"state 2"), [])
+            assert await store.load("fork", 1) == Loaded(head, None, [])
+
+    @asynchronous
+    async def test_a_fork_has_only_its_own_snapshots(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store)
+            await store.append("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"room 2"))
+            await make_fork(store, "fork", "room", 2)
+            await store.append("fork", make_entry(3), expires=LATER)
+            await store.append("fork", make_entry(4), expires=LATER, snapshot=Snapshot(4, b"fork 4"))
+            await store.append("fork", make_entry(5), expires=LATER)
+            head = make_head("fork", revision=5, parent="room", parent_revision=2)
+            assert await store.load("fork") == Loaded(head, Snapshot(4, b"fork 4"), [make_entry(5)])
+            assert await store.load("fork", 3) == Loaded(head, None, [make_entry(3)])
+            assert (await store.load("room")).snapshot == Snapshot(2, b"room 2")
+
+    @asynchronous
+    async def test_a_fork_and_its_parent_go_on_apart(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, revision=2)
+            await make_fork(store, "fork", "room", 1)
+            await store.append("room", make_entry(3, body=b"room"), expires=LATER)
+            await store.append("fork", make_entry(2, body=b"fork"), expires=MUCH_LATER, closes=True)
+            assert (await store.head("room")) == make_head(revision=3)
+            assert [entry.body for entry in await store.entries("fork")] == [b"fork"]
+            with pytest.raises(SessionClosed):
+                await store.append("fork", make_entry(3), expires=LATER)
+            await store.append("room", make_entry(4), expires=LATER)
+
+    @asynchronous
+    async def test_a_fork_can_be_forked(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, revision=2)
+            await make_fork(store, "fork", "room", 2, revision=4)
+            await make_fork(store, "deep", "fork", 3, revision=5)
+            await make_fork(store, "early", "fork", 1)  # a revision that the fork has from its parent
+            assert [entry.revision for entry in await store.entries("deep")] == [4, 5]
+            assert await store.head("early") == make_head("early", revision=1, parent="fork", parent_revision=1)
+            await store.append("early", make_entry(2, "own"), expires=LATER)
+            assert await store.entries("early") == [make_entry(2, "own")]
+
+    @asynchronous
+    async def test_a_fork_of_a_revision_that_was_not_reached_is_refused(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, revision=2)
+            with pytest.raises(UnknownRevision) as refused:
+                await make_fork(store, "fork", "room", 3)
+            assert refused.value.session == "room"
+            assert await outcome(store.head("fork")) is UnknownSession
+            await store.append("room", make_entry(3), expires=LATER)
+            await make_fork(store, "fork", "room", 3)
+
+    @asynchronous
+    async def test_a_closed_or_expired_session_can_be_forked(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, revision=0)
+            await store.append("room", make_entry(1), expires=NOW, closes=True)
+            await make_fork(store, "fork", "room", 1)
+            await store.append("fork", make_entry(2), expires=LATER)
+            assert await store.head("fork") == make_head("fork", revision=2, parent="room", parent_revision=1)
+
+    # Expiry.
+
+    @asynchronous
+    async def test_a_session_lives_until_the_very_moment_of_its_expiry(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store)
+            await store.append("room", make_entry(2, at=LATER - 0.001), expires=LATER)
+            await store.touch("room", now=LATER - 0.001, expires=LATER)
+            assert await store.sweep(LATER - 0.001) == 0
+            assert await outcome(store.append("room", make_entry(3, at=LATER), expires=LATER)) is SessionExpired
+            assert await store.sweep(LATER) == 1
+
+    @asynchronous
+    async def test_a_touch_renews_the_expiry_and_nothing_else(self, url: str) -> None:
+        async with open_store(url) as store:
+            entries = await make_session(store)
+            await store.touch("room", now=NOW, expires=MUCH_LATER)
+            assert await store.load("room") == Loaded(make_head(revision=1, expires=MUCH_LATER), None, entries)
+            assert await store.sweep(LATER) == 0
+            await store.append("room", make_entry(2, at=LATER), expires=MUCH_LATER)
+
+    @asynchronous
+    async def test_an_append_renews_the_expiry(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store)
+            await store.append("room", make_entry(2), expires=MUCH_LATER)
+            assert (await store.head("room")).expires == MUCH_LATER
+            assert await store.sweep(LATER) == 0
+
+    @asynchronous
+    async def test_an_append_that_renews_nothing_leaves_the_expiry_as_it_is(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store)
+            await store.append("room", make_entry(2), expires=None)
+            head = await store.head("room")
+            assert (head.revision, head.expires) == (2, LATER)
+
+    @asynchronous
+    async def test_a_sweep_removes_the_expired_and_only_them(self, url: str) -> None:
+        async with open_store(url) as store:
+            for number in range(30):
+                await make_session(store, f"room {number}", expires=NOW + number)
+            await store.append("room 3", make_entry(2), expires=NOW + 3, closes=True)
+            await store.append("room 20", make_entry(2), expires=NOW + 20, closes=True)
+            kept = {f"room {number}": await everything(store, f"room {number}") for number in range(11, 30)}
+            assert await store.sweep(NOW + 10) == 11
+            assert {head.id for head in await store.heads()} == set(kept)
+            for session, before in kept.items():
+                assert await everything(store, session) == before
+            for number in range(11):
+                assert await outcome(store.head(f"room {number}")) is UnknownSession
+            assert await store.sweep(NOW + 10) == 0
+
+    @asynchronous
+    async def test_an_id_that_was_swept_begins_anew(self, url: str) -> None:
+        async with open_store(url) as store:
+            await store.create(make_head(revision=2), [make_entry(1, "a"), make_entry(2, "b")], Snapshot(2, b"old"))
+            await store.append("room", make_entry(3, "c"), expires=LATER, snapshot=Snapshot(3, b"old"))
+            assert await store.sweep(LATER) == 1
+            for call in (store.load("room"), store.entries("room"), store.find_call("room", "a")):
+                assert await outcome(call) is UnknownSession
+            head = make_head(created=MUCH_LATER, expires=2 * MUCH_LATER)
+            await store.create(head)
+            assert await store.load("room") == Loaded(head, None, [])
+            for call_id in ("a", "b", "c"):
+                assert await store.find_call("room", call_id) is None
+            await store.append("room", make_entry(1, "a", at=MUCH_LATER), expires=2 * MUCH_LATER)
+            assert (await store.load("room")).entries == [make_entry(1, "a", at=MUCH_LATER)]
+            assert await store.heads() == [replace(head, revision=1)]
+
+    @asynchronous
+    async def test_a_sweep_keeps_a_parent_as_long_as_a_fork_reads_it(self, url: str) -> None:
+        async with open_store(url) as store:
+            entries = await make_session(store, revision=3)
+            await make_fork(store, "fork", "room", 2, expires=MUCH_LATER)
+            await make_fork(store, "short fork", "room", 2)
+            assert await store.sweep(LATER) == 1
+            assert {head.id for head in await store.heads()} == {"room", "fork"}
+            assert await store.entries("room") == entries
+            assert await outcome(store.append("room", make_entry(4, at=LATER), expires=MUCH_LATER)) is SessionExpired
+            assert await store.sweep(MUCH_LATER) == 2
+            assert await store.heads() == []
+
+    @asynchronous
+    async def test_a_sweep_keeps_a_whole_chain_of_parents(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, "a")
+            await make_fork(store, "b", "a", 1)
+            await make_fork(store, "c", "b", 1)
+            await make_fork(store, "d", "c", 1, expires=MUCH_LATER)
+            await make_fork(store, "side", "c", 1)
+            assert await store.sweep(LATER) == 1
+            assert {head.id for head in await store.heads()} == {"a", "b", "c", "d"}
+            assert await store.sweep(MUCH_LATER) == 4
+            assert await store.heads() == []
+
+    @asynchronous
+    async def test_a_fork_does_not_die_with_its_live_parent(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, expires=MUCH_LATER)
+            await make_fork(store, "fork", "room", 1)
+            await make_fork(store, "fork of fork", "fork", 1, expires=MUCH_LATER)
+            assert await store.sweep(LATER) == 0
+            await store.touch("fork of fork", now=LATER, expires=LATER + 1)
+            assert await store.sweep(LATER + 1) == 2
+            assert [head.id for head in await store.heads()] == ["room"]
+
+    @asynchronous
+    async def test_a_sweep_and_a_fork_at_the_same_time_leave_no_orphan(self, url: str) -> None:
+        async with open_store(url) as store:
+            for number in range(10):
+                parent, fork = f"room {number}", f"fork {number}"
+                await make_session(store, parent)
+                calls: list[Awaitable[object]] = [
+                    outcome(make_fork(store, fork, parent, 1, expires=MUCH_LATER)),
+                    store.sweep(LATER),
+                ]
+                await asyncio.gather(*(calls if number % 2 else reversed(calls)))
+                has_fork = await outcome(store.head(fork)) is not UnknownSession
+                has_parent = await outcome(store.head(parent)) is not UnknownSession
+                assert has_fork == has_parent
+
+    @asynchronous
+    async def test_a_sweep_never_takes_a_session_that_was_just_renewed(self, url: str) -> None:
+        async with open_store(url) as store:
+            for number in range(10):
+                session = f"room {number}"
+                await make_session(store, session)
+                renewal = (
+                    store.append(session, make_entry(2), expires=MUCH_LATER)
+                    if number % 4 < 2
+                    else store.touch(session, now=NOW, expires=MUCH_LATER)
+                )
+                calls: list[Awaitable[object]] = [outcome(renewal), store.sweep(LATER)]
+                done = await asyncio.gather(*(calls if number % 2 else reversed(calls)))
+                renewed = done[0 if number % 2 else 1] is None
+                assert renewed == (await outcome(store.head(session)) is not UnknownSession)
