@@ -58,7 +58,7 @@ class LogEntry:
 def write_body(facts: dict[str, Any], patch: Patch) -> bytes:
     """The bytes of an entry's facts and patch. A long text of the input is not written a second time in the patch."""
     if "input" in facts:  # as JSON, so that the reader finds the same texts in it
-        facts = {**facts, "input": to_jsonable_python(facts["input"])}
+        facts["input"] = to_jsonable_python(facts["input"])
     said = encode_json(facts)
     if not patch:
         return _pack((said, b""))

@@ -46,12 +46,11 @@ def encode_json(value: Any) -> bytes:
 
 def encode_patch(patch: Iterable[Sequence[Any]], texts: Mapping[str, int]) -> bytes:
     """The bytes of a patch, in which a text that `texts` numbers is written as a reference."""
-    return _pack(
-        [
-            [kind, [_wire(step, {}) for step in path], *(_wire(need, texts) for need in needs)]
-            for kind, path, *needs in patch
-        ]
-    )
+    wired = [[kind, path, *[_wire(need, texts) for need in needs]] for kind, path, *needs in patch]
+    try:
+        return _pack(wired)
+    except (OverflowError, ValueError):  # an odd key
+        return _pack([[kind, [_wire(step, {}) for step in path], *needs] for kind, path, *needs in wired])
 
 
 def decode(data: bytes, texts: Sequence[str] = ()) -> Any:

@@ -89,14 +89,16 @@ def _check(draft: Any, path: Path, patch: Patch, ruled: list[Path]) -> None:
 
 def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path]) -> None:
     shape = draft._draft_shape
-    base, fields, checked = draft._draft_base.__dict__, draft.__dict__, draft._draft_checked
+    base, fields = draft._draft_base.__dict__, draft.__dict__
+    checked: dict[str, Any] = {}
+    object.__setattr__(draft, "_draft_checked", checked)
     before = len(patch)
     for name, part in shape.fields.items():
         value, old = fields[name], base[name]
         if value is old:
             continue
         here = (*path, name)
-        if _stands(value, old):
+        if not part.leaf and _stands(value, old):
             mark = len(patch), len(ruled)
             _check_parts(value, old, here, patch, ruled)
             if len(patch) == mark[0]:

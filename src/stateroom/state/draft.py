@@ -60,9 +60,8 @@ class Desk:
         if kind is tuple:
             parts = tuple(self.draft(part, shape.part(index)) for index, part in enumerate(value))
             return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-        if isinstance(value, BaseModel):
-            return _draft_model(value, shape_of_model(kind), self)
-        return value
+        model = kind.__dict__.get("__stateroom_shape__")
+        return value if model is None else _draft_model(value, model, self)
 
 
 def draft_of(state: M, desk: Desk) -> M:
@@ -75,22 +74,26 @@ def is_draft(value: Any) -> bool:
 
 
 def _draft_model(model: M, shape: ModelShape, desk: Desk) -> M:
-    kind = type(model)
-    draft = object.__new__(kind.__dict__.get("__stateroom_draft__") or _draft_class(kind, shape))
-    put = object.__setattr__
+    draft: Any = object.__new__(shape.draft_class or _draft_class(shape))
     fields = model.__dict__
-    fill(draft, {name: fields[name] for name in shape.fields}, model.__pydantic_fields_set__.copy())
+    if len(fields) > len(shape.fields):  # it holds values of cached properties
+        fields = {name: fields[name] for name in shape.fields}
+    put = object.__setattr__
+    put(draft, "__dict__", fields.copy())
+    put(draft, "__pydantic_fields_set__", model.__pydantic_fields_set__)
+    put(draft, "__pydantic_extra__", None)
+    put(draft, "__pydantic_private__", None)
     put(draft, "_draft_base", model)
-    put(draft, "_draft_checked", {})
-    put(draft, "_draft_shape", shape)
     put(draft, "_draft_desk", desk)
     return draft  # type: ignore[no-any-return]
 
 
-def _draft_class(model: type[BaseModel], shape: ModelShape) -> type:
+def _draft_class(shape: ModelShape) -> type:
     """The subclass of the author's class whose instances are drafts; made once per class."""
+    model = shape.model
     namespace: dict[str, Any] = {
-        "__slots__": ("_draft_base", "_draft_checked", "_draft_desk", "_draft_shape"),
+        "__slots__": ("_draft_base", "_draft_checked", "_draft_desk"),
+        "_draft_shape": shape,
         "__module__": model.__module__,
         "__qualname__": model.__qualname__,
         "__doc__": model.__doc__,
@@ -103,7 +106,7 @@ def _draft_class(model: type[BaseModel], shape: ModelShape) -> type:
     made: type = ABCMeta.__new__(
         type("DraftMeta", (type(model),), checks), model.__name__, (DraftModel, model), namespace
     )
-    model.__stateroom_draft__ = made  # type: ignore[attr-defined]
+    shape.draft_class = made
     return made
 
 
@@ -155,7 +158,9 @@ class DraftModel:
             return
         self._draft_desk.check()
         self.__dict__[name] = value
-        self.__pydantic_fields_set__.add(name)  # type: ignore[attr-defined]
+        fields_set = self.__pydantic_fields_set__  # type: ignore[attr-defined]
+        if name not in fields_set:  # the base's own set
+            object.__setattr__(self, "__pydantic_fields_set__", fields_set | {name})
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"{name!r} is part of {type(self).__name__} and cannot be deleted")
