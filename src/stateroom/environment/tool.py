@@ -108,7 +108,8 @@ class Tool:
         return {self.renamed.get(name, name): value for name, value in bound.items()} if self.renamed else bound
 
     def _validated(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(self.arguments.__pydantic_validator__.validate_python(arguments).__dict__)
+        bound: dict[str, Any] = self.arguments.__pydantic_validator__.validate_python(arguments).__dict__
+        return bound
 
     def _without_nulls(self, arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
         """Within a parameter too, null stands for a default: without the nulls that were refused, all may be well."""

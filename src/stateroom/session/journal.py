@@ -25,7 +25,8 @@ from stateroom.state import Patch, decode, encode_json, encode_patch, long_texts
 from stateroom.state.codec import LONG_TEXT
 from stateroom.store import Entry
 
-_pack = msgspec.msgpack.Encoder().encode
+_PAIR = b"\x92"
+"""How an array of two begins in msgpack: the facts and the patch, each encoded by itself."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,16 @@ def write_body(facts: dict[str, Any], patch: Patch) -> bytes:
     if "input" in facts:  # as JSON, so that the reader finds the same texts in it
         facts["input"] = to_jsonable_python(facts["input"])
     said = encode_json(facts)
-    if not patch:
-        return _pack((said, b""))
-    texts = long_texts(facts.get("input")) if len(said) > LONG_TEXT else ()
-    return _pack((said, encode_patch(patch, {text: index for index, text in enumerate(texts)})))
+    texts = long_texts(facts.get("input")) if patch and len(said) > LONG_TEXT else ()
+    return _PAIR + said + encode_patch(patch, {text: index for index, text in enumerate(texts)})
 
 
 def read_entry(entry: Entry) -> LogEntry:
     """A stored entry, understood."""
     try:
-        facts_bytes, patch_bytes = msgspec.msgpack.decode(entry.body, type=tuple[bytes, bytes])
+        said, changed = msgspec.msgpack.decode(entry.body, type=tuple[msgspec.Raw, msgspec.Raw])
     except msgspec.MsgspecError as error:
         raise BadData(f"entry {entry.revision} cannot be read: {error}") from error
-    facts = decode(facts_bytes)
-    patch = decode(patch_bytes, list(long_texts(facts.get("input")))) if patch_bytes else []
+    facts = decode(said)
+    patch = decode(changed, list(long_texts(facts.get("input"))))
     return LogEntry(entry.revision, entry.kind, entry.at, entry.call_id, facts, [tuple(step) for step in patch])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 from pydantic import ValidationError
@@ -25,6 +25,17 @@ MIN_SNAPSHOT = 4096
 
 SNAPSHOT_RATIO = 2
 """A snapshot is written when the changes since the last one weigh this many times as much as it does."""
+
+
+class Step(NamedTuple):
+    """An entry that is about to be committed, and what the room will hold after it."""
+
+    entry: Entry
+    state: Any
+    moment: Moment
+    snapshot: Snapshot | None
+    snapshot_bytes: int
+    tail_bytes: int
 
 
 class Room:
@@ -88,33 +99,35 @@ class Room:
         self.head = head
         self.settle(state, moment)
 
-    async def commit(
+    def prepare(
         self,
         kind: str,
         facts: dict[str, Any],
         at: float,
-        expires: float | None,
         patch: Patch = [],  # noqa: B006 - never changed
         after: tuple[Any, Moment] | None = None,
         call_id: str | None = None,
-    ) -> int:
-        """Append an entry that leads to the state and moment `after` (by default those of now); gives its revision."""
+    ) -> Step:
+        """The step that says these facts and leads to the state and moment `after`, by default those of now."""
         entry = Entry(self.head.revision + 1, kind, at, write_body(facts, patch), call_id)
         state, moment = after or (self.state, self.moment)
-        weights = (self._snapshot_bytes, self._tail_bytes + len(entry.body))
-        snapshot = None
-        if weights[1] > max(MIN_SNAPSHOT, SNAPSHOT_RATIO * weights[0]):
-            snapshot = Snapshot(entry.revision, write_document(state, moment))
-            weights = (len(snapshot.body), 0)
-        closes = kind == "close"
+        tail_bytes = self._tail_bytes + len(entry.body)
+        if tail_bytes <= MIN_SNAPSHOT or tail_bytes <= SNAPSHOT_RATIO * self._snapshot_bytes:
+            return Step(entry, state, moment, None, self._snapshot_bytes, tail_bytes)
+        snapshot = Snapshot(entry.revision, write_document(state, moment))
+        return Step(entry, state, moment, snapshot, len(snapshot.body), 0)
+
+    async def commit(self, step: Step, expires: float | None) -> None:
+        """Append a step that was prepared; `expires` renews the session's life."""
+        entry = step.entry
+        closes = entry.kind == "close"
         self.stale = True  # until the store has said yes, whatever happens
-        await self.store.append(self.head.id, entry, expires=expires, snapshot=snapshot, closes=closes)
-        self._snapshot_bytes, self._tail_bytes = weights
+        await self.store.append(self.head.id, entry, expires=expires, snapshot=step.snapshot, closes=closes)
+        self._snapshot_bytes, self._tail_bytes = step.snapshot_bytes, step.tail_bytes
         self.head = replace(self.head, revision=entry.revision, expires=expires or self.head.expires, closed=closes)
-        if call_id is not None:
-            self.calls[0].add(call_id)
-        self.settle(state, moment)
-        return entry.revision
+        if entry.call_id is not None:
+            self.calls[0].add(entry.call_id)
+        self.settle(step.state, step.moment)
 
     async def at(self, revision: int) -> tuple[Any, Moment]:
         """The state and moment at a revision."""

@@ -127,7 +127,8 @@ class Session(Generic[S]):
     async def _write(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
         sessions, room = self._sessions, self._room
         for attempt in range(ATTEMPTS):
-            await _give_way(attempt)
+            if attempt:
+                await _give_way(attempt)
             if room.stale:
                 await room.refresh()
             if call_id is not None:
@@ -153,9 +154,10 @@ class Session(Generic[S]):
         sessions, room = self._sessions, self._room
         at = sessions.now()
         try:
-            await room.commit("call", facts, at, sessions.renewal(room.head, at), ran.patch, after, call_id)
+            step = room.prepare("call", facts, at, ran.patch, after, call_id)
         except _UNSTORABLE as error:
             raise Failed(f"{tool.name} failed: its input or output cannot be stored") from error
+        await room.commit(step, sessions.renewal(room.head, at))
         return Result(True, ran.output)
 
     async def _reach_outside(self, tool: Operation, given: dict[str, Any], call_id: str) -> Result:
@@ -227,7 +229,9 @@ class Session(Generic[S]):
 
     async def _commit(self, kind: str, facts: dict[str, Any], **more: Any) -> int:
         at = self._sessions.now()
-        return await self._room.commit(kind, facts, at, self._sessions.renewal(self._room.head, at), **more)
+        step = self._room.prepare(kind, facts, at, **more)
+        await self._room.commit(step, self._sessions.renewal(self._room.head, at))
+        return step.entry.revision
 
     def _scene(self, call_id: str | None = None) -> Scene:
         room = self._room
@@ -339,7 +343,7 @@ async def _give_way(attempt: int) -> None:
 
 def checked_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
     """The arguments of a call, as a dict; `Failed` if they or the call id cannot be any."""
-    if arguments is not None and not isinstance(arguments, Mapping):
+    if type(arguments) is not dict and not isinstance(arguments, Mapping | None):
         raise Failed("the arguments of a call must be an object: a value for each parameter, by name")
     if call_id is not None and not call_id.isprintable():
         raise Failed("a call id is made of printable characters")

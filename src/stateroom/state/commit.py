@@ -263,22 +263,21 @@ def _settle_over(value: Any, old: Any) -> Any:
 
 
 def _settle_model(draft: DraftModel) -> Any:
-    base, checked = draft._draft_base, draft._draft_checked
+    base, checked, shape = draft._draft_base, draft._draft_checked, draft._draft_shape
     fields, old = draft.__dict__, base.__dict__
-    now = {}
-    changed = set()
-    for name in draft._draft_shape.fields:
-        was = now[name] = old[name]
-        if name in checked:
-            now[name] = checked[name]
-        elif fields[name] is not was:
-            now[name] = _settle_over(fields[name], was)
-        if now[name] is not was:
-            changed.add(name)
+    changed = dict(checked)
+    for name in shape.fields:
+        if name not in checked and fields[name] is not old[name]:
+            settled = _settle_over(fields[name], old[name])
+            if settled is not old[name]:
+                changed[name] = settled
     if not changed:
         return base
-    made = object.__new__(draft._draft_model)
-    fill(made, now, base.__pydantic_fields_set__ | changed)
+    fields_set = base.__pydantic_fields_set__
+    if not changed.keys() <= fields_set:
+        fields_set = fields_set | changed.keys()
+    made = object.__new__(shape.model)
+    fill(made, {name: changed[name] if name in changed else old[name] for name in shape.fields}, fields_set)
     return made
 
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Self, TypeVar
@@ -85,22 +84,39 @@ INSERT_SNAPSHOT = "INSERT INTO snapshots (session, revision, body) VALUES (?, ?,
 
 
 class _Append(NamedTuple):
-    """What an append writes, so that those of many sessions can be written together."""
+    """Work: an append, as data, so that those of many sessions can be written together."""
 
     session: str
     entry: Entry
     expires: float | None
     snapshot: Snapshot | None
     closes: bool
+    done: asyncio.Future[Any]
+    writes: bool = True
+
+    def work(self, connection: sqlite3.Connection) -> None:
+        """Write this append alone, or say why not."""
+        session, entry = self.session, self.entry
+        try:
+            if _append_all([self], connection):
+                return
+        except sqlite3.IntegrityError:
+            raise DuplicateCall(session, str(entry.call_id)) from None
+        _head(connection, session).check_live(entry.at)
+        if entry.call_id is not None and _find_call(connection, session, entry.call_id):
+            raise DuplicateCall(session, entry.call_id)
+        raise Conflict(session, entry.revision - 1)
 
 
-class _Job(NamedTuple):
+class _Other(NamedTuple):
+    """Any other work."""
+
     work: Callable[[sqlite3.Connection], Any]
     writes: bool
     done: asyncio.Future[Any]
-    append: _Append | None = None
-    """The same work, as data."""
 
+
+_Job = _Append | _Other
 
 _Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
 """Who waits, and the result or error of the job."""
@@ -171,16 +187,17 @@ class SQLiteStore(Store):
         with suppress(RuntimeError):  # the loop is gone, and with it whoever asked
             self._loop.call_soon_threadsafe(_resolve, outcomes)
 
-    def _run(
-        self, work: Callable[[sqlite3.Connection], T], *, writes: bool, append: _Append | None = None
-    ) -> asyncio.Future[T]:
+    def _run(self, work: Callable[[sqlite3.Connection], T], *, writes: bool) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._ask(_Other(work, writes, done))
+        return done
+
+    def _ask(self, job: _Job) -> None:
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} is closed")
-        done: asyncio.Future[T] = self._loop.create_future()
         if not self._waiting:
             self._loop.call_soon(self._hand_over)
-        self._waiting.append(_Job(work, writes, done, append))
-        return done
+        self._waiting.append(job)
 
     def _hand_over(self) -> None:
         """Give the thread all the work of this turn at once, so that it need not fight the loop for the interpreter."""
@@ -223,8 +240,9 @@ class SQLiteStore(Store):
         snapshot: Snapshot | None = None,
         closes: bool = False,
     ) -> None:
-        append = _Append(session, entry, expires, snapshot, closes)
-        await self._run(partial(_append_one, append), writes=True, append=append)
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._ask(_Append(session, entry, expires, snapshot, closes, done))
+        await done
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -326,20 +344,6 @@ def _append_all(appends: Sequence[_Append], connection: sqlite3.Connection) -> b
     return True
 
 
-def _append_one(append: _Append, connection: sqlite3.Connection) -> None:
-    """Write one append, or say why not."""
-    session, entry = append.session, append.entry
-    try:
-        if _append_all([append], connection):
-            return
-    except sqlite3.IntegrityError:
-        raise DuplicateCall(session, str(entry.call_id)) from None
-    _head(connection, session).check_live(entry.at)
-    if entry.call_id is not None and _find_call(connection, session, entry.call_id):
-        raise DuplicateCall(session, entry.call_id)
-    raise Conflict(session, entry.revision - 1)
-
-
 def _do_together(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome] | None:
     """Do all jobs in one transaction. If one of several writes is refused, none is done, and nothing comes back."""
     writes = jobs[0].writes
@@ -358,15 +362,16 @@ def _do_together(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outc
 
 def _attempt_all(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome] | None:
     """Do all jobs, the appends among several of them at once; None if one of those is refused."""
-    appends = [job for job in jobs if job.append is not None] if len(jobs) > 1 else []
-    if appends:
-        try:
-            if not _append_all([job.append for job in appends if job.append is not None], connection):
-                return None
-        except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
+    appends = [job for job in jobs if isinstance(job, _Append)] if len(jobs) > 1 else []
+    if not appends:
+        return [_attempt(job, connection) for job in jobs]
+    try:
+        if not _append_all(appends, connection):
             return None
+    except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
+        return None
     written: list[_Outcome] = [(job.done, None, None) for job in appends]
-    return written + [_attempt(job, connection) for job in jobs if not (appends and job.append is not None)]
+    return written + [_attempt(job, connection) for job in jobs if not isinstance(job, _Append)]
 
 
 def _do_apart(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome]:
