@@ -1,7 +1,9 @@
 """`sqlite:///path`: sessions in one file, durable, and safe to share between processes.
 
-One thread owns the one connection. It takes all the work that has gathered, does the reads in one transaction, and
-commits the writes in another, so sessions that write at the same time share the cost of reaching the disk.
+One thread owns the one connection. It takes work that has gathered and commits the writes in one transaction, so that
+sessions which write at the same time share the cost of reaching the disk. An append is a row put into a view, whose
+trigger checks and moves the head: a batch of appends is one statement, and while SQLite works on it the interpreter is
+free to run the next calls.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ T = TypeVar("T")
 
 APPLICATION_ID = 0x53524F4D  # "SROM", so that a file says whose it is
 VERSION = 1
+FEW = 8
+"""Up to so many writes are committed together, and of more than that, half."""
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
 PAGES_AT_ONCE = 500
@@ -53,9 +57,13 @@ CREATE TABLE sessions (
     parent TEXT,
     parent_revision INTEGER NOT NULL
 ) WITHOUT ROWID;
+
 CREATE INDEX sessions_by_age ON sessions (created, id);
+
 CREATE INDEX sessions_by_expiry ON sessions (expires);
+
 CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+
 CREATE TABLE entries (
     session TEXT NOT NULL,
     revision INTEGER NOT NULL,
@@ -65,21 +73,34 @@ CREATE TABLE entries (
     body BLOB NOT NULL,
     PRIMARY KEY (session, revision)
 );
+
 CREATE UNIQUE INDEX entries_by_call ON entries (session, call_id) WHERE call_id IS NOT NULL;
+
 CREATE TABLE snapshots (
     session TEXT NOT NULL,
     revision INTEGER NOT NULL,
     body BLOB NOT NULL,
     PRIMARY KEY (session, revision)
 );
+
+CREATE VIEW appends AS SELECT session, revision, kind, at, body, call_id, 0 AS closes FROM entries WHERE 0;
+
+CREATE TRIGGER append INSTEAD OF INSERT ON appends BEGIN
+    UPDATE sessions SET revision = NEW.revision, closed = NEW.closes
+        WHERE id = NEW.session AND revision = NEW.revision - 1 AND closed = 0 AND expires > NEW.at;
+    SELECT RAISE(ABORT, 'refused') WHERE changes() = 0;
+    INSERT INTO entries (session, revision, kind, at, body, call_id)
+        VALUES (NEW.session, NEW.revision, NEW.kind, NEW.at, NEW.body, NEW.call_id);
+END;
 """
 
 HEAD = "id, environment, owner, created, expires, revision, closed, parent, parent_revision"
 ENTRY = "revision, kind, at, body, call_id"
 
-MOVE = "UPDATE sessions SET revision = ?, closed = ? WHERE id = ? AND revision = ? AND closed = 0 AND expires > ?"
 RENEW = "UPDATE sessions SET expires = ? WHERE id = ?"
 INSERT_ENTRY = f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?)"
+APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?)'] * rows)}" for rows in range(65)]
+"""By the number of rows; the statements are the same each time, so that SQLite need not parse them again."""
 INSERT_SNAPSHOT = "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)"
 
 
@@ -94,18 +115,21 @@ class _Append(NamedTuple):
     done: asyncio.Future[Any]
     writes: bool = True
 
+    @property
+    def is_plain(self) -> bool:
+        """True when there is nothing to be written but the entry and the head."""
+        return self.expires is None and self.snapshot is None
+
     def work(self, connection: sqlite3.Connection) -> None:
         """Write this append alone, or say why not."""
         session, entry = self.session, self.entry
         try:
-            if _append_all([self], connection):
-                return
+            _append_all([self], connection)
         except sqlite3.IntegrityError:
-            raise DuplicateCall(session, str(entry.call_id)) from None
-        _head(connection, session).check_live(entry.at)
-        if entry.call_id is not None and _find_call(connection, session, entry.call_id):
-            raise DuplicateCall(session, entry.call_id)
-        raise Conflict(session, entry.revision - 1)
+            _head(connection, session).check_live(entry.at)
+            if entry.call_id is not None and _find_call(connection, session, entry.call_id):
+                raise DuplicateCall(session, entry.call_id) from None
+            raise Conflict(session, entry.revision - 1) from None
 
 
 class _Other(NamedTuple):
@@ -166,22 +190,32 @@ class SQLiteStore(Store):
             self._report([(started, None, error)])
             return
         self._report([(started, None, None)])
+        jobs: list[_Job] = []
         closing = False
-        while not closing:
-            batches = [self._handed_over.get()]
-            with suppress(Empty):  # what came up while the last batch was written goes into one transaction
-                while True:
-                    batches.append(self._handed_over.get_nowait())
-            closing = batches[-1] is None
-            self._perform(connection, [job for batch in batches if batch is not None for job in batch])
+        while jobs or not closing:
+            closing = self._gather(jobs) or closing
+            reads = [job for job in jobs if not job.writes]
+            writes = [job for job in jobs if job.writes]
+            if reads:
+                self._report(_do_together(reads, connection) or [])
+            # Half of many, so that while one half is written, the sessions of the other can make their next calls.
+            share = len(writes) if len(writes) <= FEW else (len(writes) + 1) // 2
+            if writes:
+                self._report(_write(writes[:share], connection))
+            jobs = writes[share:]
         connection.close()
 
-    def _perform(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
-        reads, writes = [job for job in jobs if not job.writes], [job for job in jobs if job.writes]
-        if reads:
-            self._report(_do_together(reads, connection) or [])
-        if writes:
-            self._report(_do_together(writes, connection) or _do_apart(writes, connection))
+    def _gather(self, jobs: list[_Job]) -> bool:
+        """Add the work that has come up, waiting for some if there is none; true when the store is to close."""
+        closing = False
+        with suppress(Empty):
+            while True:
+                batch = self._handed_over.get(block=not (jobs or closing))
+                if batch is None:
+                    closing = True
+                else:
+                    jobs += batch
+        return closing
 
     def _report(self, outcomes: list[_Outcome]) -> None:
         with suppress(RuntimeError):  # the loop is gone, and with it whoever asked
@@ -329,19 +363,30 @@ def _attempt(job: _Job, connection: sqlite3.Connection) -> _Outcome:
         return job.done, None, error
 
 
-def _append_all(appends: Sequence[_Append], connection: sqlite3.Connection) -> bool:
-    """Write appends with a statement per table; if one is refused, false or an IntegrityError, with some written."""
-    moves = [(a.entry.revision, a.closes, a.session, a.entry.revision - 1, a.entry.at) for a in appends]
-    if connection.executemany(MOVE, moves).rowcount != len(appends):
-        return False
-    connection.executemany(INSERT_ENTRY, [_entry_row(a.session, a.entry) for a in appends])
+def _append_all(appends: Sequence[_Append], connection: sqlite3.Connection) -> None:
+    """Write appends; raises an IntegrityError if one of them is refused."""
+    most = len(APPENDS) - 1
+    for start in range(0, len(appends), most):
+        rows = [(*_entry_row(a.session, a.entry), a.closes) for a in appends[start : start + most]]
+        connection.execute(APPENDS[len(rows)], [value for row in rows for value in row])
     renewals = [(a.expires, a.session) for a in appends if a.expires is not None]
-    if renewals:  # not part of the move, because this changes an index too
+    if renewals:
         connection.executemany(RENEW, renewals)
     snapshots = [_snapshot_row(a.session, a.snapshot) for a in appends if a.snapshot is not None]
     if snapshots:
         connection.executemany(INSERT_SNAPSHOT, snapshots)
-    return True
+
+
+def _write(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome]:
+    """Do all writes in one transaction, and if one of them is refused, each in its own."""
+    appends = [job for job in jobs if isinstance(job, _Append) and job.is_plain]
+    if len(appends) < len(jobs) or len(jobs) >= len(APPENDS):
+        return _do_together(jobs, connection) or _do_apart(jobs, connection)
+    try:
+        _append_all(appends, connection)  # one statement is a transaction by itself
+    except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
+        return _do_apart(jobs, connection)
+    return [(job.done, None, None) for job in jobs]
 
 
 def _do_together(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome] | None:
@@ -363,15 +408,13 @@ def _do_together(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outc
 def _attempt_all(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome] | None:
     """Do all jobs, the appends among several of them at once; None if one of those is refused."""
     appends = [job for job in jobs if isinstance(job, _Append)] if len(jobs) > 1 else []
-    if not appends:
-        return [_attempt(job, connection) for job in jobs]
     try:
-        if not _append_all(appends, connection):
-            return None
+        _append_all(appends, connection)
     except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
         return None
     written: list[_Outcome] = [(job.done, None, None) for job in appends]
-    return written + [_attempt(job, connection) for job in jobs if not isinstance(job, _Append)]
+    others = [job for job in jobs if not isinstance(job, _Append)] if appends else jobs
+    return written + [_attempt(job, connection) for job in others]
 
 
 def _do_apart(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome]:
@@ -417,7 +460,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         _switch_to_wal(connection)
         connection.execute("BEGIN IMMEDIATE")
         if not _is_prepared(connection, path):  # nobody was quicker
-            for statement in SCHEMA.split(";"):
+            for statement in SCHEMA.split("\n\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
