@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, TimedOut, ToolError
@@ -26,7 +27,7 @@ class Failed(Exception):
     """A call failed; the message is for the model."""
 
 
-class Ran(NamedTuple):
+class Ran(msgspec.Struct, frozen=True):
     """A run that went well: the output, and what became of the state."""
 
     output: Any
@@ -36,7 +37,7 @@ class Ran(NamedTuple):
     advanced: float
 
 
-class Scene(NamedTuple):
+class Scene(msgspec.Struct, frozen=True):
     """What a function of the author's may be given: where in a session it runs."""
 
     state: State | None
@@ -53,6 +54,8 @@ class Scene(NamedTuple):
         clock = None
         if "state" in needs:
             arguments["state"] = state
+            if len(needs) == 1:
+                return None
         if "session" in needs:
             arguments["session"] = SessionInfo(self.session, self.revision, self.task, self.call_id)
         if "rng" in needs:

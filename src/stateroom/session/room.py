@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 from pydantic import ValidationError
 
@@ -27,7 +28,7 @@ SNAPSHOT_RATIO = 2
 """A snapshot is written when the changes since the last one weigh this many times as much as it does."""
 
 
-class Step(NamedTuple):
+class Step(msgspec.Struct, frozen=True):
     """An entry that is about to be committed, and what the room will hold after it."""
 
     entry: Entry

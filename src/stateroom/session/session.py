@@ -10,6 +10,7 @@ from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
@@ -205,7 +206,7 @@ class Session(Generic[S]):
                 if room.state is not before:  # never merged by accident
                     message = f"{tool.name} took effect, but others changed the state meanwhile: its change was refused"
                     return await self._note_failure(tool, given, call_id, message)
-                ran = ran._replace(moment=room.moment)
+                ran = replace(ran, moment=room.moment)
 
     async def _note_failure(self, tool: Operation, given: dict[str, Any], call_id: str, message: str) -> Result:
         try:

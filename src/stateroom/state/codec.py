@@ -28,6 +28,9 @@ _DATETIME, _DATE, _TIMEDELTA, _UUID, _DECIMAL, _SET, _FROZENSET, _TUPLE, _BIGINT
 )
 _NATIVE = frozenset({str, float, bool, bytes, type(None)})
 
+_SIMPLE = frozenset({int, float, bool, type(None)})
+"""Types of which any value, or almost any, is as it stands."""
+
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -46,11 +49,15 @@ def encode_json(value: Any) -> bytes:
 
 def encode_patch(patch: Iterable[Sequence[Any]], texts: Mapping[str, int]) -> bytes:
     """The bytes of a patch, in which a text that `texts` numbers is written as a reference."""
-    wired = [[kind, path, *[_wire(need, texts) for need in needs]] for kind, path, *needs in patch]
     try:
-        return _pack(wired)
-    except (OverflowError, ValueError):  # an odd key
-        return _pack([[kind, [_wire(step, {}) for step in path], *needs] for kind, path, *needs in wired])
+        return _pack([step if type(step[-1]) in _SIMPLE else _wire_step(step, texts) for step in patch])
+    except (OverflowError, ValueError):  # a large int, an odd key
+        wired = [_wire_step(step, texts) for step in patch]
+        return _pack([[kind, [_wire(key, {}) for key in path], *needs] for kind, path, *needs in wired])
+
+
+def _wire_step(step: Sequence[Any], texts: Mapping[str, int]) -> list[Any]:
+    return [*step[:2], *[_wire(need, texts) for need in step[2:]]]
 
 
 def decode(data: bytes, texts: Sequence[str] = ()) -> Any:

@@ -36,8 +36,8 @@ def commit(draft: S) -> Commit:
     desk: Desk = draft._draft_desk  # type: ignore[attr-defined]
     patch: Patch = []
     ruled: list[Path] = []
-    _check(draft, (), patch, ruled)
-    state = _settle(draft)
+    _check_model(cast(Any, draft), (), patch, ruled)
+    state = _settle_model(cast(Any, draft))
     desk.closed = ENDED
     if not ruled:
         leave_spares(draft, state)

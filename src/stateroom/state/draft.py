@@ -66,7 +66,8 @@ class Desk:
 
 def draft_of(state: M, desk: Desk) -> M:
     """A draft of a whole state."""
-    return _draft_model(state, shape_of_model(type(state)), desk)
+    kind = type(state)
+    return _draft_model(state, kind.__dict__.get("__stateroom_shape__") or shape_of_model(kind), desk)
 
 
 def is_draft(value: Any) -> bool:

@@ -237,7 +237,6 @@ class ModelShape(Shape):
         self.fields: dict[str, Shape] = {}
         self.draft_class: type | None = None
         """The class of the model's drafts, once there was one."""
-        self._leaf_checks: dict[str, Any] = {}
         decorators = model.__pydantic_decorators__
         checks = list(decorators.model_validators.values())
         self.rules = [check.func for check in checks if _looks_at_model_only(check)]
@@ -268,7 +267,8 @@ class ModelShape(Shape):
 
     def admit_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
         """A valid copy of `value` for the field `name` of a model whose fields are now `others`."""
-        if type(value) in LEAVES and (check := self._leaf_check(name)) is not None:
+        check = self.leaf_checks.get(name)
+        if check is not None and type(value) in LEAVES:
             try:
                 return check(value)
             except ValidationError as error:
@@ -277,16 +277,15 @@ class ModelShape(Shape):
         self.fields[name].recognise(admitted, path)
         return admitted
 
-    def _leaf_check(self, name: str) -> Callable[[Any], Any] | None:
-        """A quicker check for a field that holds a leaf and has no validator of the model's; None for others."""
-        if name not in self._leaf_checks:
-            field = self.model.model_fields[name]
-            check = None
-            if self.fields[name].leaf and name not in self.guards:
-                adapter: TypeAdapter[Any] = TypeAdapter(field.rebuild_annotation(), config=self.model.model_config)
-                check = adapter.validator.validate_python
-            self._leaf_checks[name] = check
-        return cast("Callable[[Any], Any] | None", self._leaf_checks[name])
+    @cached_property
+    def leaf_checks(self) -> dict[str, Callable[[Any], Any]]:
+        """A quicker check for each field that holds a leaf and has no validator of the model's."""
+        config = self.model.model_config
+        return {
+            name: TypeAdapter(field.rebuild_annotation(), config=config).validator.validate_python
+            for name, field in self.model.model_fields.items()
+            if self.fields[name].leaf and name not in self.guards
+        }
 
     def validate_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
         """The valid form of a field's value that holds no drafts; models in it are taken as they are."""

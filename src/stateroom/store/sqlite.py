@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from stateroom.errors import (
     Conflict,
@@ -37,7 +39,7 @@ T = TypeVar("T")
 APPLICATION_ID = 0x53524F4D  # "SROM", so that a file says whose it is
 VERSION = 1
 FEW = 8
-"""Up to so many writes are committed together, and of more than that, half."""
+"""Up to so many writes are not worth two transactions."""
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
 PAGES_AT_ONCE = 500
@@ -104,7 +106,7 @@ APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?)'] * r
 INSERT_SNAPSHOT = "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)"
 
 
-class _Append(NamedTuple):
+class _Append(msgspec.Struct, frozen=True):
     """Work: an append, as data, so that those of many sessions can be written together."""
 
     session: str
@@ -132,7 +134,7 @@ class _Append(NamedTuple):
             raise Conflict(session, entry.revision - 1) from None
 
 
-class _Other(NamedTuple):
+class _Other(msgspec.Struct, frozen=True):
     """Any other work."""
 
     work: Callable[[sqlite3.Connection], Any]
@@ -190,32 +192,34 @@ class SQLiteStore(Store):
             self._report([(started, None, error)])
             return
         self._report([(started, None, None)])
-        jobs: list[_Job] = []
+        rest: list[_Job] = []
         closing = False
-        while jobs or not closing:
-            closing = self._gather(jobs) or closing
+        while rest or not closing:
+            idle = not rest and self._handed_over.empty()
+            jobs, closing = self._gather(closing, wait=not rest)
             reads = [job for job in jobs if not job.writes]
-            writes = [job for job in jobs if job.writes]
+            writes = rest + [job for job in jobs if job.writes]
             if reads:
                 self._report(_do_together(reads, connection) or [])
-            # Half of many, so that while one half is written, the sessions of the other can make their next calls.
-            share = len(writes) if len(writes) <= FEW else (len(writes) + 1) // 2
+            # After a rest, all sessions are in step. Half of them first: from then on, the ones make their next calls
+            # while those of the others are written.
+            share = (len(writes) + 1) // 2 if idle and len(writes) > FEW else len(writes)
             if writes:
                 self._report(_write(writes[:share], connection))
-            jobs = writes[share:]
+            rest = writes[share:]
         connection.close()
 
-    def _gather(self, jobs: list[_Job]) -> bool:
-        """Add the work that has come up, waiting for some if there is none; true when the store is to close."""
-        closing = False
+    def _gather(self, closing: bool, *, wait: bool) -> tuple[list[_Job], bool]:
+        """The work that has come up, waiting for some if there is none, and whether the store is to close."""
+        jobs: list[_Job] = []
         with suppress(Empty):
             while True:
-                batch = self._handed_over.get(block=not (jobs or closing))
+                batch = self._handed_over.get(block=wait and not (jobs or closing))
                 if batch is None:
                     closing = True
                 else:
                     jobs += batch
-        return closing
+        return jobs, closing
 
     def _report(self, outcomes: list[_Outcome]) -> None:
         with suppress(RuntimeError):  # the loop is gone, and with it whoever asked
