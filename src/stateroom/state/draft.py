@@ -19,8 +19,9 @@ from typing import Any, SupportsIndex, TypeVar
 from pydantic import BaseModel
 
 from stateroom.errors import ReadOnlyState
+from stateroom.state.compiler import shape_of_model
 from stateroom.state.containers import DraftDict, DraftList, DraftSet
-from stateroom.state.shape import LEAVES, ModelShape, Shape, fill, shape_of_model
+from stateroom.state.shape import LEAVES, ModelShape, Shape, fill
 
 M = TypeVar("M", bound=BaseModel)
 

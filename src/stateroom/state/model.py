@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from stateroom.state.shape import ModelShape, shape_of_model
+from stateroom.state.compiler import shape_of_model
+from stateroom.state.shape import ModelShape
 
 
 class State(BaseModel):

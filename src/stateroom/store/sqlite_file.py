@@ -1,0 +1,132 @@
+"""The SQLite file: its tables, whose it is, of which version, and how it is opened."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from stateroom.errors import (
+    ForeignStore,
+    StateroomError,
+    StoreUnavailable,
+)
+
+APPLICATION_ID = 0x53524F4D  # "SROM", so that a file says whose it is
+VERSION = 1
+BUSY_SECONDS = 30.0
+"""How long to wait for another process that is writing."""
+MAX_IDLE_LOG = 8 * 1024 * 1024
+"""How many bytes the write-ahead log may keep on disk once they are in the file itself."""
+
+SCHEMA = """
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    environment TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    revision INTEGER NOT NULL,
+    closed INTEGER NOT NULL,
+    parent TEXT,
+    parent_revision INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX sessions_by_age ON sessions (created, id);
+
+CREATE INDEX sessions_by_expiry ON sessions (expires);
+
+CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+
+CREATE TABLE entries (
+    session TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    at REAL NOT NULL,
+    call_id TEXT,
+    body BLOB NOT NULL,
+    PRIMARY KEY (session, revision)
+);
+
+CREATE UNIQUE INDEX entries_by_call ON entries (session, call_id) WHERE call_id IS NOT NULL;
+
+CREATE TABLE snapshots (
+    session TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (session, revision)
+);
+
+CREATE VIEW appends AS SELECT session, revision, kind, at, body, call_id, 0 AS closes FROM entries WHERE 0;
+
+CREATE TRIGGER append INSTEAD OF INSERT ON appends BEGIN
+    UPDATE sessions SET revision = NEW.revision, closed = NEW.closes
+        WHERE id = NEW.session AND revision = NEW.revision - 1 AND closed = 0 AND expires > NEW.at;
+    SELECT RAISE(ABORT, 'refused') WHERE changes() = 0;
+    INSERT INTO entries (session, revision, kind, at, body, call_id)
+        VALUES (NEW.session, NEW.revision, NEW.kind, NEW.at, NEW.body, NEW.call_id);
+END;
+"""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    connection = None
+    try:
+        if not path.parent.is_dir():
+            raise StoreUnavailable(f"cannot open {path}: there is no folder {path.parent}")
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        _prepare(connection, path)
+    except (sqlite3.Error, OSError, ValueError, StateroomError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, StateroomError):
+            raise
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+            raise ForeignStore(f"{path} is not a Stateroom store: it is not an SQLite file") from error
+        raise StoreUnavailable(f"cannot open {path}: {error}") from error
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make sure that the file is ours, of our version, and set up."""
+    connection.execute("BEGIN")  # look at one moment of the file: another process may be setting it up
+    prepared = _is_prepared(connection, path)
+    connection.execute("COMMIT")
+    if not prepared:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        _switch_to_wal(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        if not _is_prepared(connection, path):  # nobody was quicker
+            for statement in SCHEMA.split("\n\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    connection.execute("PRAGMA synchronous = FULL")  # an acknowledged commit survives a loss of power
+    connection.execute(f"PRAGMA journal_size_limit = {MAX_IDLE_LOG}")
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Turn write-ahead logging on. When several connections do so at once, SQLite refuses some instead of waiting."""
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.005)
+
+
+def _is_prepared(connection: sqlite3.Connection, path: Path) -> bool:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != APPLICATION_ID and (tables or application):
+        raise ForeignStore(f"{path} is an SQLite file of another program, not a Stateroom store")
+    if version > VERSION:
+        raise ForeignStore(
+            f"{path} was written by a newer Stateroom (store version {version}; this one reads {VERSION}); upgrade"
+        )
+    return bool(application == APPLICATION_ID)
