@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
-from stateroom.store import Entry, Head, Snapshot, Store, open_store, sqlite
+from stateroom.store import Entry, Head, Snapshot, Store, open_store, sqlite, sqlite_file
 
 FAR = 1e12
 WORKER = Path(__file__).with_name("worker.py")
@@ -130,7 +130,7 @@ async def test_a_store_of_a_newer_version_is_refused(path: Path, url: str) -> No
     async with open_store(url) as store:
         await begin(store)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {sqlite.VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {sqlite_file.VERSION + 1}")
     with pytest.raises(ForeignStore, match="newer Stateroom"):
         async with open_store(url):
             pass
@@ -207,7 +207,7 @@ async def test_the_file_shrinks_after_a_sweep(path: Path, url: str) -> None:
         assert full > 12_000_000
         assert await store.sweep(20.0) == 20
         await store.touch("room 0", now=0.0, expires=FAR)
-        assert path.with_name("rooms.db-wal").stat().st_size <= sqlite.MAX_IDLE_LOG
+        assert path.with_name("rooms.db-wal").stat().st_size <= sqlite_file.MAX_IDLE_LOG
     assert path.stat().st_size < full * 0.55
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -229,10 +229,10 @@ async def test_a_large_write_does_not_leave_a_large_log_behind(path: Path, url: 
     log = path.with_name("rooms.db-wal")
     async with open_store(url) as store:
         await begin(store)
-        await store.append("room", entry(2, body=bytes(2 * sqlite.MAX_IDLE_LOG)), expires=FAR)
-        assert log.stat().st_size > 2 * sqlite.MAX_IDLE_LOG
+        await store.append("room", entry(2, body=bytes(2 * sqlite_file.MAX_IDLE_LOG)), expires=FAR)
+        assert log.stat().st_size > 2 * sqlite_file.MAX_IDLE_LOG
         await store.append("room", entry(3), expires=FAR)
-        assert log.stat().st_size <= sqlite.MAX_IDLE_LOG
+        assert log.stat().st_size <= sqlite_file.MAX_IDLE_LOG
 
 
 # Processes.
@@ -391,7 +391,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, 
 async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
     async with open_store(url) as store:
         await begin(store)
         with locked(path), pytest.raises(StoreUnavailable, match="locked"):
