@@ -61,6 +61,10 @@ class NotFound(StateroomError):
     """A name given by the user (an environment, a policy, a file) does not exist."""
 
 
+class CannotWrite(StateroomError):
+    """A file that a run is to write cannot be written, or is there already."""
+
+
 class SessionError(StateroomError):
     """The base of errors about one session."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Episode, State, Verdict, tool
-from stateroom.errors import NotFound, UnknownStore
+from stateroom.errors import CannotWrite, UnknownStore
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Item, Policy, function_call, message
 from stateroom.rollout import Report, Run, RunFiles, run
@@ -306,7 +306,7 @@ async def test_an_earlier_run_is_never_written_over(tmp_path: Path, taken: str) 
     given = plan(tmp_path)
     path: Path = getattr(given.files, taken)
     write_rows(path, [{"precious": 1}])
-    with pytest.raises(NotFound, match="is there already"):
+    with pytest.raises(CannotWrite, match="is there already"):
         await run(given)
     assert rows(path) == [{"precious": 1}]
     assert files_in(tmp_path) == [path]
@@ -320,7 +320,7 @@ async def test_a_store_that_cannot_be_opened_leaves_no_files(tmp_path: Path) -> 
 
 async def test_output_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NotFound, match="cannot write to"):
+    with pytest.raises(CannotWrite, match="cannot write to"):
         await run(plan(tmp_path, files=RunFiles(tmp_path / "file" / "out.jsonl")))
 
 
@@ -336,7 +336,7 @@ async def test_a_file_that_takes_no_more_ends_the_run_with_one_clear_error(tmp_p
                 raise RuntimeError
             return super().respond(conversation, tools)
 
-    with pytest.raises(NotFound, match=r"cannot write .*_failures\.jsonl: No space left"):
+    with pytest.raises(CannotWrite, match=r"cannot write .*_failures\.jsonl: No space left"):
         await run(plan(tmp_path, Raises, concurrency=1), fill)
     assert len(rows(given.files.rollouts)) == 1
 

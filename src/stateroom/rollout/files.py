@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from stateroom.errors import NotFound
+from stateroom.errors import CannotWrite
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class RunFiles:
         """Make the folder; refuse to write over, or into, an earlier run."""
         for path in (self.rollouts, self.inputs, self.failures, self.metrics):
             if path.exists():
-                raise NotFound(f"{path} is there already; give another --output, or remove it")
+                raise CannotWrite(f"{path} is there already; give another --output, or remove it")
         try:
             self.rollouts.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise NotFound(f"cannot write to {self.rollouts.parent}: {error.strerror}") from error
+            raise CannotWrite(f"cannot write to {self.rollouts.parent}: {error.strerror}") from error
 
     def begin(self, inputs: Iterable[Mapping[str, Any]]) -> None:
         """Write the inputs, and an empty rollouts file for the episodes to come."""
         try:
             self.rollouts.touch(exist_ok=False)
         except OSError as error:
-            raise NotFound(f"cannot write {self.rollouts}: {error.strerror}") from error
+            raise CannotWrite(f"cannot write {self.rollouts}: {error.strerror}") from error
         write_rows(self.inputs, inputs)
 
     def as_dict(self) -> dict[str, str]:
@@ -101,7 +101,7 @@ class Appender:
             while line:
                 line = line[self._file.write(line) :]
         except OSError as error:
-            raise NotFound(f"cannot write {self.path}: {error.strerror}") from error
+            raise CannotWrite(f"cannot write {self.path}: {error.strerror}") from error
 
 
 def line_of(row: Mapping[str, Any]) -> bytes:
