@@ -184,6 +184,6 @@ def test_a_state_that_refers_to_itself_within_a_function() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is new in 3.12")
 def test_an_alias_that_refers_to_itself_is_refused() -> None:
-    space: dict[str, Any] = {"State": State}
+    space: dict[str, Any] = {"State": State, "__name__": __name__}
     with pytest.raises(DefinitionError, match="refers to itself"):
         exec("type Nest = dict[str, Nest]\nclass Made(State):\n    nest: Nest", space)

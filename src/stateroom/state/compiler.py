@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
 from enum import Enum
 from types import UnionType
@@ -32,6 +33,9 @@ from stateroom.state.shape import (
     TupleShape,
     UnionShape,
 )
+
+ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
+"""Of typing_extensions, and of the `type` statement."""
 
 
 def shape_of_model(model: type[BaseModel]) -> ModelShape:
@@ -79,7 +83,7 @@ class _Compiler:
         if origin is Annotated:
             inner, *metadata = args
             return self._guard(self.annotation(inner, where), annotation, metadata)
-        if isinstance(annotation, TypeAliasType):
+        if isinstance(annotation, ALIASES):
             if annotation in self.aliases:
                 raise DefinitionError(
                     f"{where}: the alias {annotation} refers to itself; use a model that does, or JsonValue"

@@ -240,9 +240,14 @@ class SQLiteStore(Store):
     ) -> list[Head]:
         def work(connection: sqlite3.Connection) -> list[Head]:
             rows = connection.execute(
-                f"SELECT {HEAD} FROM sessions WHERE (?1 IS NULL OR environment = ?1) "
-                "AND (?2 IS NULL OR (created, id) < (?2, ?3)) ORDER BY created DESC, id DESC LIMIT ?4",
-                (environment, before and before.created, before and before.id, limit),
+                f"SELECT {HEAD} FROM sessions WHERE (:environment IS NULL OR environment = :environment) "
+                "AND (:created IS NULL OR (created, id) < (:created, :id)) ORDER BY created DESC, id DESC LIMIT :limit",
+                {
+                    "environment": environment,
+                    "created": before and before.created,
+                    "id": before and before.id,
+                    "limit": limit,
+                },
             )
             return [_to_head(row) for row in rows]
 
