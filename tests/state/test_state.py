@@ -184,6 +184,16 @@ def test_a_state_that_refers_to_itself_within_a_function() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is new in 3.12")
 def test_an_alias_that_refers_to_itself_is_refused() -> None:
-    space: dict[str, Any] = {"State": State, "__name__": __name__}
+    code = "type Nest = dict[str, Nest]\nclass Made(State):\n    nest: Nest"
     with pytest.raises(DefinitionError, match="refers to itself"):
-        exec("type Nest = dict[str, Nest]\nclass Made(State):\n    nest: Nest", space)
+        exec(compile(code, "made", "exec", dont_inherit=True), {"State": State, "__name__": __name__})
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is new in 3.12")
+def test_an_alias_stands_for_its_value() -> None:
+    space: dict[str, Any] = {"State": State, "__name__": __name__}
+    code = "type Ids = list[int]\nclass Made(State):\n    ids: Ids = [1]"
+    exec(compile(code, "made", "exec", dont_inherit=True), space)
+    draft = draft_of(space["Made"](), Desk())
+    draft.ids.append(2)
+    assert commit(draft).state.ids == [1, 2]
