@@ -343,7 +343,7 @@ async def test_a_bad_task_seeds_nothing(sessions: Sessions[Counter], store: Stor
 
 
 async def test_a_task_that_cannot_be_stored_is_a_bad_task(sessions: Sessions[Counter], store: Store) -> None:
-    with pytest.raises(BadTask, match="cannot be stored"):
+    with pytest.raises(BadTask, match="is not JSON"):
         await sessions.seed({**TASK, "tool": object()})
     assert await store.heads() == []
 

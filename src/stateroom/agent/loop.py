@@ -40,6 +40,7 @@ async def act(
     `deadline` is in seconds from now. What was done before a limit stays done.
     """
     output: list[Item] = []
+    start = session.revision
     try:
         async with asyncio.timeout(deadline) as limit:
             for step in range(max_steps):
@@ -50,8 +51,8 @@ async def act(
                 if not calls:
                     return Trajectory(output, "completed")
                 for index, call in enumerate(calls):
-                    # Models repeat their own call ids; the place in the episode is what makes a call this call.
-                    result = await _call(session, call, f"{step}.{index}")
+                    # Models repeat their own call ids; its place in the session's history makes a call this call.
+                    result = await _call(session, call, f"{start}.{step}.{index}")
                     output.append(function_call_output(call["call_id"], result))
     except TimeoutError:
         if not limit.expired():

@@ -33,6 +33,11 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the command
     try:
         app()
+    except OSError as error:
+        errors.print(
+            f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), style="red", soft_wrap=True
+        )
+        sys.exit(2)
     except StateroomError as error:
         errors.print(f"error: {error}", style="red", soft_wrap=True)
         sys.exit(2)

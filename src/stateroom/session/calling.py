@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from copy import deepcopy
 from math import isfinite
 from typing import Any
 
 import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, TimedOut, ToolError
+from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, TamperedState, TimedOut, ToolError
 from stateroom.session.execution import Runner
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Operation, Procedure, SessionInfo, Verdict
-from stateroom.state import Desk, Patch, State, commit, draft_of, leave_spares
+from stateroom.state import Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +27,15 @@ ENDED = "this call has ended: its state can no longer be changed"
 class Failed(Exception):
     """A call failed; the message is for the model."""
 
+    tampered = False
+    """True when the tool may have changed committed state in memory."""
+
 
 class Ran(msgspec.Struct, frozen=True):
-    """A run that went well: the output, and what became of the state."""
+    """A run that went well: where it began, the output, and what became of the state."""
 
+    revision: int
+    base: Any
     output: Any
     patch: Patch
     state: Any
@@ -57,7 +63,7 @@ class Scene(msgspec.Struct, frozen=True):
             if len(needs) == 1:
                 return None
         if "session" in needs:
-            arguments["session"] = SessionInfo(self.session, self.revision, self.task, self.call_id)
+            arguments["session"] = SessionInfo(self.session, self.revision, deepcopy(self.task), self.call_id)
         if "rng" in needs:
             arguments["rng"] = self.moment.rng()
         if "new_id" in needs:
@@ -77,7 +83,7 @@ def find_tool(tools: Mapping[str, Operation], name: str) -> Operation:
 
 async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene: Scene, timeout: float) -> Ran:
     """Run a tool in a scene; raises `Failed` or `InvalidArguments`, and then nothing has changed."""
-    arguments = tool.bind(given)
+    arguments = tool.bind(to_jsonable_python(given))  # a copy: what the tool does to it is not what was given
     reads = tool.effect == "read"
     desk = Desk(f"{tool.name} is declared as a read, so it cannot change state" if reads else None, scene.spares)
     draft = None if scene.state is None else draft_of(scene.state, desk)
@@ -94,27 +100,41 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
         arguments.clear()  # nothing here holds on to the draft
         if draft is not None:
             if reads:
+                refuse_tampering(draft)
                 leave_spares(draft)
             else:
                 state, patch = commit(draft)
-    except ToolError as error:
-        raise Failed(str(error) or f"{tool.name} failed") from error
-    except TimedOut as error:
-        raise Failed(f"{tool.name} did not finish within {error}") from error
-    except (InvalidState, ReadOnlyState) as error:
-        raise Failed(f"{tool.name} failed: {error}") from error
-    except PydanticSerializationError as error:
-        logger.warning("%s returned something that is not JSON: %s", tool.name, error)
-        raise Failed(f"{tool.name} failed: what it returned cannot be written as JSON") from error
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # the caller was cancelled; else something of the tool's own
-        logger.warning("%s raised", tool.name, exc_info=error)
-        raise Failed(f"{tool.name} failed: unexpected {type(error).__name__}") from error
+        raise _failure(tool, error, draft) from error
     finally:
         desk.closed = ENDED
-    return Ran(output, patch, state, scene.moment, clock.advanced if clock else 0.0)
+    advanced = clock.advanced if clock else 0.0
+    return Ran(scene.revision, scene.state, output, patch, state, scene.moment, advanced)
+
+
+def _failure(tool: Operation, error: BaseException, draft: Any) -> Failed:
+    """A failure in words for the model, which knows whether the tool tampered with the state."""
+    if isinstance(error, ToolError):
+        message = str(error) or f"{tool.name} failed"
+    elif isinstance(error, TimedOut):
+        message = f"{tool.name} did not finish within {error}"
+    elif isinstance(error, InvalidState | ReadOnlyState):
+        message = f"{tool.name} failed: {error}"
+    elif isinstance(error, PydanticSerializationError):
+        logger.warning("%s returned something that is not JSON: %s", tool.name, error)
+        message = f"{tool.name} failed: what it returned cannot be written as JSON"
+    else:
+        logger.warning("%s raised", tool.name, exc_info=error)
+        message = f"{tool.name} failed: unexpected {type(error).__name__}"
+    failure = Failed(message)
+    try:
+        refuse_tampering(draft)
+    except TamperedState:
+        failure.tampered = True
+    return failure
 
 
 async def run_verifier(runner: Runner, procedure: Procedure, scene: Scene, episode: Any, timeout: float) -> Verdict:

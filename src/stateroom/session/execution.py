@@ -3,7 +3,8 @@
 Async functions run on the event loop, under a timeout. Others run on a worker thread, so that one that blocks stalls
 nobody and can be left behind when its time is up. A thread costs a hundred microseconds a call, which is most of a
 quick tool's time; so a plain function that has been quick many times in a row runs on the loop from then on, and goes
-back to threads for good the first time it is not. One with a timeout of its own always has a thread.
+back to threads for good the first time it is slow there, or raises what it was not meant to. One with a timeout of its
+own always has a thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from stateroom.errors import TimedOut
+from stateroom.errors import StateroomError, TimedOut
 from stateroom.session.program import Procedure
 
 QUICK = 0.001
@@ -74,6 +75,12 @@ class Pace:
         start = perf_counter()
         try:
             return function(**arguments)
+        except StateroomError:
+            raise
+        except BaseException:
+            if self.on_loop:  # it may need a thread, for a loop of its own, say
+                self.on_loop, self.was_slow = False, True
+            raise
         finally:
             seconds = perf_counter() - start
             if seconds > QUICK:
@@ -91,6 +98,7 @@ async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:
         done, _ = await asyncio.wait((work,), timeout=timeout)
     except asyncio.CancelledError:
         work.cancel()
+        work.add_done_callback(_hear_out)
         raise
     if not done:
         work.cancel()

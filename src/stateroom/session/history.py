@@ -34,7 +34,10 @@ def write_document(state: Any, moment: Moment) -> bytes:
 
 def _read_document(body: bytes) -> Document:
     data = decode(body)
-    return Document(data["state"], Moment(*data["moment"]), len(body))
+    try:
+        return Document(data["state"], Moment(*data["moment"]), len(body))
+    except (TypeError, KeyError) as error:
+        raise BadData(f"a stored snapshot cannot be read: {error!r}") from error
 
 
 class History:
@@ -109,18 +112,20 @@ def _checked(head: Head, revision: int | None) -> int:
 
 
 def _line(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
-    """The entries that lead to the one at the end, and the revision that they start from.
+    """The entries that lead to revision `at`, and the revision that they start from.
 
     A rewind leads back to an earlier entry; what lies between is not on the line.
     """
     line: list[LogEntry] = []
-    while entries:
-        rewind = next((place for place in reversed(range(len(entries))) if entries[place].kind == "rewind"), None)
-        if rewind is None:
-            return entries[0].revision - 1, entries + line
-        line = entries[rewind + 1 :] + line
-        at = entries[rewind].facts["to"]
-        entries = [entry for entry in entries[:rewind] if entry.revision <= at]
+    for entry in reversed(entries):
+        if entry.revision > at:
+            continue
+        if entry.kind == "rewind":
+            at = entry.facts["to"]
+        else:
+            line.append(entry)
+            at = entry.revision - 1
+    line.reverse()
     return at, line
 
 

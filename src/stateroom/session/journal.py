@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from pydantic_core import to_jsonable_python
 
 from stateroom.errors import BadData
 from stateroom.state import Patch, decode, encode_json, encode_patch, long_texts
@@ -57,9 +56,10 @@ class LogEntry:
 
 
 def write_body(facts: dict[str, Any], patch: Patch) -> bytes:
-    """The bytes of an entry's facts and patch. A long text of the input is not written a second time in the patch."""
-    if "input" in facts:  # as JSON, so that the reader finds the same texts in it
-        facts["input"] = to_jsonable_python(facts["input"])
+    """The bytes of an entry's facts, which are JSON data, and of its patch.
+
+    A long text of the input is not written a second time in the patch.
+    """
     said = encode_json(facts)
     texts = long_texts(facts.get("input")) if patch and len(said) > LONG_TEXT else ()
     return _PAIR + said + encode_patch(patch, {text: index for index, text in enumerate(texts)})

@@ -28,6 +28,10 @@ SNAPSHOT_RATIO = 2
 """A snapshot is written when the changes since the last one weigh this many times as much as it does."""
 
 
+FOREBEARS = 16
+"""Of so many sessions that it was forked from, one after another, a room remembers the call ids."""
+
+
 class Step(msgspec.Struct, frozen=True):
     """An entry that is about to be committed, and what the room will hold after it."""
 
@@ -71,10 +75,13 @@ class Room:
 
     async def reload(self) -> None:
         """Trust nothing that is held here, and read it from the store."""
-        self.state, self.stale = None, True
+        head = await self.store.head(self.head.id)
+        document = await History(self.store).document(head.id, head.revision)
         self.spares.clear()
         self._trail.clear()
-        await self.refresh()
+        self.head = head
+        self._snapshot_bytes, self._tail_bytes = document.snapshot_bytes, document.tail_bytes
+        self.settle(self.typed(document), document.moment)
 
     async def refresh(self) -> None:
         """Catch up with what others have committed."""
@@ -147,8 +154,8 @@ class Room:
         """A room for a fork of this session, which shares the state."""
         room = Room(self.store, head, self.state_type)
         room.task = self.task
-        room.calls = (set(), *self.calls)
-        room.all_calls_known = self.all_calls_known
+        room.calls = (set(), *self.calls[:FOREBEARS])
+        room.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
         room._snapshot_bytes, room._tail_bytes = self._snapshot_bytes, self._tail_bytes
         room.settle(state, moment)
         return room

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from msgspec.structs import replace
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
@@ -19,7 +21,6 @@ from stateroom.errors import (
     DuplicateCall,
     InvalidArguments,
     SessionClosed,
-    TamperedState,
     UnknownRevision,
 )
 from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
@@ -106,7 +107,7 @@ class Session(Generic[S]):
         if room.head.closed or room.head.expires <= sessions.now():
             await sessions.catch_up(room)  # unless another process has renewed it, this says why not
         try:
-            given = checked_arguments(arguments, call_id)
+            given = plain_arguments(arguments, call_id)
             tool = find_tool(sessions.environment.tools, name)
             if tool.effect == "read":
                 return await self._read(tool, given, call_id)
@@ -115,8 +116,8 @@ class Session(Generic[S]):
                     return await self._write(tool, given, call_id)
                 return await self._reach_outside(tool, given, call_id or token_hex(12))
         except (Failed, InvalidArguments) as failure:
-            if isinstance(failure.__cause__, TamperedState):
-                await room.reload()
+            if isinstance(failure, Failed) and failure.tampered:
+                await sessions.mend(room)
             return Result(False, error=str(failure))
 
     async def _read(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
@@ -153,6 +154,8 @@ class Session(Generic[S]):
             facts["advance"] = ran.advanced
         after = (ran.state, ran.moment.after(ran.advanced))
         sessions, room = self._sessions, self._room
+        if room.head.revision != ran.revision:  # a reader in this process has caught up with others' writes meanwhile
+            raise Conflict(self.id, ran.revision)
         at = sessions.now()
         try:
             step = room.prepare("call", facts, at, ran.patch, after, call_id)
@@ -201,12 +204,11 @@ class Session(Generic[S]):
                 await room.refresh()
                 return _recorded(await room.recorded(call_id))
             except Conflict:
-                before = room.state
                 await room.refresh()
-                if room.state is not before:  # never merged by accident
+                if room.state is not ran.base:  # never merged by accident
                     message = f"{tool.name} took effect, but others changed the state meanwhile: its change was refused"
                     return await self._note_failure(tool, given, call_id, message)
-                ran = replace(ran, moment=room.moment)
+                ran = replace(ran, revision=room.head.revision, moment=room.moment)
 
     async def _note_failure(self, tool: Operation, given: dict[str, Any], call_id: str, message: str) -> Result:
         try:
@@ -242,16 +244,17 @@ class Session(Generic[S]):
         """Judge the episode: run the environment's verifier on the state, and record its verdict."""
         sessions, room = self._sessions, self._room
         await sessions.catch_up(room)
+        judged = room.head.revision
         verdict = await run_verifier(
             sessions.runner,
             sessions.environment.verifying,
             self._scene(),
-            Episode(self.task, response),
+            Episode(deepcopy(self.task), response),
             sessions.timeout,
         )
         async with room.lock:
             try:
-                await self._commit_at_head("verdict", {"verdict": asdict(verdict)})
+                await self._commit_at_head("verdict", {"of": judged, "verdict": asdict(verdict)})
             except _UNSTORABLE as error:
                 raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
         return verdict
@@ -342,13 +345,17 @@ async def _give_way(attempt: int) -> None:
         await asyncio.sleep(random() * min(0.001 * 2**attempt, 0.05))
 
 
-def checked_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
-    """The arguments of a call, as a dict; `Failed` if they or the call id cannot be any."""
+def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
+    """The arguments of a call as JSON data of our own; `Failed` if they or the call id cannot be any."""
     if type(arguments) is not dict and not isinstance(arguments, Mapping | None):
         raise Failed("the arguments of a call must be an object: a value for each parameter, by name")
-    if call_id is not None and not call_id.isprintable():
-        raise Failed("a call id is made of printable characters")
-    return dict(arguments or {})
+    if call_id is not None and not (isinstance(call_id, str) and call_id.isprintable()):
+        raise Failed("a call id is a text of printable characters")
+    try:
+        plain: dict[str, Any] = to_jsonable_python(dict(arguments or {}))
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise Failed("the arguments of a call must be JSON") from error
+    return plain
 
 
 def _recorded(entry: LogEntry | None) -> Result:

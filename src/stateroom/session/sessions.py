@@ -10,6 +10,7 @@ from secrets import randbits, token_bytes
 from typing import Any, Generic
 
 from msgspec.structs import replace
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.errors import (
     BadTask,
@@ -27,8 +28,7 @@ from stateroom.session.program import Program
 from stateroom.session.room import Room, new_room
 from stateroom.session.session import S, Session
 from stateroom.session.stateless import StatelessSession
-from stateroom.state import State
-from stateroom.state.shape import detach
+from stateroom.state import State, shape_of
 from stateroom.store import Head, Store
 
 WEEK = 7 * 24 * 3600.0
@@ -81,21 +81,31 @@ class Sessions(Generic[S]):
         `seed` decides the session's rng and ids, and `began` the time at which its clock starts, in seconds since
         1970; by default a random seed, and now.
         """
-        typed = self.environment.parse_task(task)
+        row = self._plain(task)
         created = self.now()
         moment = Moment(randbits(63) if seed is None else seed, created if began is None else began)
         if self.environment.state_type is None:
-            return StatelessSession(self, new_session_id(), typed, moment)  # type: ignore[return-value]
-        state, moment = await self._seeded(typed, moment)
-        row = task if isinstance(task, Mapping) else task.model_dump(mode="json")
+            return StatelessSession(self, new_session_id(), self._task(row), moment)  # type: ignore[return-value]
+        state, moment = await self._seeded(self._task(row), moment)
         head = self.new_head(owner, 1)
         try:
-            room, entries, snapshot = new_room(self.store, head, state, moment, dict(row))
+            room, entries, snapshot = new_room(self.store, head, state, moment, row)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
-        room.task = typed
+        room.task = self._task(row)
         await self.store.create(head, entries, snapshot)
         return self.admit(room)
+
+    def _plain(self, task: Any) -> Any:
+        """A task as JSON data of our own."""
+        try:
+            return to_jsonable_python(task)
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
+            raise BadTask(f"the task is not JSON: {error}") from error
+
+    def _task(self, row: Any) -> Any:
+        """The typed task of a row, with which whoever gets it may do as they like."""
+        return self.environment.parse_task(self._plain(row))
 
     async def _seeded(self, task: Any, moment: Moment) -> tuple[State, Moment]:
         procedure = self.environment.seeding
@@ -107,10 +117,10 @@ class Sessions(Generic[S]):
         except TimedOut as error:
             raise TimedOut(f"{self.environment.name}.seed did not finish within {error}") from None
         expected = self.environment.state_type
-        if expected is None or not isinstance(state, expected):
+        if expected is None or type(state) is not expected:  # a subclass could not be read back
             wanted = expected.__name__ if expected else None
             raise DefinitionError(f"{self.environment.name}.seed must return a {wanted}, not {type(state).__name__}")
-        copy: State = detach(state, ())  # valid, and shared with nobody
+        copy: State = shape_of(expected).admit(state, ())  # valid, and shared with nobody
         return copy, moment._replace(offset=clock.advanced)
 
     async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
@@ -129,7 +139,7 @@ class Sessions(Generic[S]):
                     session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
                 )
             room = Room(self.store, head, state_type)
-            room.task = self.environment.parse_task(await History(self.store).task_row(session_id))
+            room.task = self._task(await History(self.store).task_row(session_id))
         await self.catch_up(room, closed_too=closed_too)
         return self.admit(self._rooms.get(session_id, room))  # another task may have opened it meanwhile
 
@@ -157,6 +167,14 @@ class Sessions(Generic[S]):
         if expires is not None:
             await self.store.touch(head.id, now=now, expires=expires)
             room.head = replace(room.head, expires=expires)
+
+    async def mend(self, room: Room) -> None:
+        """Read again what a tool may have tampered with: its session, and all that share states by forks."""
+        forks = [other.head for other in self._rooms.values() if other.head.parent is not None]
+        related = {room.head.id, *(head.id for head in forks), *(head.parent for head in forks)}
+        for other in [room, *self._rooms.values()]:
+            if other.head.id in related:
+                await other.reload()
 
     def renewal(self, head: Head, at: float) -> float | None:
         """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateroom.errors import InvalidArguments, SessionClosed, SessionError
@@ -10,7 +11,7 @@ from stateroom.session.calling import Failed, Scene, find_tool, run_tool, run_ve
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Moment
 from stateroom.session.program import Episode, Result, Verdict
-from stateroom.session.session import Session, checked_arguments
+from stateroom.session.session import Session, plain_arguments
 
 if TYPE_CHECKING:
     from stateroom.session.sessions import Sessions
@@ -58,7 +59,7 @@ class StatelessSession(Session[None]):
         scene = self._scene(call_id)
         try:
             tool = find_tool(sessions.environment.tools, name)
-            given = checked_arguments(arguments, call_id)
+            given = plain_arguments(arguments, call_id)
             ran = await run_tool(sessions.runner, tool, given, scene, sessions.timeout)
         except (Failed, InvalidArguments) as failure:
             return Result(False, error=str(failure))
@@ -68,7 +69,7 @@ class StatelessSession(Session[None]):
 
     async def verify(self, response: Any = None) -> Verdict:
         sessions = self._sessions
-        episode = Episode(self._task, response)
+        episode = Episode(deepcopy(self._task), response)
         return await run_verifier(
             sessions.runner, sessions.environment.verifying, self._scene(), episode, sessions.timeout
         )

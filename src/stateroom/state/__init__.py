@@ -1,7 +1,7 @@
 """What state is: typed models, drafts that record their changes, patches, and their bytes."""
 
 from stateroom.state.codec import decode, encode, encode_json, encode_patch, long_texts
-from stateroom.state.commit import Commit, commit, patched
+from stateroom.state.commit import Commit, commit, patched, refuse_tampering
 from stateroom.state.draft import Desk, draft_of, is_draft
 from stateroom.state.model import State, shape_of
 from stateroom.state.patch import Operation, Patch, apply
@@ -24,5 +24,6 @@ __all__ = [
     "leave_spares",
     "long_texts",
     "patched",
+    "refuse_tampering",
     "shape_of",
 ]

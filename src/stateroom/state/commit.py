@@ -46,6 +46,21 @@ def commit(draft: S) -> Commit:
     return Commit(follow_up.state, patch + follow_up.patch)
 
 
+def refuse_tampering(draft: Any) -> None:
+    """Raise if C code may have handed out committed items of a list in a draft, which a tool could have changed."""
+    if isinstance(draft, DraftModel):
+        base, fields = draft._draft_base.__dict__, draft.__dict__
+        children = [fields[name] for name in draft._draft_shape.branches if fields[name] is not base[name]]
+    elif isinstance(draft, DraftList | DraftDict):
+        if isinstance(draft, DraftList) and draft.can_hand_out:
+            draft.notice_unseen_edits()
+        children = list(draft.touched.values())
+    else:
+        children = list(draft) if isinstance(draft, tuple) else []
+    for child in children:
+        refuse_tampering(child)
+
+
 def patched(state: S, patch: Patch) -> S:
     """The state after a patch; what the patch does not touch is shared with the old state."""
     draft = draft_of(state, Desk())

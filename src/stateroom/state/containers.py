@@ -57,6 +57,8 @@ class DraftList(list[Any]):
             if more or len(first) != 1 or is_order(first) or cast(Any, first)[0][0] != end:
                 return False  # not just appended to
             super().__setitem__(slice(end, None), items[end:])
+        if len(self) != len(items):
+            return False  # changed past its own methods
         for index in self.touched:
             super().__setitem__(index, items[index])
         self._draft_base, self.size = items, len(items)
@@ -143,11 +145,17 @@ class DraftList(list[Any]):
             return
         common = min(len(now), len(expected))
         moved = list(compress(count(), map(is_not, now, expected)))
-        if not (item.leaf or item.heaped):
+        if self.can_hand_out:
             self._refuse_handed_out([expected[index] for index in moved] + expected[common:], path)
         for index in moved:
             self.record(index, index + 1, [now[index]])
         self.record(common, len(expected), now[common:])
+
+    @property
+    def can_hand_out(self) -> bool:
+        """True when C code that knows `<` could hand committed items to a tool."""
+        item = self._draft_shape.part(0)
+        return item.ordered and not (item.leaf or item.heaped)
 
     def _refuse_handed_out(self, items: list[Any], path: Path) -> None:
         """Refuse to go on if a committed item may have been handed to the tool, which could have changed it."""
@@ -336,8 +344,8 @@ class DraftDict(dict[Any, Any]):
 
     def follow(self, table: dict[Any, Any]) -> bool:
         """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
-        if not self.assigned.keys() <= table.keys():  # some were assigned in another spelling of the key
-            return False
+        if not all(type(key) in (str, int) and key in table for key in self.assigned):
+            return False  # some may have been assigned in another spelling of the key
         for key in (*self.assigned, *self.touched):
             super().__setitem__(key, table[key])
         self._draft_base = table

@@ -26,13 +26,16 @@ def leave_spares(draft: Any, state: BaseModel | None = None) -> None:
     """Keep the drafts of wide fields of an ended draft, which was committed as `state`, or only read."""
     spares = draft._draft_desk.spares
     if spares is not None:
-        _leave(draft, state or draft._draft_base, spares)
+        _leave(draft, draft._draft_base if state is None else state, spares)
 
 
 def _leave(draft: DraftModel, state: BaseModel, spares: dict[int, Any]) -> None:
     fields, base, now = draft.__dict__, draft._draft_base.__dict__, state.__dict__
+    set_as_a_whole = getattr(draft, "_draft_checked", ())
     for name in draft._draft_shape.branches:
         if fields[name] is base[name] or getattr(fields[name], "_draft_base", None) is not base[name]:
+            continue
+        if name in set_as_a_whole:  # by a validator, say: then the draft does not tell what was committed
             continue
         if isinstance(fields[name], DraftModel):
             _leave(fields[name], now[name], spares)

@@ -336,6 +336,9 @@ def _write(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome]:
         return _do_together(jobs, connection) or _do_apart(jobs, connection)
     try:
         _append_all(appends, connection)  # one statement is a transaction by itself
+    except sqlite3.OperationalError as error:  # the file is locked, the disk is full: none of them would be written
+        failure = StoreUnavailable(f"SQLite: {error}")
+        return [(job.done, None, failure) for job in jobs]
     except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
         return _do_apart(jobs, connection)
     return [(job.done, None, None) for job in jobs]
@@ -348,7 +351,8 @@ def _do_together(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outc
         connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
         outcomes = _attempt_all(jobs, connection)
         refused = outcomes is None or (writes and any(error is not None for _, _, error in outcomes))
-        connection.execute("ROLLBACK" if refused else "COMMIT")
+        if connection.in_transaction:  # else SQLite has rolled it back by itself, and an outcome says why
+            connection.execute("ROLLBACK" if refused else "COMMIT")
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
@@ -362,6 +366,8 @@ def _attempt_all(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outc
     appends = [job for job in jobs if isinstance(job, _Append)] if len(jobs) > 1 else []
     try:
         _append_all(appends, connection)
+    except sqlite3.OperationalError:
+        raise
     except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
         return None
     written: list[_Outcome] = [(job.done, None, None) for job in appends]
