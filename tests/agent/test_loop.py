@@ -243,3 +243,18 @@ async def test_token_ids_for_training_are_kept(session: Session[Tally]) -> None:
     call = {**function_call("add", "c", number=1), "prompt_token_ids": [1], "generation_log_probs": [-0.5]}
     trajectory = await act(session, Says([call], DONE), ASK, [])
     assert trajectory.output[0] == call
+
+
+async def test_acting_on_a_fork_or_once_more_runs_every_call(session: Session[Tally]) -> None:
+    class Adding(Policy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            if conversation[-1]["type"] == "function_call_output":
+                return [message("done")]
+            return [function_call("add", "call_0", number=conversation[0]["number"])]
+
+    for handle, number in ((session, 1), (await session.fork(), 100), (session, 10)):
+        await act(handle, Adding(), [{"type": "message", "number": number}], [])
+    assert session.state.total == 11
+    fork = await session.fork(at=2)
+    await act(fork, Adding(), [{"type": "message", "number": 100}], [])
+    assert fork.state.total == 101

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -398,6 +399,22 @@ async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
             await store.append("room", entry(2), expires=FAR)
         assert await store.head("room") == head()
         await store.append("room", entry(2), expires=FAR)
+
+
+async def test_many_writers_wait_for_a_locked_file_together(
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
+    async with open_store(url) as store:
+        rooms = [f"room {number}" for number in range(30)]
+        for room in rooms:
+            await store.create(head(room), [entry(1)])
+        started = time.monotonic()
+        with locked(path):
+            calls = [store.append(room, entry(2), expires=None) for room in rooms]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
+        assert time.monotonic() - started < 0.2 * len(rooms) / 2
 
 
 async def test_a_reader_does_not_wait_for_a_writer_in_another_process(path: Path, url: str) -> None:

@@ -1,0 +1,218 @@
+"""What one call, reader, fork or episode does, no other sees before it is committed, nor after it was refused."""
+
+import asyncio
+import heapq
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+
+from stateroom import Environment, Episode, Sessions, State, ToolError, tool
+from stateroom.errors import DefinitionError, InvalidState
+from stateroom.session import Session
+from stateroom.store import Store
+
+
+class Board(State):
+    value: int = 0
+    rows: list[list[int]] = [[3], [1], [2]]
+    numbers: list[int] = []
+
+    @field_validator("numbers")
+    @classmethod
+    def in_order(cls, numbers: list[int]) -> list[int]:
+        return sorted(numbers)
+
+
+class BoardEnvironment(Environment[Board]):
+    """Everything that can get in one another's way."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    def seed(self, task: Any) -> Board:
+        if hasattr(task, "words"):
+            task.words.pop()
+        return Board(numbers=list(range(300)))
+
+    @tool
+    def increment(self, state: Board) -> int:
+        """Add one."""
+        state.value += 1
+        return state.value
+
+    @tool
+    async def increment_slowly(self, state: Board) -> int:
+        """Add one, and wait."""
+        state.value += 1
+        self.began.set()
+        await self.go_on.wait()
+        return state.value
+
+    @tool(effect="external")
+    async def increment_outside(self, state: Board) -> int:
+        """Add one, and wait, outside."""
+        state.value += 1
+        self.began.set()
+        await self.go_on.wait()
+        return state.value
+
+    @tool(effect="read")
+    def look(self, state: Board) -> int:
+        """The value."""
+        return state.value
+
+    @tool
+    def add_number(self, state: Board, number: int) -> list[int]:
+        """Put a number in its place."""
+        state.numbers.append(number)
+        return state.numbers[:3]
+
+    @tool(effect="read")
+    def tamper_reading(self, state: Board) -> int:
+        """Change a row of the committed state."""
+        heapq.heappop(state.rows).append(9)
+        return 0
+
+    @tool
+    def tamper_failing(self, state: Board) -> int:
+        """Change a row of the committed state, and fail."""
+        heapq.heappop(state.rows).append(9)
+        raise ToolError("no")
+
+    @tool
+    def spoil(self, session: Any, words: Any) -> int:
+        """Change what was given."""
+        words.append("spoilt")
+        session.task.words.append("spoilt")
+        return len(words)
+
+    @tool
+    def run_a_loop(self, state: Board) -> int:
+        """Do what cannot be done where a loop runs, such as `asyncio.run`."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise OSError("there is a loop already")
+        return 7
+
+    def verify(self, state: Board, episode: Episode) -> float:
+        return float(state.value)
+
+
+@pytest.fixture
+def environment() -> BoardEnvironment:
+    return BoardEnvironment()
+
+
+@pytest.fixture
+async def session(environment: BoardEnvironment, store: Store) -> Session[Board]:
+    return await Sessions[Board](environment, store).seed({"words": ["a", "b"]})
+
+
+@pytest.mark.parametrize("slow", ["increment_slowly", "increment_outside"])
+async def test_a_reader_that_catches_up_does_not_let_a_stale_write_through(
+    session: Session[Board], environment: BoardEnvironment, store: Store, slow: str
+) -> None:
+    other = await Sessions[Board](BoardEnvironment(), store).open(session.id)
+    writing = asyncio.create_task(session.call(slow))
+    await environment.began.wait()
+    for _ in range(2):
+        assert (await other.call("increment")).ok
+    assert (await session.call("look")).output == 2  # catches up, while the tool is at it
+    environment.go_on.set()
+    result = await writing
+    assert result.ok == (slow == "increment_slowly")
+    assert (await other.call("look")).output == (3 if result.ok else 2)
+
+
+async def test_readers_and_writers_of_two_processes_lose_no_update(session: Session[Board], store: Store) -> None:
+    other = await Sessions[Board](BoardEnvironment(), store).open(session.id)
+
+    async def write(handle: Session[Board]) -> None:
+        for _ in range(20):
+            assert (await handle.call("increment")).ok
+
+    async def read(handle: Session[Board]) -> None:
+        for _ in range(40):
+            await handle.call("look")
+
+    await asyncio.gather(*(work(handle) for work in (write, read) for handle in (session, other)))
+    assert (await session.call("look")).output == 40
+
+
+async def test_a_wide_field_that_a_validator_replaced_is_read_as_committed(session: Session[Board]) -> None:
+    await session.call("add_number", {"number": -1})
+    await session.call("add_number", {"number": -2})
+    assert session.state.numbers == [-2, -1, *range(300)]
+    await session.call("add_number", {"number": 1000})
+    assert session.state.numbers == [-2, -1, *range(300), 1000]
+
+
+@pytest.mark.parametrize("name", ["tamper_reading", "tamper_failing"])
+async def test_tampering_in_a_call_that_commits_nothing_is_mended(session: Session[Board], name: str) -> None:
+    fork = await session.fork()
+    assert not (await session.call(name)).ok
+    assert session.state.rows == fork.state.rows == [[3], [1], [2]]
+
+
+async def test_what_a_tool_does_to_its_arguments_and_task_stays_with_it(session: Session[Board]) -> None:
+    given = ["x"]
+    assert (await session.call("spoil", {"words": given})).output == 2
+    assert given == ["x"]
+    assert [entry.input async for entry in session.log() if entry.kind == "call"] == [{"words": ["x"]}]
+    assert session.task.words == ["a", "b"]
+
+
+async def test_a_seed_that_changes_its_task_changes_it_for_itself(store: Store) -> None:
+    row = {"words": ["a", "b"]}
+    sessions = Sessions[Board](BoardEnvironment(), store)
+    for _ in range(3):
+        session = await sessions.seed(row)
+        assert session.task.words == row["words"] == ["a", "b"]
+
+
+async def test_a_tool_that_needs_a_thread_keeps_it(session: Session[Board]) -> None:
+    results = [await session.call("run_a_loop") for _ in range(80)]
+    assert sum(not result.ok for result in results) <= 1  # the one time on the loop, after which it never is again
+
+
+class Animal(BaseModel):
+    name: str
+
+
+class Dog(Animal):
+    tricks: int = 0
+
+
+class Zoo(State):
+    pets: list[Animal] = []
+
+
+class BiggerZoo(Zoo):
+    keepers: int = 0
+
+
+async def test_a_seed_that_could_not_be_read_back_is_refused(store: Store) -> None:
+    class ZooEnvironment(Environment[Zoo]):
+        """Pets."""
+
+        def seed(self, task: Any) -> Zoo:
+            return BiggerZoo() if task.bigger else Zoo(pets=[Dog(name="Rex")])
+
+        def verify(self, state: Zoo) -> float:
+            return 0.0
+
+    sessions = Sessions[Zoo](ZooEnvironment(), store)
+    with pytest.raises(DefinitionError, match="must return a Zoo, not BiggerZoo"):
+        await sessions.seed({"bigger": True})
+    with pytest.raises(InvalidState, match=r"pets\[0\]: a Dog would be read back as a Animal"):
+        await sessions.seed({"bigger": False})
+
+
+async def test_a_verdict_names_the_revision_that_it_judged(session: Session[Board]) -> None:
+    await session.call("increment")
+    await session.verify()
+    (verdict,) = [entry async for entry in session.log() if entry.kind == "verdict"]
+    assert verdict.facts["of"] == 2
