@@ -1,5 +1,6 @@
 """Drafts of wide containers that one call leaves for the next."""
 
+import random
 from typing import Any
 
 import pytest
@@ -131,3 +132,83 @@ def test_a_heap_of_items_that_can_change_is_refused() -> None:
     heapq.heappop(draft.rows)
     with pytest.raises(TamperedState, match="rows: the list was changed past its own methods"):
         commit(draft)
+
+
+class World(State):
+    records: list[Record] = []
+    keyed: dict[str, Record] = {}
+    numbers: list[int] = []
+    counts: dict[int, int] = {}
+    rows: list[list[int]] = []
+
+
+def world() -> World:
+    return World(
+        records=[Record(name=f"r{index}") for index in range(4)],
+        keyed={f"r{index}": Record(name=f"r{index}") for index in range(4)},
+        numbers=[1, 2, 3],
+        counts={1: 1, 2: 2, 3: 3},
+        rows=[[1], [2], [3]],
+    )
+
+
+ANYTHING = [
+    lambda state, chance: setattr(chance.choice(state.records), "score", chance.randrange(9)),
+    lambda state, chance: chance.choice(state.records).tags.append("t"),
+    lambda state, chance: setattr(state.keyed[chance.choice(list(state.keyed))], "score", chance.randrange(9)),
+    lambda state, chance: state.records.append(Record(name="new")),
+    lambda state, chance: state.records.insert(0, Record(name="first")),
+    lambda state, chance: state.records.pop(chance.randrange(len(state.records))),
+    lambda state, chance: state.records.sort(key=lambda record: (record.score, record.name)),
+    lambda state, chance: state.records.__setitem__(chance.randrange(len(state.records)), Record(name="other")),
+    lambda state, chance: state.keyed.update({f"r{chance.randrange(9)}": Record(name="put")}),
+    lambda state, chance: state.keyed.pop(chance.choice(list(state.keyed))),
+    lambda state, chance: setattr(state, "keyed", dict(state.keyed)),
+    lambda state, chance: state.numbers.append(chance.randrange(9)),
+    lambda state, chance: state.numbers.sort(),
+    lambda state, chance: state.counts.update({chance.randrange(9): chance.randrange(9)}),
+    lambda state, chance: state.counts.pop(chance.choice(list(state.counts))),
+    lambda state, chance: chance.choice(state.rows).append(chance.randrange(9)),
+    lambda state, chance: [record.score for record in state.records],
+]
+
+
+def change_at_random(state: World, seed: float) -> None:
+    chance = random.Random(seed)
+    for _ in range(3):
+        try:
+            chance.choice(ANYTHING)(state, chance)
+        except (IndexError, KeyError):  # something is empty
+            continue
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_long_histories_with_spares_are_as_without_and_old_states_never_change(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateroom.state.spare.WIDE", 2)
+    chance = random.Random(seed)
+    state, spares = world(), dict[int, Any]()
+    held: list[tuple[World, Any]] = []  # as by forks, readers and the trail
+    kept: list[Any] = []  # as by tools
+    for _ in range(60):
+        draft, luck = draft_of(state, Desk(None, spares)), chance.random()
+        copied = World.model_validate(state.model_dump())
+        change_at_random(draft, luck)
+        change_at_random(copied, luck)
+        if chance.random() < 0.1:
+            kept.append(chance.choice([draft, draft.keyed, draft.records]))
+        if chance.random() < 0.1:
+            continue  # the tool failed
+        result = commit(draft).state
+        if chance.random() < 0.1:
+            continue  # the store refused
+        state = result
+        assert state == World.model_validate(copied.model_dump())
+        assert [*state.keyed, *state.counts] == [*copied.keyed, *copied.counts]
+        held.append((state, state.model_dump()))
+        if len(held) > 5:
+            held.pop(chance.randrange(len(held)))
+        assert all(old.model_dump() == then for old, then in held)
+        if chance.random() < 0.1:
+            state = held[0][0]  # a rewind

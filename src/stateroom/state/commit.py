@@ -298,16 +298,15 @@ def _settle_model(draft: DraftModel) -> Any:
 
 def _settle_list(draft: DraftList) -> list[Any]:
     base = draft._draft_base
-    if not (draft.checked or draft.touched):
-        return base
-    items = edited(base, draft.checked)
-    changed = bool(draft.checked)
-    for index, child in {**draft.touched, **draft.replaced}.items():
-        settled = _settle_over(child, items[index])
-        if settled is not items[index]:
-            items[index] = settled
-            changed = True
-    return items if changed else base
+    children = {**draft.touched, **draft.replaced}
+    if not draft.checked:  # then every child is where it was
+        children = {index: _settle_over(child, base[index]) for index, child in children.items()}
+        if all(base[index] is child for index, child in children.items()):
+            return base
+    items = edited(draft.copy_of_base(), draft.checked)
+    for index, child in children.items():
+        items[index] = _settle_over(child, items[index])
+    return items
 
 
 def _settle_dict(draft: DraftDict) -> dict[Any, Any]:
@@ -316,7 +315,7 @@ def _settle_dict(draft: DraftDict) -> dict[Any, Any]:
     changed = {key: child for key, child in children.items() if base.get(key) is not child}
     if not (changed or checked or draft.deleted):
         return base
-    table = base.copy()
+    table = draft.copy_of_base()
     for key in draft.deleted:
         del table[key]
     table.update(checked)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import compress, count
 from operator import is_, is_not, ne
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from stateroom.errors import Path, TamperedState
@@ -13,6 +14,14 @@ from stateroom.state.shape import LEAVES, DictShape, Shape
 
 if TYPE_CHECKING:
     from stateroom.state.draft import Desk
+
+Past = list[tuple[Any, set[Any]]]
+"""Committed containers of old, each with the places at which the next one differs.
+
+Nobody may hold them any more. Then the oldest, brought up to date at a few places, spares a copy of the newest.
+"""
+
+MOST_PAST = 16
 
 Splice = tuple[int, int, list[Any]]
 """Replace the items from one index up to another by these."""
@@ -24,7 +33,10 @@ Order = list[int]
 class DraftList(list[Any]):
     """A list that records how it was spliced and reordered."""
 
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "checked", "edits", "own", "replaced", "size", "touched")
+    __slots__ = (
+        *("_draft_base", "_draft_desk", "_draft_shape"),
+        *("checked", "edits", "own", "past", "replaced", "size", "touched"),
+    )
 
     def __init__(self, base: list[Any], shape: Shape, desk: Desk) -> None:
         super().__init__(base)
@@ -43,27 +55,41 @@ class DraftList(list[Any]):
         """Identities of the values that the tool put in."""
         self.size = len(base)
         """The length that the edits led to."""
+        self.past: Past = []
         if shape.part(0).heaped:  # C code may hand out such items without asking here
             for index in range(len(base)):
                 self._child(index)
 
     def follow(self, items: list[Any]) -> bool:
         """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
-        end = len(self._draft_base)
-        if items is self._draft_base and self._draft_shape.part(0).ordered:
+        base = self._draft_base
+        if items is base and self._draft_shape.part(0).ordered:
             return False  # it was only read, so nobody has looked for unseen edits
         if self.edits:
             (first, *more) = self.edits
-            if more or len(first) != 1 or is_order(first) or cast(Any, first)[0][0] != end:
+            if more or len(first) != 1 or is_order(first) or cast(Any, first)[0][0] != len(base):
                 return False  # not just appended to
-            super().__setitem__(slice(end, None), items[end:])
+            super().__setitem__(slice(len(base), None), items[len(base) :])
         if len(self) != len(items):
             return False  # changed past its own methods
         for index in self.touched:
             super().__setitem__(index, items[index])
+        if items is not base:
+            self.past.append((base, set(self.touched)))
         self._draft_base, self.size = items, len(items)
         self.edits, self.checked, self.replaced, self.touched, self.own = [], [], {}, {}, set()
         return True
+
+    def copy_of_base(self) -> list[Any]:
+        """A list with the items of the base: a copy, or a list of old that has been brought up to date."""
+        base = self._draft_base
+        old, changed = free_container(self.past)
+        if old is None:
+            return list.copy(base)
+        old.extend(base[len(old) :])
+        for index in changed:
+            old[index] = base[index]
+        return cast(list[Any], old)
 
     # Reading: children become drafts.
 
@@ -136,7 +162,7 @@ class DraftList(list[Any]):
             return
         now, expected = list.copy(self), self._draft_base
         for edit in self.edits:
-            expected = edited(expected, [edit] if is_order(edit) else edit)
+            expected = edited(list.copy(expected), [edit] if is_order(edit) else edit)
         if self.touched:
             expected = expected.copy()
             for index, child in self.touched.items():
@@ -305,8 +331,18 @@ class DraftList(list[Any]):
         self._reorder(lambda: list.reverse(self))
 
 
-def edited(base: list[Any], edits: Iterable[Any]) -> list[Any]:
-    items = list.copy(base)
+def free_container(past: Past) -> tuple[Any, set[Any]]:
+    """The oldest container of the past that nobody else holds, and where it differs from the newest; or None."""
+    if len(past) > MOST_PAST:
+        del past[0]  # somebody holds it, a fork perhaps, and may do so for long
+    if not past or getrefcount(past[0][0]) != 2:  # the past itself, and the question
+        return None, set()
+    changed = set().union(*(places for _, places in past))
+    return past.pop(0)[0], changed
+
+
+def edited(items: list[Any], edits: Iterable[Any]) -> list[Any]:
+    """The items after some edits; the list itself is not to be used any more."""
     for edit in edits:
         if isinstance(edit, tuple):
             start, stop, values = edit
@@ -326,7 +362,7 @@ _MISSING: Any = object()
 class DraftDict(dict[Any, Any]):
     """A dict that records the keys that were assigned and deleted."""
 
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "assigned", "checked", "deleted", "touched")
+    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "assigned", "checked", "deleted", "past", "touched")
 
     def __init__(self, base: dict[Any, Any], shape: Shape, desk: Desk) -> None:
         super().__init__(base)
@@ -341,16 +377,33 @@ class DraftDict(dict[Any, Any]):
         """Keys of the base that were deleted at some time; one may have been assigned again since."""
         self.touched: dict[Any, Any] = {}
         """Children that are drafts."""
+        self.past: Past = []
 
     def follow(self, table: dict[Any, Any]) -> bool:
         """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
         if not all(type(key) in (str, int) and key in table for key in self.assigned):
             return False  # some may have been assigned in another spelling of the key
-        for key in (*self.assigned, *self.touched):
+        base = self._draft_base
+        changed = {*self.assigned, *self.touched}
+        for key in changed:
             super().__setitem__(key, table[key])
+        if self.deleted or len(table) > len(base):
+            self.past.clear()  # what is older has other keys, or the same in another order
+        elif table is not base:
+            self.past.append((base, changed))
         self._draft_base = table
         self.assigned, self.checked, self.deleted, self.touched = {}, {}, {}, {}
         return True
+
+    def copy_of_base(self) -> dict[Any, Any]:
+        """A dict with the items of the base: a copy, or a dict of old that has been brought up to date."""
+        base = self._draft_base
+        old, changed = free_container(self.past)
+        if old is None:
+            return base.copy()
+        for key in changed:
+            old[key] = base[key]
+        return cast(dict[Any, Any], old)
 
     def native_key(self, key: Any) -> Any:
         """The key as it is in this dict, from its plain form in a patch."""
