@@ -178,7 +178,7 @@ def change_at_random(state: World, seed: float) -> None:
     for _ in range(3):
         try:
             chance.choice(ANYTHING)(state, chance)
-        except (IndexError, KeyError):  # something is empty
+        except (IndexError, KeyError, ValueError):  # something is empty
             continue
 
 

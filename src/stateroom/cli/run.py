@@ -14,6 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from stateroom.agent import MAX_STEPS
 from stateroom.cli.environments import example_file
 from stateroom.cli.output import console, errors, number, print_json, table
 from stateroom.environment import Environment, find_environment, load_class
@@ -46,6 +47,8 @@ def run(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
     seed: Annotated[int, typer.Option(help="Decides all chance in the run.")] = 0,
+    max_steps: Annotated[int, typer.Option(min=1, help="How often a policy may answer in an episode.")] = MAX_STEPS,
+    deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that an episode may take.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
@@ -66,6 +69,8 @@ def run(
         concurrency=concurrency,
         limit=limit,
         seed=seed,
+        max_steps=max_steps,
+        deadline=deadline,
     )
     report = collect(plan)
     if json_output:

@@ -16,12 +16,11 @@ from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, TamperedSt
 from stateroom.session.execution import Runner
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Operation, Procedure, SessionInfo, Verdict
-from stateroom.state import Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
+from stateroom.state import ENDED, Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
 
 logger = logging.getLogger(__name__)
 
 READ_ONLY = "this state may only be read; change it in a tool with effect='write'"
-ENDED = "this call has ended: its state can no longer be changed"
 
 
 class Failed(Exception):

@@ -1,13 +1,14 @@
 """What state is: typed models, drafts that record their changes, patches, and their bytes."""
 
 from stateroom.state.codec import decode, encode, encode_json, encode_patch, long_texts
-from stateroom.state.commit import Commit, commit, patched, refuse_tampering
+from stateroom.state.commit import ENDED, Commit, commit, patched, refuse_tampering
 from stateroom.state.draft import Desk, draft_of, is_draft
 from stateroom.state.model import State, shape_of
 from stateroom.state.patch import Operation, Patch, apply
 from stateroom.state.spare import leave_spares
 
 __all__ = [
+    "ENDED",
     "Commit",
     "Desk",
     "Operation",
