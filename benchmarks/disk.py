@@ -18,7 +18,7 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.store import Entry, Store
 
 CALLS, PAYLOAD = 1000, 1000
-SESSIONS, STEPS = 64, 25
+SESSIONS, STEPS = 64, 40
 
 
 BARE = """
@@ -117,7 +117,7 @@ async def commits() -> list[Figure]:
                 await asyncio.gather(*map(steps, handles))
                 return (time.perf_counter() - start) / (STEPS * SESSIONS)
 
-            bare_seconds, our_seconds = await interleaved(loop, ours)
+            bare_seconds, our_seconds = await interleaved(loop, ours, rounds=21)
         bare.close()
     detail = f"{1 / our_seconds:,.0f}/s / {1 / bare_seconds:,.0f}/s"
     return [

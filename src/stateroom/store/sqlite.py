@@ -60,11 +60,6 @@ class _Append(msgspec.Struct, frozen=True):
     done: asyncio.Future[Any]
     writes: bool = True
 
-    @property
-    def is_plain(self) -> bool:
-        """True when there is nothing to be written but the entry and the head."""
-        return self.expires is None and self.snapshot is None
-
     def work(self, connection: sqlite3.Connection) -> None:
         """Write this append alone, or say why not."""
         session, entry = self.session, self.entry
@@ -319,8 +314,12 @@ def _append_all(appends: Sequence[_Append], connection: sqlite3.Connection) -> N
     """Write appends; raises an IntegrityError if one of them is refused."""
     most = len(APPENDS) - 1
     for start in range(0, len(appends), most):
-        rows = [(*_entry_row(a.session, a.entry), a.closes) for a in appends[start : start + most]]
-        connection.execute(APPENDS[len(rows)], [value for row in rows for value in row])
+        values: list[Any] = []
+        some = appends[start : start + most]
+        for a in some:
+            entry = a.entry
+            values += (a.session, entry.revision, entry.kind, entry.at, entry.body, entry.call_id, a.closes)
+        connection.execute(APPENDS[len(some)], values)
     renewals = [(a.expires, a.session) for a in appends if a.expires is not None]
     if renewals:
         connection.executemany(RENEW, renewals)
@@ -331,7 +330,9 @@ def _append_all(appends: Sequence[_Append], connection: sqlite3.Connection) -> N
 
 def _write(jobs: list[_Job], connection: sqlite3.Connection) -> list[_Outcome]:
     """Do all writes in one transaction, and if one of them is refused, each in its own."""
-    appends = [job for job in jobs if isinstance(job, _Append) and job.is_plain]
+    appends = [
+        job for job in jobs if type(job) is _Append and job.expires is None and job.snapshot is None
+    ]  # nothing to be written but the entry and the head
     if len(appends) < len(jobs) or len(jobs) >= len(APPENDS):
         return _do_together(jobs, connection) or _do_apart(jobs, connection)
     try:
