@@ -83,6 +83,12 @@ class BoardEnvironment(Environment[Board]):
         raise ToolError("no")
 
     @tool
+    def sum_rows(self, state: Board) -> int:
+        """Add up all rows."""
+        state.value = sum(map(sum, state.rows))
+        return state.value
+
+    @tool
     def spoil(self, session: Any, words: Any) -> int:
         """Change what was given."""
         words.append("spoilt")
@@ -216,3 +222,8 @@ async def test_a_verdict_names_the_revision_that_it_judged(session: Session[Boar
     await session.verify()
     (verdict,) = [entry async for entry in session.log() if entry.kind == "verdict"]
     assert verdict.facts["of"] == 2
+
+
+async def test_a_call_that_waits_behind_a_tampering_one_sees_nothing_of_it(session: Session[Board]) -> None:
+    await asyncio.gather(session.call("tamper_failing"), session.call("sum_rows"))
+    assert session.state.value == 6

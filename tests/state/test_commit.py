@@ -672,3 +672,27 @@ def test_unseen_and_seen_edits_of_one_list_do_not_disturb_each_other() -> None:
         result, patch = commit(state)
         assert result.numbers == expected
         assert replayed(base, patch) == result
+
+
+class Ranked(BaseModel):
+    name: str
+    rank: int = 0
+
+
+class Ranking(State):
+    rows: list[Ranked] = []
+
+    @field_validator("rows")
+    @classmethod
+    def number_in_place(cls, rows: list[Ranked]) -> list[Ranked]:
+        for rank, row in enumerate(rows):
+            row.rank = rank
+        return rows
+
+
+def test_a_validator_that_edits_in_place_does_not_reach_the_base() -> None:
+    base = Ranking(rows=[Ranked(name="a"), Ranked(name="b")])
+    draft = draft_of(base, Desk())
+    draft.rows.insert(0, Ranked(name="c"))
+    assert [row.rank for row in commit(draft).state.rows] == [0, 1, 2]
+    assert [row.rank for row in base.rows] == [0, 1]

@@ -1,6 +1,8 @@
 """Drafts of wide containers that one call leaves for the next."""
 
+import heapq
 import random
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -123,8 +125,6 @@ def test_a_read_leaves_a_spare_too_but_not_of_items_that_c_code_can_move() -> No
 
 
 def test_a_heap_of_items_that_can_change_is_refused() -> None:
-    import heapq  # noqa: PLC0415
-
     class Grid(State):
         rows: list[list[int]] = [[1], [2], [3]]
 
@@ -212,3 +212,48 @@ def test_long_histories_with_spares_are_as_without_and_old_states_never_change(
         assert all(old.model_dump() == then for old, then in held)
         if chance.random() < 0.1:
             state = held[0][0]  # a rewind
+
+
+class Job(BaseModel):
+    at: int
+    note: str = ""
+
+    def __lt__(self, other: "Job") -> bool:
+        return self.at < other.at
+
+
+class Queue(State):
+    jobs: list[Job] = []
+
+
+def test_a_heap_hands_over_drafts_in_every_call() -> None:
+    spares: dict[int, Any] = {}
+    state = Queue(jobs=[Job(at=at) for at in range(WIDE)])
+    draft = draft_of(state, Desk(None, spares))
+    draft.jobs[3].note = "x"
+    state = commit(draft).state
+    heapq.heappop(draft_of(state, Desk(None, spares)).jobs).note = "spoilt"
+    assert state.jobs[0].note == ""
+
+
+Name = StrEnum("Name", [f"k{index}" for index in range(WIDE + 1)])
+
+
+class Named(State):
+    table: dict[Name, int] = {}
+
+
+def test_the_next_call_sees_keys_as_they_were_committed() -> None:
+    spares: dict[int, Any] = {}
+    draft = draft_of(Named(table=dict.fromkeys(list(Name)[:-1], 0)), Desk(None, spares))
+    draft.table[f"k{WIDE}"] = 1
+    state = commit(draft).state
+    assert {type(key) for key in draft_of(state, Desk(None, spares)).table} == {Name}
+
+
+def test_what_went_past_a_dicts_own_methods_is_gone_with_the_call() -> None:
+    spares: dict[int, Any] = {}
+    draft = draft_of(library(), Desk(None, spares))
+    dict.__setitem__(draft.keyed, "phantom", Record(name="phantom"))
+    state = commit(draft).state
+    assert "phantom" not in draft_of(state, Desk(None, spares)).keyed

@@ -73,15 +73,11 @@ class Room:
         if len(trail) > TRAIL:
             del trail[next(iter(trail))]
 
-    async def reload(self) -> None:
-        """Trust nothing that is held here, and read it from the store."""
-        head = await self.store.head(self.head.id)
-        document = await History(self.store).document(head.id, head.revision)
+    def forget(self) -> None:
+        """Trust no state that is held here: the next use reads it from the store."""
+        self.state, self.stale = None, True
         self.spares.clear()
         self._trail.clear()
-        self.head = head
-        self._snapshot_bytes, self._tail_bytes = document.snapshot_bytes, document.tail_bytes
-        self.settle(self.typed(document), document.moment)
 
     async def refresh(self) -> None:
         """Catch up with what others have committed."""

@@ -21,6 +21,7 @@ from stateroom.errors import (
     DuplicateCall,
     InvalidArguments,
     SessionClosed,
+    SessionError,
     UnknownRevision,
 )
 from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
@@ -80,6 +81,8 @@ class Session(Generic[S]):
     @property
     def state(self) -> S:
         """The state at `revision`, to be read."""
+        if self._room.state is None:
+            raise SessionError(self.id, f"session {self.id!r} is being read again from its store: await a call first")
         return draft_of(self._room.state, Desk(READ_ONLY))  # type: ignore[no-any-return]
 
     @property
@@ -154,8 +157,8 @@ class Session(Generic[S]):
             facts["advance"] = ran.advanced
         after = (ran.state, ran.moment.after(ran.advanced))
         sessions, room = self._sessions, self._room
-        if room.head.revision != ran.revision:  # a reader in this process has caught up with others' writes meanwhile
-            raise Conflict(self.id, ran.revision)
+        if room.head.revision != ran.revision or room.state is not ran.base:
+            raise Conflict(self.id, ran.revision)  # meanwhile a reader in this process has caught up with others
         at = sessions.now()
         try:
             step = room.prepare("call", facts, at, ran.patch, after, call_id)
@@ -194,6 +197,8 @@ class Session(Generic[S]):
         try:
             ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
         except Failed as failure:
+            if failure.tampered:
+                await sessions.mend(room)
             return await self._note_failure(tool, given, call_id, str(failure))
         while True:
             try:

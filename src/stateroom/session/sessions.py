@@ -172,9 +172,14 @@ class Sessions(Generic[S]):
         """Read again what a tool may have tampered with: its session, and all that share states by forks."""
         forks = [other.head for other in self._rooms.values() if other.head.parent is not None]
         related = {room.head.id, *(head.id for head in forks), *(head.parent for head in forks)}
-        for other in [room, *self._rooms.values()]:
-            if other.head.id in related:
-                await other.reload()
+        spoiled = [room, *(other for other in self._rooms.values() if other.head.id in related and other is not room)]
+        for other in spoiled:  # all at once, before anybody can use one
+            other.forget()
+        for other in spoiled:
+            try:
+                await other.refresh()
+            except SessionError:  # it has expired, or was swept
+                self.release(other)
 
     def renewal(self, head: Head, at: float) -> float | None:
         """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
-from stateroom.state.containers import DraftDict, DraftList, DraftSet, edited, is_order
 from stateroom.state.draft import Desk, DraftModel, draft_of, is_draft
+from stateroom.state.draft_list import DraftList, edited, is_order
+from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
-from stateroom.state.shape import ModelShape, Shape, fill, invalid, plain
+from stateroom.state.shape import ModelShape, Shape, detach, fill, invalid, plain
 from stateroom.state.spare import leave_spares
 
 S = TypeVar("S", bound=State)
@@ -122,7 +123,7 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
                 if not (name in shape.guards or _is_guarded(part, value)):
                     continue
                 settled = _settle(value)
-                if shape.validate_field(name, settled, fields, here) == settled:
+                if shape.validate_field(name, detach(settled, here), fields, here) == settled:
                     continue  # the smaller operations say it all
             del patch[mark[0] :], ruled[mark[1] :]
             value = _settle(value)
@@ -218,7 +219,7 @@ def _check_child(child: Any, shape: Shape, path: Path, patch: Patch, ruled: list
         if not _is_guarded(shape, child):
             return child
         settled = _settle(child)
-        if shape.validate(settled, path) == settled:
+        if shape.validate(detach(settled, path), path) == settled:
             return child
     del patch[mark[0] :], ruled[mark[1] :]
     return shape.admit(_settle(child), path)

@@ -20,7 +20,8 @@ from pydantic import BaseModel
 
 from stateroom.errors import ReadOnlyState
 from stateroom.state.compiler import shape_of_model
-from stateroom.state.containers import DraftDict, DraftList, DraftSet
+from stateroom.state.draft_list import DraftList
+from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.shape import LEAVES, ModelShape, Shape, fill
 
 M = TypeVar("M", bound=BaseModel)

@@ -19,7 +19,8 @@ from enum import Enum
 from typing import Any, cast
 
 from stateroom.errors import BadData, Path, format_path
-from stateroom.state.containers import DraftDict, DraftList
+from stateroom.state.draft_list import DraftList
+from stateroom.state.draft_table import DraftDict
 
 Operation = tuple[Any, ...]
 Patch = list[Operation]

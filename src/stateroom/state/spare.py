@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from stateroom.state.containers import DraftDict, DraftList
 from stateroom.state.draft import DraftModel
+from stateroom.state.draft_list import DraftList
+from stateroom.state.draft_table import DraftDict
 
 WIDE = 256
 """From so many items on, a container is worth keeping."""
@@ -40,9 +41,10 @@ def _leave(draft: DraftModel, state: BaseModel, spares: dict[int, Any]) -> None:
         if isinstance(fields[name], DraftModel):
             _leave(fields[name], now[name], spares)
         elif isinstance(fields[name], DraftList | DraftDict) and len(fields[name]) >= WIDE:
-            # Two references: the draft's own field, and the question itself. A tool that kept a handle makes it three.
-            if getrefcount(fields[name]) == 2 and fields[name].follow(now[name]):
+            spare = [fields[name]]
+            fields[name] = base[name]  # a draft that a tool kept does not lead to the spare
+            # Two references: the list, and the question itself. A tool that kept a handle makes it three.
+            if getrefcount(spare[0]) == 2 and spare[0].follow(now[name]):
                 if len(spares) >= MOST:
                     spares.clear()
-                spares[id(now[name])] = fields[name]
-            fields[name] = base[name]  # a draft that a tool kept does not lead to the spare
+                spares[id(now[name])] = spare[0]

@@ -1,4 +1,4 @@
-"""Drafts of lists, dicts and sets: shallow copies that record how they were changed."""
+"""Drafts of lists: shallow copies that record how they were spliced and reordered."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import compress, count
 from operator import is_, is_not, ne
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from stateroom.errors import Path, TamperedState
-from stateroom.state.shape import LEAVES, DictShape, Shape
+from stateroom.state.past import Past, free_container
+from stateroom.state.shape import LEAVES, Shape
 
 if TYPE_CHECKING:
     from stateroom.state.draft import Desk
-
-Past = list[tuple[Any, set[Any]]]
-"""Committed containers of old, each with the places at which the next one differs.
-
-Nobody may hold them any more. Then the oldest, brought up to date at a few places, spares a copy of the newest.
-"""
-
-MOST_PAST = 16
 
 Splice = tuple[int, int, list[Any]]
 """Replace the items from one index up to another by these."""
@@ -62,8 +54,10 @@ class DraftList(list[Any]):
 
     def follow(self, items: list[Any]) -> bool:
         """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
-        base = self._draft_base
-        if items is base and self._draft_shape.part(0).ordered:
+        base, item = self._draft_base, self._draft_shape.part(0)
+        if item.heaped:
+            return False  # all its items would have to become drafts again
+        if items is base and item.ordered:
             return False  # it was only read, so nobody has looked for unseen edits
         if self.edits:
             (first, *more) = self.edits
@@ -331,16 +325,6 @@ class DraftList(list[Any]):
         self._reorder(lambda: list.reverse(self))
 
 
-def free_container(past: Past) -> tuple[Any, set[Any]]:
-    """The oldest container of the past that nobody else holds, and where it differs from the newest; or None."""
-    if len(past) > MOST_PAST:
-        del past[0]  # somebody holds it, a fork perhaps, and may do so for long
-    if not past or getrefcount(past[0][0]) != 2:  # the past itself, and the question
-        return None, set()
-    changed = set().union(*(places for _, places in past))
-    return past.pop(0)[0], changed
-
-
 def edited(items: list[Any], edits: Iterable[Any]) -> list[Any]:
     """The items after some edits; the list itself is not to be used any more."""
     for edit in edits:
@@ -354,194 +338,3 @@ def edited(items: list[Any], edits: Iterable[Any]) -> list[Any]:
 
 def is_order(edit: Any) -> bool:
     return bool(edit) and isinstance(edit[0], int)
-
-
-_MISSING: Any = object()
-
-
-class DraftDict(dict[Any, Any]):
-    """A dict that records the keys that were assigned and deleted."""
-
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "assigned", "checked", "deleted", "past", "touched")
-
-    def __init__(self, base: dict[Any, Any], shape: Shape, desk: Desk) -> None:
-        super().__init__(base)
-        self._draft_base = base
-        self._draft_shape = shape
-        self._draft_desk = desk
-        self.assigned: dict[Any, None] = {}
-        """Keys given a value by the tool, in the order in which they joined."""
-        self.checked: dict[Any, Any] = {}
-        """The same keys with valid copies of their values, made by a commit."""
-        self.deleted: dict[Any, None] = {}
-        """Keys of the base that were deleted at some time; one may have been assigned again since."""
-        self.touched: dict[Any, Any] = {}
-        """Children that are drafts."""
-        self.past: Past = []
-
-    def follow(self, table: dict[Any, Any]) -> bool:
-        """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
-        if not all(type(key) in (str, int) and key in table for key in self.assigned):
-            return False  # some may have been assigned in another spelling of the key
-        base = self._draft_base
-        changed = {*self.assigned, *self.touched}
-        for key in changed:
-            super().__setitem__(key, table[key])
-        if self.deleted or len(table) > len(base):
-            self.past.clear()  # what is older has other keys, or the same in another order
-        elif table is not base:
-            self.past.append((base, changed))
-        self._draft_base = table
-        self.assigned, self.checked, self.deleted, self.touched = {}, {}, {}, {}
-        return True
-
-    def copy_of_base(self) -> dict[Any, Any]:
-        """A dict with the items of the base: a copy, or a dict of old that has been brought up to date."""
-        base = self._draft_base
-        old, changed = free_container(self.past)
-        if old is None:
-            return base.copy()
-        for key in changed:
-            old[key] = base[key]
-        return cast(dict[Any, Any], old)
-
-    def native_key(self, key: Any) -> Any:
-        """The key as it is in this dict, from its plain form in a patch."""
-        if key in self or not isinstance(self._draft_shape, DictShape):
-            return key
-        return self._draft_shape.key.admit(key, (key,))
-
-    # Reading: children become drafts.
-
-    def __getitem__(self, key: Any) -> Any:
-        value = super().__getitem__(key)
-        if type(value) in LEAVES or key in self.touched or key in self.assigned:
-            return value
-        child = self._draft_desk.draft(value, self._draft_shape.part(key))
-        if child is not value:
-            super().__setitem__(key, child)
-            self.touched[key] = child
-        return child
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self else default  # noqa: SIM401
-
-    def __iter__(self) -> Iterator[Any]:  # overridden so that `dict(draft)` asks for each value
-        return super().__iter__()
-
-    def values(self) -> Any:
-        self._touch_all()
-        return super().values()
-
-    def items(self) -> Any:
-        self._touch_all()
-        return super().items()
-
-    def _touch_all(self) -> None:
-        if not self._draft_shape.part(None).leaf:
-            for key in self:
-                self[key]
-
-    def copy(self) -> dict[Any, Any]:
-        return dict(self.items())
-
-    def __or__(self, other: Any) -> Any:
-        return self.copy() | other if isinstance(other, dict) else NotImplemented
-
-    def __ror__(self, other: Any) -> Any:
-        return dict(other) | self.copy() if isinstance(other, dict) else NotImplemented
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return dict, (self.copy(),)
-
-    # Writing: a key is assigned or deleted.
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if super().get(key, _MISSING) is value:
-            return  # `table[key] += ...` puts back what it took
-        self._draft_desk.check()
-        super().__setitem__(key, value)
-        self.assigned[key] = None
-        self.touched.pop(key, None)
-
-    def __delitem__(self, key: Any) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self._draft_desk.check()
-        super().__delitem__(key)
-        self.assigned.pop(key, None)
-        self.touched.pop(key, None)
-        if key in self._draft_base:
-            self.deleted[key] = None
-
-    def pop(self, key: Any, default: Any = _MISSING) -> Any:
-        if key not in self:
-            if default is _MISSING:
-                raise KeyError(key)
-            return default
-        value = self[key]
-        del self[key]
-        return value
-
-    def popitem(self) -> tuple[Any, Any]:
-        if not self:
-            raise KeyError("popitem(): dictionary is empty")
-        key = next(reversed(self))
-        return key, self.pop(key)
-
-    def clear(self) -> None:
-        for key in list(self):
-            del self[key]
-
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        if key not in self:
-            self[key] = default
-        return self[key]
-
-    def update(self, *others: Any, **named: Any) -> None:
-        for key, value in dict(*others, **named).items():
-            self[key] = value
-
-    def __ior__(self, other: Any) -> Any:
-        self.update(other)
-        return self
-
-
-class DraftSet(set[Any]):
-    """A set that knows whether it was changed; its members never change."""
-
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "changed")
-
-    def __init__(self, base: set[Any], shape: Shape, desk: Desk) -> None:
-        super().__init__(base)
-        self._draft_base = base
-        self._draft_shape = shape
-        self._draft_desk = desk
-        self.changed = False
-
-    def copy(self) -> set[Any]:
-        return set(self)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return set, (list(self),)
-
-
-def _recording(name: str) -> Callable[..., Any]:
-    change = getattr(set, name)
-
-    def method(self: DraftSet, *args: Any) -> Any:
-        self._draft_desk.check()
-        self.changed = True
-        return change(self, *args)
-
-    method.__name__ = name
-    method.__doc__ = change.__doc__
-    return method
-
-
-for _name in (
-    *("add", "discard", "remove", "pop", "clear", "update"),
-    *("difference_update", "intersection_update", "symmetric_difference_update"),
-    *("__ior__", "__iand__", "__isub__", "__ixor__"),
-):
-    setattr(DraftSet, _name, _recording(_name))
