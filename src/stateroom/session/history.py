@@ -66,17 +66,17 @@ class History:
         document = _read_document(loaded.snapshot.body)
         return _changed(document, changes)._replace(tail_bytes=weight)
 
-    async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[LogEntry]:
+    async def entries(self, session: str, *, until: int | None = None) -> AsyncIterator[LogEntry]:
         """The session's log in order, with what it shares with its parent."""
         head = await self.store.head(session)
         last = head.revision if until is None else min(until, head.revision)
         parts = [(head, last)]
-        while head.parent is not None and after < head.parent_revision:
+        while head.parent is not None:
             last = min(last, head.parent_revision)
             head = await self.store.head(head.parent)
             parts.append((head, last))
         for part, end in reversed(parts):
-            start = max(after, part.parent_revision)
+            start = part.parent_revision
             while start < end:
                 stop = min(start + PAGE, end)
                 for stored in await self.store.entries(part.id, after=start, until=stop):
