@@ -25,9 +25,9 @@ clean:
 .venv/ready-to-run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server]'
 	@touch $@
 
 .venv/ready-to-test: .venv/ready-to-run
-	@$(BIN)/pip install --quiet --disable-pip-version-check --group dev
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing]' --group dev
 	@touch $@

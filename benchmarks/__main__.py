@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import calls, disk, process, state
+from benchmarks import calls, disk, http, process, state
 from benchmarks.timing import Figure
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
@@ -20,6 +20,10 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "calls": calls.calls,
     "imports": process.imports,
     "memory": process.memory,
+    "http": http.requests,
+    "episodes": http.episodes,
+    "idle": http.idle,
+    "start": http.start,
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 Path = tuple[object, ...]
 
 
@@ -38,7 +41,11 @@ class ToolError(StateroomError):
 
 
 class InvalidArguments(StateroomError):
-    """The arguments of a tool call do not fit the tool's parameters."""
+    """The arguments of a tool call do not fit the tool's parameters; `fields` says what is wrong with which."""
+
+    def __init__(self, message: str, fields: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.fields = dict(fields)
 
 
 class TimedOut(StateroomError):
@@ -47,6 +54,22 @@ class TimedOut(StateroomError):
 
 class BadTask(StateroomError):
     """A row of task data cannot be used."""
+
+
+class TooLarge(StateroomError):
+    """A state, or a request, is larger than it may be."""
+
+
+class Unauthorized(StateroomError):
+    """A request came without a token, or with one that is forged, altered, out of date or of another environment."""
+
+
+class Forbidden(StateroomError):
+    """A request may not be made from where it came, or by whoever made it."""
+
+
+class Busy(StateroomError):
+    """As much is going on as may; the same request will do a little later."""
 
 
 class BadVerdict(StateroomError):
@@ -92,6 +115,13 @@ class SessionClosed(SessionError):
 
     def __init__(self, session: str) -> None:
         super().__init__(session, f"session {session!r} is closed")
+
+
+class SessionSealed(SessionError):
+    """The session was judged: its state can be read and forked, but no longer changed."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(session, f"session {session!r} has its verdict: nothing can be changed any more")
 
 
 class UnknownRevision(SessionError):

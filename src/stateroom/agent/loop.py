@@ -11,6 +11,7 @@ from typing import Any, Literal
 from stateroom.errors import PolicyFailed
 from stateroom.model import Item, Policy, function_call_output
 from stateroom.session import Result, Session
+from stateroom.state import to_json
 
 MAX_STEPS = 50
 """How often a policy may answer in one episode."""
@@ -52,7 +53,7 @@ async def act(
                     return Trajectory(output, "completed")
                 for index, call in enumerate(calls):
                     # Models repeat their own call ids; its place in the session's history makes a call this call.
-                    result = await _call(session, call, f"{start}.{step}.{index}")
+                    result = await call_tool(session, call, f"{start}.{step}.{index}")
                     output.append(function_call_output(call["call_id"], result))
     except TimeoutError:
         if not limit.expired():
@@ -88,21 +89,20 @@ def _is_call(item: Item) -> bool:
     return isinstance(item.get("call_id"), str) and isinstance(item.get("name"), str) and "arguments" in item
 
 
-async def _call(session: Session[Any], call: Item, call_id: str) -> str:
-    """Make one tool call; what comes back is the text that the model reads."""
+async def call_tool(session: Session[Any], call: Item, call_id: str | None) -> str:
+    """Make the tool call of a `function_call` item; what comes back is the text that the model reads."""
     try:
         arguments = json.loads(call["arguments"] or "{}")
     except (ValueError, TypeError, RecursionError) as error:
-        return output_text(Result(False, error=f"the arguments are not JSON: {error}"))
+        return output_text(Result(False, None, f"the arguments are not JSON: {error}", "invalid_arguments"))
     if not isinstance(arguments, dict):
-        return output_text(Result(False, error="the arguments must be a JSON object"))
+        return output_text(Result(False, None, "the arguments must be a JSON object", "invalid_arguments"))
     return output_text(await session.call(call["name"], arguments, call_id=call_id))
 
 
 def output_text(result: Result) -> str:
     """A result as the text that a model reads."""
-    content = result.output if result.ok else {"error": result.error}
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return to_json(result.content).decode()
 
 
 def _without_open_calls(output: list[Item]) -> list[Item]:

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 
 import typer
 
-from stateroom.cli import demo, environments, run, sessions
+from stateroom.cli import demo, environments, run, serve, sessions
 from stateroom.cli.output import errors
 from stateroom.errors import StateroomError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(run.run)
+app.command()(serve.serve)
 app.command()(environments.environments)
 app.command()(environments.tasks)
 app.add_typer(sessions.app, name="sessions")

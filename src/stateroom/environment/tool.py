@@ -120,7 +120,8 @@ class Tool:
                 _remove(pruned, place)
             with suppress(ValidationError):
                 return self._validated(pruned)
-        raise InvalidArguments(f"{self.name}: {_complaints(error)}") from None
+        fields = _complaints(error)
+        raise InvalidArguments(f"{self.name}: {'; '.join(fields.values())}", fields) from None
 
     def bound_to(self, environment: Any) -> Tool:
         """The tool of one instance of the environment."""
@@ -149,8 +150,10 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     for parameter in parameters:
         _check_parameter(where, parameter, hints)
     needs = frozenset(parameter.name for parameter in parameters) & frozenset(INJECTED)
-    if "state" in needs and stateless:
-        raise DefinitionError(f"{where} asks for `state`, but the environment has none; write Environment[YourState]")
+    for missing in sorted({"state", "session"} & needs) if stateless else ():
+        raise DefinitionError(
+            f"{where} asks for `{missing}`, but the environment has none; write Environment[YourState]"
+        )
     wanted = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name not in needs}
     arguments = arguments_model(where, method, wanted)
     definition = function_schema(name, method, arguments)
@@ -201,14 +204,15 @@ def _check_parameter(where: str, parameter: inspect.Parameter, hints: dict[str, 
         raise DefinitionError(f"{where}: the parameter {parameter.name!r} needs a type; the model is told it")
 
 
-def _complaints(error: ValidationError) -> str:
-    complaints = []
+def _complaints(error: ValidationError) -> dict[str, str]:
+    """What is wrong, by the place where it is."""
+    complaints = {}
     for found in error.errors(include_url=False, include_context=False):
         place = ".".join(str(step) for step in found["loc"])
         if found["type"] == "extra_forbidden":
-            complaints.append(f"there is no parameter {place!r}")
+            complaints[place] = f"there is no parameter {place!r}"
         elif found["type"] == "missing":
-            complaints.append(f"the parameter {place!r} is missing")
+            complaints[place] = f"the parameter {place!r} is missing"
         else:
-            complaints.append(f"{place}: {found['msg']}")
-    return "; ".join(complaints)
+            complaints[place] = f"{place}: {found['msg']}"
+    return complaints

@@ -2,7 +2,18 @@
 
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import aggregate, pass_at_k
+from stateroom.rollout.rows import verdict_fields
 from stateroom.rollout.runner import Report, Run, run
 from stateroom.rollout.tasks import generate_tasks, read_tasks
 
-__all__ = ["Report", "Run", "RunFiles", "aggregate", "generate_tasks", "pass_at_k", "read_tasks", "run"]
+__all__ = [
+    "Report",
+    "Run",
+    "RunFiles",
+    "aggregate",
+    "generate_tasks",
+    "pass_at_k",
+    "read_tasks",
+    "run",
+    "verdict_fields",
+]

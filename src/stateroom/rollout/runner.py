@@ -16,8 +16,9 @@ from stateroom.errors import PolicyFailed, StateroomError, StoreError
 from stateroom.model import Policy, input_items
 from stateroom.rollout.files import Appender, RunFiles, line_of
 from stateroom.rollout.metrics import aggregate
+from stateroom.rollout.rows import verdict_fields
 from stateroom.rollout.tasks import Row
-from stateroom.session import Session, Sessions, Verdict
+from stateroom.session import Session, Sessions
 from stateroom.store import open_store
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,9 @@ async def _episode(plan: Run, session: Session[Any], row: Row, seed: int) -> _En
     verdict = await session.verify(response)
     await session.close()
     measured = {
-        **_verdict_fields(verdict, trajectory),
+        **verdict_fields(verdict),
+        "tool_calls": sum(item["type"] == "function_call" for item in trajectory.output),
+        "truncated": int(trajectory.status == "incomplete"),
         "_ng_task_index": row["_ng_task_index"],
         "_ng_rollout_index": row["_ng_rollout_index"],
         "_stateroom_session": session.id,
@@ -175,19 +178,6 @@ def _response(plan: Run, trajectory: Trajectory, tools: list[Any], seed: int) ->
         "tool_choice": "auto",
         "tools": tools,
     }
-
-
-def _verdict_fields(verdict: Verdict, trajectory: Trajectory) -> dict[str, Any]:
-    fields: dict[str, Any] = {**verdict.details}
-    fields.update((name, float(value)) for name, value in verdict.metrics.items())
-    fields["reward"] = verdict.reward
-    fields["tool_calls"] = sum(item["type"] == "function_call" for item in trajectory.output)
-    fields["truncated"] = int(trajectory.status == "incomplete")
-    if verdict.components:
-        fields["reward_components"] = verdict.components
-    if verdict.reason:
-        fields["reason"] = verdict.reason
-    return fields
 
 
 def _episode_seed(plan: Run, row: Row) -> int:

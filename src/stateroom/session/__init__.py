@@ -2,18 +2,20 @@
 
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
-from stateroom.session.moment import Clock
-from stateroom.session.program import Effect, Episode, Procedure, Program, Result, SessionInfo, Verdict
+from stateroom.session.moment import Clock, Moment
+from stateroom.session.program import Code, Effect, Episode, Procedure, Program, Result, SessionInfo, Verdict
 from stateroom.session.session import Checkpoint, Session
-from stateroom.session.sessions import Sessions
+from stateroom.session.sessions import Sessions, new_session_id
 
 __all__ = [
     "Checkpoint",
     "Clock",
+    "Code",
     "Effect",
     "Episode",
     "History",
     "LogEntry",
+    "Moment",
     "Procedure",
     "Program",
     "Result",
@@ -21,4 +23,5 @@ __all__ = [
     "SessionInfo",
     "Sessions",
     "Verdict",
+    "new_session_id",
 ]

@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, TamperedState, TimedOut, ToolError
 from stateroom.session.execution import Runner
 from stateroom.session.moment import Clock, Moment
-from stateroom.session.program import Operation, Procedure, SessionInfo, Verdict
+from stateroom.session.program import Code, Operation, Procedure, SessionInfo, Verdict
 from stateroom.state import ENDED, Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,10 @@ class Failed(Exception):
 
     tampered = False
     """True when the tool may have changed committed state in memory."""
+
+    def __init__(self, message: str, code: Code = "tool_failed") -> None:
+        super().__init__(message)
+        self.code: Code = code
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -76,7 +80,9 @@ def find_tool(tools: Mapping[str, Operation], name: str) -> Operation:
     """The tool of this name; `Failed` if there is none."""
     tool = tools.get(name)
     if tool is None:
-        raise Failed(f"there is no tool named {name!r}; there are: {', '.join(sorted(tools)) or 'none'}")
+        raise Failed(
+            f"there is no tool named {name!r}; there are: {', '.join(sorted(tools)) or 'none'}", "unknown_tool"
+        )
     return tool
 
 
@@ -116,10 +122,11 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
 
 def _failure(tool: Operation, error: BaseException, draft: Any) -> Failed:
     """A failure in words for the model, which knows whether the tool tampered with the state."""
+    code: Code = "tool_failed"
     if isinstance(error, ToolError):
-        message = str(error) or f"{tool.name} failed"
+        code, message = "tool_error", str(error) or f"{tool.name} failed"
     elif isinstance(error, TimedOut):
-        message = f"{tool.name} did not finish within {error}"
+        code, message = "timeout", f"{tool.name} did not finish within {error}"
     elif isinstance(error, InvalidState | ReadOnlyState):
         message = f"{tool.name} failed: {error}"
     elif isinstance(error, PydanticSerializationError):
@@ -128,7 +135,7 @@ def _failure(tool: Operation, error: BaseException, draft: Any) -> Failed:
     else:
         logger.warning("%s raised", tool.name, exc_info=error)
         message = f"{tool.name} failed: unexpected {type(error).__name__}"
-    failure = Failed(message)
+    failure = Failed(message, code)
     try:
         refuse_tampering(draft)
     except TamperedState:

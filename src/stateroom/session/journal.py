@@ -2,14 +2,14 @@
 
 | kind | facts |
 |---|---|
-| `seed` | `input`: the task row |
+| `seed` | `input`: the task row; `replaces`: the session whose place this one took |
 | `call` | `name`, `input`, `output`, `advance` if the clock was moved; the patch |
 | `started` | `name`, `input`: an external call is about to run |
-| `failed` | `name`, `input`, `error`: an external call ended without a result |
+| `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
 | `rewind` | `to`: the revision whose state is the state again |
-| `verdict` | `verdict` |
-| `close` | |
+| `verdict` | `verdict`: of the state at the revision before |
+| `close` | `replaced_by`: the session that took its place |
 """
 
 from __future__ import annotations

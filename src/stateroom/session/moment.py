@@ -1,7 +1,8 @@
 """Luck and time that can be had again: a session's rng, clock and ids.
 
 All three follow from the session's seed and the number of write calls committed so far. So a replay, a fork and a
-rewind see the same ones again, and a call that fails uses none up.
+rewind see the same ones again, and a call that fails uses none up. Without a state nothing counts the calls: there they
+follow from the seed and the call's id, if it has one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class Moment(NamedTuple):
     def after(self, advanced: float) -> Moment:
         """The moment after one more committed write call."""
         return Moment(self.seed, self.began, self.steps + 1, self.offset + advanced)
+
+    def of_call(self, call_id: str) -> Moment:
+        """A moment for one call that follows no other."""
+        digest = blake2b(f"{self.seed}/{call_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return Moment(int.from_bytes(digest) >> 1, self.began)
 
     def rng(self) -> Random:
         return Random(f"{self.seed}/{self.steps}")

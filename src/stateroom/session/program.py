@@ -96,9 +96,29 @@ class Verdict:
     """Other facts that belong in the episode's row."""
 
 
+Code = Literal[
+    "unknown_tool", "invalid_arguments", "tool_error", "tool_failed", "timeout", "too_large", "unknown_outcome"
+]
+"""Why a call failed.
+
+`tool_error` is what the author's code told the model, and `tool_failed` what it did not mean to happen.
+"""
+
+
 class Result(msgspec.Struct, frozen=True):
     """What a call came to: an output, or an error that is fit for the model to read."""
 
     ok: bool
     output: Any = None
     error: str | None = None
+    code: Code | None = None
+    fields: dict[str, str] | None = None
+    """For invalid arguments: what is wrong with which."""
+
+    @property
+    def content(self) -> Any:
+        """What the model is shown."""
+        if self.ok:
+            return self.output
+        error = {"code": self.code, "message": self.error}
+        return {"error": {**error, "fields": self.fields} if self.fields else error}

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from stateroom.errors import InvalidState
+from stateroom.errors import InvalidState, SessionSealed
 from stateroom.session.history import Document, History, write_document
 from stateroom.session.journal import LogEntry, read_entry, write_body
 from stateroom.session.moment import Moment
@@ -60,6 +60,8 @@ class Room:
         self.all_calls_known = False
         """True when no other call id is in the log."""
         self.task: Any = None
+        self.verdict: dict[str, Any] | None = None
+        """The verdict, if there is one: it seals the session."""
         self.spares: dict[int, Any] = {}
         """Drafts of wide containers that one call leaves for the next."""
         self._trail: dict[int, tuple[Any, Moment]] = {}
@@ -72,6 +74,11 @@ class Room:
         trail[self.head.revision] = (state, moment)
         if len(trail) > TRAIL:
             del trail[next(iter(trail))]
+
+    def refuse_if_sealed(self) -> None:
+        """Raise if the session has its verdict."""
+        if self.verdict is not None:
+            raise SessionSealed(self.head.id)
 
     def forget(self) -> None:
         """Trust no state that is held here: the next use reads it from the store."""
@@ -100,6 +107,7 @@ class Room:
                 break
         self._snapshot_bytes, self._tail_bytes = weights
         self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
+        self.verdict = next((entry.facts["verdict"] for entry in entries if entry.kind == "verdict"), self.verdict)
         self.head = head
         self.settle(state, moment)
 
@@ -131,6 +139,8 @@ class Room:
         self.head = replace(self.head, revision=entry.revision, expires=expires or self.head.expires, closed=closes)
         if entry.call_id is not None:
             self.calls[0].add(entry.call_id)
+        if entry.kind == "verdict":
+            self.verdict = read_entry(entry).facts["verdict"]
         self.settle(step.state, step.moment)
 
     async def at(self, revision: int) -> tuple[Any, Moment]:
@@ -168,11 +178,11 @@ class Room:
 
 
 def new_room(
-    store: Store, head: Head, state: State, moment: Moment, row: Any
+    store: Store, head: Head, state: State, moment: Moment, facts: dict[str, Any]
 ) -> tuple[Room, Sequence[Entry], Snapshot]:
     """A room for a session that is about to be created, with its first entry and snapshot."""
     room = Room(store, head, type(state))
-    entry = Entry(head.revision, "seed", head.created, write_body({"input": row}, []))
+    entry = Entry(head.revision, "seed", head.created, write_body(facts, []))
     snapshot = Snapshot(head.revision, write_document(state, moment))
     room.all_calls_known = True
     room._snapshot_bytes = len(snapshot.body)

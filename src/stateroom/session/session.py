@@ -27,7 +27,7 @@ from stateroom.errors import (
 from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
-from stateroom.session.program import Episode, Operation, Result, Verdict
+from stateroom.session.program import Code, Episode, Operation, Result, Verdict
 from stateroom.session.room import Room
 from stateroom.state import Desk, State, draft_of
 
@@ -40,6 +40,12 @@ _UNSTORABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 _STARTED = "\nstarted"
 """Stands behind the call id in the entry which says that an external call was started; no call id has it."""
+
+VERDICT = "\nverdict"
+"""The call id of the verdict: a session has one at most."""
+
+_AFTER_VERDICT = ("failed", "close")
+"""The kinds of entries that a session with a verdict can still get."""
 
 ATTEMPTS = 20
 """How often a write is tried again on fresh state when somebody else's came first."""
@@ -58,7 +64,8 @@ class Session(Generic[S]):
     """One episode's state: call tools on it, look at it, go back in it, branch off it, judge it.
 
     Handles on the same session share what this process knows of it. A method raises `SessionClosed`, `SessionExpired`
-    or `UnknownSession` when the session is no longer there to be used.
+    or `UnknownSession` when the session is no longer there to be used, and `SessionSealed` when it has its verdict and
+    can no longer be changed.
     """
 
     def __init__(self, sessions: Sessions[Any], room: Room) -> None:
@@ -109,6 +116,7 @@ class Session(Generic[S]):
         sessions, room = self._sessions, self._room
         if room.head.closed or room.head.expires <= sessions.now():
             await sessions.catch_up(room)  # unless another process has renewed it, this says why not
+        room.refuse_if_sealed()
         try:
             given = plain_arguments(arguments, call_id)
             tool = find_tool(sessions.environment.tools, name)
@@ -121,11 +129,12 @@ class Session(Generic[S]):
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure, Failed) and failure.tampered:
                 await sessions.mend(room)
-            return Result(False, error=str(failure))
+            return failed(failure)
 
     async def _read(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
         sessions = self._sessions
         await sessions.catch_up(self._room)
+        self._room.refuse_if_sealed()
         ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
         return Result(True, ran.output)
 
@@ -136,6 +145,7 @@ class Session(Generic[S]):
                 await _give_way(attempt)
             if room.stale:
                 await room.refresh()
+                room.refuse_if_sealed()
             if call_id is not None:
                 entry = await room.recorded(call_id)
                 if entry is not None:
@@ -192,36 +202,41 @@ class Session(Generic[S]):
             if not tool.retries_unknown:
                 raise Failed(
                     f"{tool.name} was started before and its outcome is unknown; it was not run again. "
-                    "Find out what happened before you try again."
+                    "Find out what happened before you try again.",
+                    "unknown_outcome",
                 )
         try:
             ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
         except Failed as failure:
             if failure.tampered:
                 await sessions.mend(room)
-            return await self._note_failure(tool, given, call_id, str(failure))
+            return await self._note_failure(tool, given, call_id, str(failure), failure.code)
         while True:
             try:
                 return await self._commit_call(tool, ran, given, call_id)
             except Failed as failure:  # the output cannot be stored
-                return await self._note_failure(tool, given, call_id, str(failure))
+                return await self._note_failure(tool, given, call_id, str(failure), failure.code)
             except DuplicateCall:  # another process, told to try again too, was quicker
                 await room.refresh()
                 return _recorded(await room.recorded(call_id))
             except Conflict:
                 await room.refresh()
-                if room.state is not ran.base:  # never merged by accident
-                    message = f"{tool.name} took effect, but others changed the state meanwhile: its change was refused"
-                    return await self._note_failure(tool, given, call_id, message)
+                if room.verdict is not None or room.state is not ran.base:  # never merged by accident
+                    meanwhile = "the session got its verdict" if room.verdict else "others changed the state"
+                    message = f"{tool.name} took effect, but {meanwhile} meanwhile: its change was refused"
+                    return await self._note_failure(tool, given, call_id, message, "tool_failed")
                 ran = replace(ran, revision=room.head.revision, moment=room.moment)
 
-    async def _note_failure(self, tool: Operation, given: dict[str, Any], call_id: str, message: str) -> Result:
+    async def _note_failure(
+        self, tool: Operation, given: dict[str, Any], call_id: str, message: str, code: Code
+    ) -> Result:
+        facts = {"name": tool.name, "input": given, "error": message, "code": code}
         try:
-            await self._commit_at_head("failed", {"name": tool.name, "input": given, "error": message}, call_id)
+            await self._commit_at_head("failed", facts, call_id)
         except DuplicateCall:  # another process, told to try again too, has noted what came of it
             await self._room.refresh()
             return _recorded(await self._room.recorded(call_id))
-        return Result(False, error=message)
+        return Result(False, None, message, code)
 
     async def _commit_at_head(self, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
         """Append an entry that changes no state, whatever others have appended meanwhile."""
@@ -229,6 +244,8 @@ class Session(Generic[S]):
             await _give_way(attempt)
             if self._room.stale:
                 await self._room.refresh()
+            if kind not in _AFTER_VERDICT:
+                self._room.refuse_if_sealed()
             try:
                 return await self._commit(kind, facts, call_id=call_id)
             except Conflict:
@@ -246,23 +263,32 @@ class Session(Generic[S]):
         return Scene(room.state, room.moment, room.head.id, room.head.revision, room.task, call_id, room.spares)
 
     async def verify(self, response: Any = None) -> Verdict:
-        """Judge the episode: run the environment's verifier on the state, and record its verdict."""
+        """Judge the episode: run the environment's verifier on the state, and record its verdict.
+
+        That seals the session: nothing can be changed any more, and to verify it again gives the same verdict.
+        """
         sessions, room = self._sessions, self._room
-        await sessions.catch_up(room)
-        judged = room.head.revision
-        verdict = await run_verifier(
-            sessions.runner,
-            sessions.environment.verifying,
-            self._scene(),
-            Episode(deepcopy(self.task), response),
-            sessions.timeout,
-        )
         async with room.lock:
-            try:
-                await self._commit_at_head("verdict", {"of": judged, "verdict": asdict(verdict)})
-            except _UNSTORABLE as error:
-                raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
-        return verdict
+            for attempt in range(ATTEMPTS):
+                await _give_way(attempt)
+                await sessions.catch_up(room)
+                if room.verdict is not None:
+                    return Verdict(**room.verdict)
+                verdict = await run_verifier(
+                    sessions.runner,
+                    sessions.environment.verifying,
+                    self._scene(),
+                    Episode(deepcopy(self.task), response),
+                    sessions.timeout,
+                )
+                try:
+                    await self._commit("verdict", {"verdict": asdict(verdict)}, call_id=VERDICT)
+                    return verdict
+                except (Conflict, DuplicateCall):
+                    continue  # what was judged is no longer what is there
+                except _UNSTORABLE as error:
+                    raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
+        raise Conflict(self.id, self.revision, f"session {self.id!r} is too busy to be judged")
 
     # Going back, and branching off.
 
@@ -279,6 +305,7 @@ class Session(Generic[S]):
             for attempt in range(ATTEMPTS):
                 await _give_way(attempt)
                 await self._sessions.catch_up(room)
+                room.refuse_if_sealed()
                 revision = await self._resolve(to)
                 after = await room.at(revision)
                 try:
@@ -335,12 +362,15 @@ class Session(Generic[S]):
         async for entry in History(self._room.store).entries(self.id):
             yield entry
 
-    async def close(self) -> None:
-        """End the session: until it expires it can be read and forked, but never changed. Closing twice is fine."""
+    async def close(self, *, replaced_by: str | None = None) -> None:
+        """End the session: until it expires it can be read and forked, but never changed. Closing twice is fine.
+
+        `replaced_by` is the session that takes its place, for the log.
+        """
         async with self._room.lock:
             with suppress(SessionClosed):  # by another process
                 if not self._room.head.closed:
-                    await self._commit_at_head("close", {})
+                    await self._commit_at_head("close", {"replaced_by": replaced_by} if replaced_by else {})
         self._sessions.release(self._room)
 
 
@@ -353,18 +383,26 @@ async def _give_way(attempt: int) -> None:
 def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
     """The arguments of a call as JSON data of our own; `Failed` if they or the call id cannot be any."""
     if type(arguments) is not dict and not isinstance(arguments, Mapping | None):
-        raise Failed("the arguments of a call must be an object: a value for each parameter, by name")
+        message = "the arguments of a call must be an object: a value for each parameter, by name"
+        raise Failed(message, "invalid_arguments")
     if call_id is not None and not (isinstance(call_id, str) and call_id.isprintable()):
-        raise Failed("a call id is a text of printable characters")
+        raise Failed("a call id is a text of printable characters", "invalid_arguments")
     try:
         plain: dict[str, Any] = to_jsonable_python(dict(arguments or {}))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise Failed("the arguments of a call must be JSON") from error
+        raise Failed("the arguments of a call must be JSON", "invalid_arguments") from error
     return plain
+
+
+def failed(failure: Failed | InvalidArguments) -> Result:
+    """The result of a call that failed."""
+    if isinstance(failure, InvalidArguments):
+        return Result(False, None, str(failure), "invalid_arguments", failure.fields)
+    return Result(False, None, str(failure), failure.code)
 
 
 def _recorded(entry: LogEntry | None) -> Result:
     assert entry is not None
     if entry.kind == "failed":
-        return Result(False, error=entry.facts["error"])
+        return Result(False, None, entry.facts["error"], entry.facts.get("code", "tool_failed"))
     return Result(True, entry.output)

@@ -23,10 +23,11 @@ from stateroom.errors import (
 )
 from stateroom.session.execution import Runner
 from stateroom.session.history import History
+from stateroom.session.journal import read_entry
 from stateroom.session.moment import Moment
 from stateroom.session.program import Program
 from stateroom.session.room import Room, new_room
-from stateroom.session.session import S, Session
+from stateroom.session.session import VERDICT, S, Session
 from stateroom.session.stateless import StatelessSession
 from stateroom.state import State, shape_of
 from stateroom.store import Head, Store
@@ -75,21 +76,25 @@ class Sessions(Generic[S]):
         owner: str = "",
         seed: int | None = None,
         began: float | None = None,
+        session_id: str | None = None,
+        replaces: str | None = None,
     ) -> Session[S]:
         """A new session for a task: a row of task data, or a typed task.
 
         `seed` decides the session's rng and ids, and `began` the time at which its clock starts, in seconds since
-        1970; by default a random seed, and now.
+        1970; by default a random seed, and now. `session_id` must be unguessable where strangers can call; by default
+        it is. `replaces` is the session whose place this one takes, for the log.
         """
         row = self._plain(task)
         created = self.now()
         moment = Moment(randbits(63) if seed is None else seed, created if began is None else began)
         if self.environment.state_type is None:
-            return StatelessSession(self, new_session_id(), self._task(row), moment)  # type: ignore[return-value]
+            return self.stateless(session_id or new_session_id(), moment, self._task(row))
         state, moment = await self._seeded(self._task(row), moment)
-        head = self.new_head(owner, 1)
+        head = self.new_head(owner, 1, session_id=session_id)
         try:
-            room, entries, snapshot = new_room(self.store, head, state, moment, row)
+            facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
+            room, entries, snapshot = new_room(self.store, head, state, moment, facts)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
         room.task = self._task(row)
@@ -140,8 +145,22 @@ class Sessions(Generic[S]):
                 )
             room = Room(self.store, head, state_type)
             room.task = self._task(await History(self.store).task_row(session_id))
+            judged = await self.store.find_call(session_id, VERDICT)
+            room.verdict = read_entry(judged).facts["verdict"] if judged else None
         await self.catch_up(room, closed_too=closed_too)
         return self.admit(self._rooms.get(session_id, room))  # another task may have opened it meanwhile
+
+    def at_hand(self, session_id: str) -> Session[S] | None:
+        """The same without waiting, if this process has the state at hand; each use looks whether it is the newest."""
+        room = self._rooms.get(session_id)
+        if room is None or room.head.closed:
+            return None
+        self._rooms.move_to_end(session_id)
+        return Session(self, room)
+
+    def stateless(self, session_id: str, moment: Moment, task: Any = None) -> Session[S]:
+        """A session of an environment without a state, which is nothing but what is given here."""
+        return StatelessSession(self, session_id, task, moment)  # type: ignore[return-value]
 
     async def sweep(self) -> int:
         """Remove the sessions in the store that have expired; tells how many."""
@@ -185,12 +204,17 @@ class Sessions(Generic[S]):
         """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
         return None if head.expires - at > RENEWED * self.ttl else at + self.ttl
 
-    def new_head(self, owner: str, revision: int, parent: str | None = None) -> Head:
+    def new_head(self, owner: str, revision: int, *, parent: str | None = None, session_id: str | None = None) -> Head:
         """A head for a new session."""
-        now = self.now()
-        forked_at = revision if parent else 0
         return Head(
-            new_session_id(), self.environment.name, owner, now, now + self.ttl, revision, False, parent, forked_at
+            id=session_id or new_session_id(),
+            environment=self.environment.name,
+            owner=owner,
+            created=(now := self.now()),
+            expires=now + self.ttl,
+            revision=revision,
+            parent=parent,
+            parent_revision=revision if parent else 0,
         )
 
     def admit(self, room: Room) -> Session[S]:

@@ -11,7 +11,7 @@ from stateroom.session.calling import Failed, Scene, find_tool, run_tool, run_ve
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Moment
 from stateroom.session.program import Episode, Result, Verdict
-from stateroom.session.session import Session, plain_arguments
+from stateroom.session.session import Session, failed, plain_arguments
 
 if TYPE_CHECKING:
     from stateroom.session.sessions import Sessions
@@ -50,7 +50,8 @@ class StatelessSession(Session[None]):
     def _scene(self, call_id: str | None = None) -> Scene:
         if self._closed:
             raise SessionClosed(self._id)
-        return Scene(None, self._moment, self._id, 0, self._task, call_id)
+        moment = self._moment if call_id is None else self._moment.of_call(call_id)
+        return Scene(None, moment, self._id, 0, self._task, call_id)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
@@ -62,8 +63,8 @@ class StatelessSession(Session[None]):
             given = plain_arguments(arguments, call_id)
             ran = await run_tool(sessions.runner, tool, given, scene, sessions.timeout)
         except (Failed, InvalidArguments) as failure:
-            return Result(False, error=str(failure))
-        if tool.effect != "read":
+            return failed(failure)
+        if call_id is None and tool.effect != "read":
             self._moment = self._moment.after(ran.advanced)
         return Result(True, ran.output)
 
@@ -79,7 +80,7 @@ class StatelessSession(Session[None]):
         for entry in nothing:
             yield entry
 
-    async def close(self) -> None:
+    async def close(self, *, replaced_by: str | None = None) -> None:
         self._closed = True
 
     def _no_history(self, *_: Any, **__: Any) -> NoReturn:

@@ -1,6 +1,6 @@
 """What state is: typed models, drafts that record their changes, patches, and their bytes."""
 
-from stateroom.state.codec import decode, encode, encode_json, encode_patch, long_texts
+from stateroom.state.codec import decode, encode, encode_json, encode_patch, long_texts, to_json
 from stateroom.state.commit import ENDED, Commit, commit, patched, refuse_tampering
 from stateroom.state.draft import Desk, draft_of, is_draft
 from stateroom.state.model import State, shape_of
@@ -27,4 +27,5 @@ __all__ = [
     "patched",
     "refuse_tampering",
     "shape_of",
+    "to_json",
 ]

@@ -6,6 +6,7 @@ again in the call's patch, a reference to it is written.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -32,6 +33,7 @@ _SIMPLE = frozenset({int, float, bool, type(None)})
 """Types of which any value, or almost any, is as it stands."""
 
 _pack = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
 
 
 def encode(value: Any, texts: Mapping[str, int] | None = None) -> bytes:
@@ -45,6 +47,14 @@ def encode_json(value: Any) -> bytes:
         return _pack(value)
     except (OverflowError, ValueError):  # a large int, half a surrogate pair
         return encode(value)
+
+
+def to_json(value: Any) -> bytes:
+    """JSON data as the text that clients and models read."""
+    try:
+        return _json(value)
+    except (OverflowError, ValueError):  # a large int, half a surrogate pair
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def encode_patch(patch: Iterable[Sequence[Any]], texts: Mapping[str, int]) -> bytes:

@@ -1,0 +1,69 @@
+"""Everything that can go wrong, as a reply: a status for machines, and a code and a message that say what to do."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from stateroom import errors
+from stateroom.server.http import BadJSON, Reply
+from stateroom.session import Code
+from stateroom.state import to_json
+
+logger = logging.getLogger(__name__)
+
+STATUS_OF_RESULT: dict[Code | None, int] = {
+    "unknown_tool": 404,
+    "invalid_arguments": 422,
+    "tool_error": 400,
+    "tool_failed": 500,
+    "timeout": 504,
+    "too_large": 413,
+    "unknown_outcome": 409,
+}
+"""The status of a failed call; the body is for the model, whatever the status."""
+
+FAULTS: dict[type[Exception], tuple[int, str]] = {
+    BadJSON: (400, "invalid_json"),
+    errors.InvalidArguments: (422, "invalid_arguments"),
+    errors.BadTask: (422, "invalid_task"),
+    errors.Unauthorized: (401, "unauthorized"),
+    errors.Forbidden: (403, "forbidden"),
+    errors.NotFound: (404, "not_found"),
+    errors.UnknownRevision: (404, "unknown_revision"),
+    errors.UnknownSession: (410, "unknown_session"),
+    errors.SessionExpired: (410, "session_expired"),
+    errors.SessionClosed: (410, "session_closed"),
+    errors.SessionSealed: (409, "session_sealed"),
+    errors.Conflict: (409, "conflict"),
+    errors.SessionError: (409, "session_error"),
+    errors.TooLarge: (413, "too_large"),
+    errors.Busy: (503, "busy"),
+    errors.StoreFull: (503, "busy"),
+    errors.StoreUnavailable: (503, "store_unavailable"),
+    errors.TimedOut: (504, "timeout"),
+}
+"""Status and code by error; an error that is not here is one of the server's or the environment's own: 500."""
+
+RETRY_AFTER = (b"retry-after", b"1")
+
+
+def fault(error: Exception, what: str) -> Reply:
+    """The reply to a request that failed; `what` names it in the log."""
+    for kind in type(error).__mro__:
+        if kind in FAULTS:
+            status, code = FAULTS[kind]
+            fields = error.fields if isinstance(error, errors.InvalidArguments) else None
+            return error_reply(status, code, str(error), fields)
+    logger.error("%s failed", what, exc_info=error)
+    if isinstance(error, errors.StateroomError):
+        return error_reply(500, "environment_error", str(error))
+    return error_reply(
+        500, "internal_error", f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
+    )
+
+
+def error_reply(status: int, code: str, message: str, fields: dict[str, str] | None = None) -> Reply:
+    """An error as JSON."""
+    error: dict[str, Any] = {"code": code, "message": message, **({"fields": fields} if fields else {})}
+    return Reply(status, to_json({"error": error}), headers=(RETRY_AFTER,) if status == 503 else ())

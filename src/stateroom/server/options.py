@@ -1,0 +1,38 @@
+"""What a server is told: all that a worker process needs to know to make its application."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stateroom.session.sessions import WEEK
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of everything there may be."""
+
+    body: int = 16 * 2**20
+    """Bytes of a request's body."""
+    head: int = 32 * 2**10
+    """Bytes of a request's path and headers."""
+    state: int = 64 * 2**20
+    """Bytes of a state, as it is stored."""
+    sessions: int = 1_000_000
+    """Live sessions."""
+    calls: int = 1024
+    """Requests in flight."""
+    seconds: float = 30.0
+    """What a tool may take that sets no limit of its own."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to serve."""
+
+    secrets: tuple[str, ...] = field(repr=False)
+    """What tokens are signed with; the first signs, the others are still good."""
+    store: str = "memory://"
+    ttl: float = WEEK
+    """Seconds that a session lives after its last use."""
+    admin_token: str | None = field(default=None, repr=False)
+    limits: Limits = Limits()
