@@ -9,16 +9,19 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from stateroom.environment import Environment
 from stateroom.errors import Busy, DefinitionError, NotFound, StateroomError, Unauthorized
+from stateroom.server.admin import Admin
+from stateroom.server.description import Description
 from stateroom.server.faults import error_reply, fault
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.hosted import Endpoint, Hosted
 from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
+from stateroom.server.mcp import MCP
 from stateroom.server.metrics import Figures
 from stateroom.server.options import Options
 from stateroom.server.tokens import Signer
@@ -31,6 +34,9 @@ _ROLLOUT = re.compile(r"/ng-rollout/[A-Za-z0-9][A-Za-z0-9._-]*(?=/)")
 """A prefix by which clients tell their rollouts apart in logs."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+Mount = Callable[[Scope, Receive, Send], Awaitable[None]]
+"""An ASGI application of its own, below a path."""
 
 SWEEPS_PER_LIFE = 10
 LONGEST_PAUSE = 60.0
@@ -57,6 +63,7 @@ class Application:
         self.live = 0
         """About how many sessions are live: counted at each sweep, and by this process in between."""
         self._routes: dict[tuple[str, str], Endpoint] = {}
+        self._mounts: dict[str, Mount] = {"/admin": Admin(self)}
         self._resources = AsyncExitStack()
         self._store: Store | None = None
         for environment in environments:
@@ -82,10 +89,14 @@ class Application:
             hosted = Hosted(environment, sessions, signer, self.figures, prefix)
             self.hosted[environment.name] = hosted
             self._routes |= hosted.routes() | Gymnasium(hosted).routes()
+            mcp = self._mounts[f"{prefix}/mcp"] = MCP(hosted)
+            await self._resources.enter_async_context(mcp)
         self._routes |= {
             ("GET", "/"): self.root,
             ("GET", "/health"): self.health,
             ("GET", "/ready"): self.ready,
+            ("GET", "/metrics"): self.metrics,
+            **Description(list(self.hosted.values())).routes(),
         }
         sweeping = asyncio.create_task(self._sweep_for_ever())
         self._resources.push_async_callback(_stop, sweeping)
@@ -114,6 +125,9 @@ class Application:
         if path.startswith("/ng-rollout/"):
             path = _ROLLOUT.sub("", path, count=1)
         endpoint = self._routes.get((scope["method"], path))
+        if endpoint is None and (mount := self._mount_of(path)) is not None:
+            await mount({**scope, "path": path}, receive, send)
+            return
         self.in_flight += 1
         try:
             if self.in_flight > self.limits.calls:
@@ -126,6 +140,12 @@ class Application:
         finally:
             self.in_flight -= 1
         await send_reply(send, reply, request.cookie)
+
+    def _mount_of(self, path: str) -> Mount | None:
+        """What answers all that lies below a path."""
+        return next(
+            (mount for start, mount in self._mounts.items() if path == start or path.startswith(f"{start}/")), None
+        )
 
     async def _elsewhere(self, request: Request, path: str) -> Reply:
         """The reply to a request that no endpoint is for."""
@@ -178,6 +198,11 @@ class Application:
             raise Busy("the server is starting, or stopping")
         await self._store.heads(limit=1)
         return Reply(200, b'{"status":"ok"}')
+
+    async def metrics(self, request: Request) -> Reply:
+        """The figures, for Prometheus."""
+        text, content_type = self.figures.exposition(request.header(b"accept") or b"", self.live)
+        return Reply(200, text, content_type)
 
 
 async def _stop(task: asyncio.Task[None]) -> None:

@@ -18,3 +18,7 @@ class Figures:
 
     def created(self, environment: str) -> None:
         """Count a session."""
+
+    def exposition(self, accept: bytes, live: int) -> tuple[bytes, bytes]:
+        """The figures as text, and its content type."""
+        return b"", b"text/plain"
