@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +49,20 @@ def bind(host: str, port: int) -> socket.socket:
 
 def run(served: Served, listening: socket.socket, workers: int = 1) -> None:
     """Serve until a signal says stop: calls in flight are finished, and new ones refused."""
-    config = uvicorn.Config(
-        served,
+    config = configured(served, served.options, workers)
+    if workers > 1:
+        Multiprocess(config, [listening]).run()
+    else:
+        uvicorn.Server(config).run([listening])
+
+
+def configured(make: Callable[[], Application], options: Options, workers: int = 1) -> uvicorn.Config:
+    """What uvicorn is told."""
+    return uvicorn.Config(
+        make,
         factory=True,
         loop="uvloop",
-        http=_protocol(served.options.limits.head),
+        http=_protocol(options.limits.head),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -61,12 +70,8 @@ def run(served: Served, listening: socket.socket, workers: int = 1) -> None:
         server_header=False,
         workers=workers,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=int(served.options.limits.seconds) + LAST_WORDS,
+        timeout_graceful_shutdown=int(options.limits.seconds) + LAST_WORDS,
     )
-    if workers > 1:
-        Multiprocess(config, [listening]).run()
-    else:
-        uvicorn.Server(config).run([listening])
 
 
 class Protocol(HttpToolsProtocol):
