@@ -88,6 +88,18 @@ class CannotWrite(StateroomError):
     """A file that a run is to write cannot be written, or is there already."""
 
 
+class CannotListen(StateroomError):
+    """A server cannot have the address that it is to listen on."""
+
+
+class ServerUnavailable(StateroomError):
+    """A server cannot be reached, or is too busy, just now."""
+
+
+class ServerFailed(StateroomError):
+    """A server answered that an episode cannot go on."""
+
+
 class SessionError(StateroomError):
     """The base of errors about one session."""
 
@@ -120,8 +132,8 @@ class SessionClosed(SessionError):
 class SessionSealed(SessionError):
     """The session was judged: its state can be read and forked, but no longer changed."""
 
-    def __init__(self, session: str) -> None:
-        super().__init__(session, f"session {session!r} has its verdict: nothing can be changed any more")
+    def __init__(self, session: str, message: str = "nothing can be changed any more") -> None:
+        super().__init__(session, f"session {session!r} has its verdict: {message}")
 
 
 class UnknownRevision(SessionError):

@@ -57,7 +57,7 @@ def test_tools_and_task_fields(
 async def test_counter(store: Store) -> None:
     session = await Sessions(CounterEnvironment(), store).seed({"initial_count": -2, "expected_count": 5})
     assert (await session.call("get_counter_value")).output == {"count": -2}
-    assert (await session.verify()).reward == 0.0
+    assert (await (await session.fork()).verify()).reward == 0.0
     assert (await session.call("increment_counter", {"count": 9})).output == {"success": True}
     assert (await session.call("increment_counter", {"count": -2})).output == {"success": True}
     assert (await session.call("get_counter_value", {})).output == {"count": 5}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stateroom.session import Procedure
-from stateroom.session.execution import PROVEN, SLOW, Runner, TimedOut
+from stateroom.session.execution import HARDER, PROVEN, SLOW, Runner, TimedOut
 
 
 def procedure(function: Any, **more: Any) -> Procedure:
@@ -38,21 +38,63 @@ async def test_a_quick_function_moves_to_the_loop() -> None:
     pytest.fail("it stayed on a thread")
 
 
-async def test_a_function_that_turns_slow_goes_back_to_threads_for_good() -> None:
-    pause = 0.0
+class Changing:
+    """A function that can be told to be slow, or to make Python stop for its garbage."""
 
-    def sometimes_slow() -> bool:
-        time.sleep(pause)
+    def __init__(self) -> None:
+        self.pause = 0.0
+        self.collects = False
+
+    def __call__(self) -> bool:
+        if self.collects:
+            gc.collect()
+        time.sleep(self.pause)
         return where()
 
-    runner, changing = Runner(), procedure(sometimes_slow)
-    for _ in range(PROVEN * 4):
+
+async def on_loop_after(runner: Runner, changing: Procedure, most: int) -> int | None:
+    """After how many runs it runs on the loop."""
+    for count in range(most):
         if await runner.run(changing, {}, 5):
-            break
-    pause = SLOW * 2
+            return count
+    return None
+
+
+async def test_a_function_that_turns_slow_must_be_quick_much_longer_to_come_back() -> None:
+    function, runner = Changing(), Runner()
+    changing = procedure(function)
+    assert await on_loop_after(runner, changing, PROVEN * 4) is not None
+    function.pause = SLOW * 2
     assert await runner.run(changing, {}, 5)  # the one time that it is noticed
-    pause = 0.0
-    assert not any([await runner.run(changing, {}, 5) for _ in range(PROVEN * 2)])
+    function.pause = 0.0
+    assert await on_loop_after(runner, changing, PROVEN * HARDER) is None
+    assert await on_loop_after(runner, changing, PROVEN * HARDER * 4) is not None
+
+
+async def test_a_function_that_raises_on_the_loop_never_comes_back() -> None:
+    runner, raised = Runner(), False
+
+    def fragile() -> bool:
+        nonlocal raised
+        if where() and not raised:
+            raised = True
+            raise LookupError
+        return where()
+
+    fragile_one = procedure(fragile)
+    with pytest.raises(LookupError):
+        await on_loop_after(runner, fragile_one, PROVEN * 4)
+    assert await on_loop_after(runner, fragile_one, PROVEN * HARDER * 2) is None
+
+
+async def test_a_pause_for_garbage_is_not_the_functions_fault() -> None:
+    function, runner = Changing(), Runner()
+    changing = procedure(function)
+    assert await on_loop_after(runner, changing, PROVEN * 4) is not None
+    function.pause, function.collects = SLOW * 2, True
+    assert await runner.run(changing, {}, 5)
+    function.pause, function.collects = 0.0, False
+    assert await runner.run(changing, {}, 5)
 
 
 async def test_a_slow_function_never_comes_to_the_loop() -> None:

@@ -173,3 +173,17 @@ async def test_looking_at_a_swept_session_is_an_error_too(sessions: Sessions[Cou
         await session.state_at(1)
     with pytest.raises(UnknownSession):
         [entry async for entry in session.log()]
+
+
+async def test_a_handle_on_a_session_that_was_deleted_never_touches_another_with_its_id(store: Store) -> None:
+    now = 1000.0
+    here, elsewhere = [Sessions[Counter](CounterEnvironment(), store, now=lambda: now) for _ in range(2)]
+    old = await here.seed({}, session_id="same")
+    await old.call("increment")
+    await store.delete("same")
+    now += 1
+    new = await elsewhere.seed({}, session_id="same")
+    for tool_name in ("get", "increment"):
+        with pytest.raises(UnknownSession):
+            await old.call(tool_name)
+    assert (await (await here.open("same")).call("get")).output == (await new.call("get")).output == 0

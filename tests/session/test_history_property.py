@@ -186,8 +186,8 @@ class Run:
             branch.points.append(await session.checkpoint("here"))
             branch.add("checkpoint", branch.past[-1], branch.steps[-1])
         elif kind == "verify":
-            assert (await session.verify()).reward == branch.past[-1]["total"]
-            branch.add("verdict", branch.past[-1], branch.steps[-1])
+            fork = await session.fork()  # a verdict seals: the session itself is to go on
+            assert (await fork.verify()).reward == branch.past[-1]["total"]
 
     async def call(self, session: Session[Shelf], branch: Branch, call: tuple[str, Any], call_id: str | None) -> None:
         name, given_arguments = call

@@ -217,13 +217,6 @@ async def test_a_seed_that_could_not_be_read_back_is_refused(store: Store) -> No
         await sessions.seed({"bigger": False})
 
 
-async def test_a_verdict_names_the_revision_that_it_judged(session: Session[Board]) -> None:
-    await session.call("increment")
-    await session.verify()
-    (verdict,) = [entry async for entry in session.log() if entry.kind == "verdict"]
-    assert verdict.facts["of"] == 2
-
-
 async def test_a_call_that_waits_behind_a_tampering_one_sees_nothing_of_it(session: Session[Board]) -> None:
     await asyncio.gather(session.call("tamper_failing"), session.call("sum_rows"))
     assert session.state.value == 6

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions, Task, tool
-from stateroom.errors import BadTask, SessionClosed, SessionError, UnknownSession
+from stateroom.errors import BadTask, DefinitionError, SessionClosed, SessionError, UnknownSession
 from stateroom.store import Store
 
 
@@ -24,9 +24,9 @@ class WeatherEnvironment(Environment[None, Weather]):
     """Tells the weather."""
 
     @tool
-    def weather(self, session, city: str) -> dict[str, str]:
+    def weather(self, city: str) -> dict[str, str]:
         """The weather in a city."""
-        return {"city": city, "asked for": session.task.city, "call": session.call_id}
+        return {"city": city}
 
     @tool
     async def roll(self, rng, new_id) -> list[Any]:
@@ -50,7 +50,7 @@ def sessions() -> Sessions[None]:
 async def test_a_stateless_session_touches_no_store(sessions: Sessions[None]) -> None:
     session = await sessions.seed({"city": "Bergen"})
     result = await session.call("weather", {"city": "Oslo"}, call_id="c")
-    assert result.output == {"city": "Oslo", "asked for": "Bergen", "call": "c"}
+    assert result.output == {"city": "Oslo"}
     assert (await session.call("send")).output == "sent"
     assert (await session.verify("Bergen")).reward == 1.0
     assert (session.state, session.revision, session.parent, session.task.city) == (None, 0, None, "Bergen")
@@ -101,3 +101,26 @@ async def test_luck_follows_from_the_seed_and_changes_from_call_to_call(sessions
     rolls = [(await first.call("roll")).output for _ in range(3)]
     assert [(await second.call("roll")).output for _ in range(3)] == rolls
     assert len({number for number, _ in rolls}) == len({name for _, name in rolls}) == 3
+
+
+async def test_luck_of_a_call_with_an_id_follows_from_the_id(sessions: Sessions[None]) -> None:
+    first, second = [await sessions.seed({"city": "Bergen"}, seed=3) for _ in range(2)]
+    luck = {call_id: (await first.call("roll", call_id=call_id)).output for call_id in ("a", "b", "c")}
+    assert len({number for number, _ in luck.values()}) == 3
+    for call_id in ("c", "a", "b"):  # whatever came before
+        assert (await second.call("roll", call_id=call_id)).output == luck[call_id]
+
+
+def test_a_tool_without_a_state_has_no_session() -> None:
+    with pytest.raises(DefinitionError, match="asks for `session`, but the environment has none"):
+
+        class Asking(Environment):
+            """Asks."""
+
+            @tool
+            def ask(self, session) -> str:
+                """Ask for what is not there."""
+                return str(session.task)
+
+            def verify(self) -> float:
+                return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Task(BaseModel):
@@ -16,5 +16,8 @@ class Task(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    responses_create_params: dict[str, Any] = {}
-    """What the model is asked: `input` (a text, or Responses items) and, if wanted, `tools` and sampling settings."""
+    responses_create_params: dict[str, Any] = Field(
+        default={},
+        description="What the model is asked: `input` (a text, or Responses items) and, if wanted, `tools` and "
+        "sampling settings.",
+    )

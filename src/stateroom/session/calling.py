@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
 import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from stateroom.errors import BadVerdict, InvalidState, ReadOnlyState, TamperedState, TimedOut, ToolError
+from stateroom.errors import BadVerdict, Busy, InvalidState, ReadOnlyState, TamperedState, TimedOut, ToolError
 from stateroom.session.execution import Runner
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Code, Operation, Procedure, SessionInfo, Verdict
@@ -53,7 +52,8 @@ class Scene(msgspec.Struct, frozen=True):
     moment: Moment
     session: str
     revision: int
-    task: Any
+    task: Callable[[], Any]
+    """Gives a typed task that is nobody else's."""
     call_id: str | None
     spares: dict[int, Any] | None = None
 
@@ -66,7 +66,7 @@ class Scene(msgspec.Struct, frozen=True):
             if len(needs) == 1:
                 return None
         if "session" in needs:
-            arguments["session"] = SessionInfo(self.session, self.revision, deepcopy(self.task), self.call_id)
+            arguments["session"] = SessionInfo(self.session, self.revision, self.task(), self.call_id)
         if "rng" in needs:
             arguments["rng"] = self.moment.rng()
         if "new_id" in needs:
@@ -113,6 +113,8 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # the caller was cancelled; else something of the tool's own
+        if isinstance(error, Busy):
+            raise  # it was not run
         raise _failure(tool, error, draft) from error
     finally:
         desk.closed = ENDED
@@ -155,5 +157,6 @@ async def run_verifier(runner: Runner, procedure: Procedure, scene: Scene, episo
         raise TimedOut(f"verify did not finish within {error}") from None
     verdict = Verdict(float(found)) if isinstance(found, int | float) else found
     if not isinstance(verdict, Verdict) or not isinstance(verdict.reward, int | float) or not isfinite(verdict.reward):
-        raise BadVerdict(f"verify must return a number, or a Verdict with one as its reward, not {found!r}")
+        given = found if isinstance(found, int | float) else f"a {type(found).__name__}"
+        raise BadVerdict(f"verify must return a finite number, or a Verdict with one as its reward, not {given}")
     return verdict

@@ -2,24 +2,27 @@
 
 Async functions run on the event loop, under a timeout. Others run on a worker thread, so that one that blocks stalls
 nobody and can be left behind when its time is up. A thread costs a hundred microseconds a call, which is most of a
-quick tool's time; so a plain function that has been quick many times in a row runs on the loop from then on, and goes
-back to threads for good the first time it is slow there, or raises what it was not meant to. One with a timeout of its
-own always has a thread.
+quick tool's time; so a plain function that has been quick many times in a row runs on the loop from then on. When it is
+slow there it goes back to threads, and must be quick ten times as often to return: a machine that was busy for a moment
+costs it little, and a tool that blocks now and then stalls the loop ever more rarely. One that raises there what it was
+not meant to goes back for good, and one with a timeout of its own always has a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from stateroom.errors import StateroomError, TimedOut
+from stateroom.errors import Busy, StateroomError, TimedOut
 from stateroom.session.program import Procedure
 
 QUICK = 0.001
@@ -29,7 +32,13 @@ PROVEN = 25
 """So many quick runs in a row let a function run on the loop."""
 
 SLOW = 0.010
-"""Seconds after which a function that ran on the loop never does so again."""
+"""Seconds after which a function that ran on the loop goes back to threads."""
+
+HARDER = 10
+"""So many times more quick runs are needed each time that it does."""
+
+MOST_THREADS = 1024
+"""So many functions can be at work, or stuck, on threads at once."""
 
 IDLE_SECONDS = 5.0
 """How long a worker thread waits for more work before it ends."""
@@ -61,15 +70,29 @@ class Runner:
         return pace if pace is not None and pace.on_loop else None
 
 
+class _Garbage:
+    """Knows when Python last stopped to collect garbage: a pause that is no fault of the function it fell into."""
+
+    collected = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            self.collected = perf_counter()
+
+
+_garbage = _Garbage()
+gc.callbacks.append(_garbage)
+
+
 class Pace:
     """How quick a function has been."""
 
-    __slots__ = ("on_loop", "quick_runs", "was_slow")
+    __slots__ = ("needed", "on_loop", "quick_runs")
 
     def __init__(self) -> None:
         self.quick_runs = 0
+        self.needed: float = PROVEN
         self.on_loop = False
-        self.was_slow = False
 
     def timed(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         start = perf_counter()
@@ -79,17 +102,17 @@ class Pace:
             raise
         except BaseException:
             if self.on_loop:  # it may need a thread, for a loop of its own, say
-                self.on_loop, self.was_slow = False, True
+                self.on_loop, self.needed = False, inf
             raise
         finally:
             seconds = perf_counter() - start
             if seconds > QUICK:
                 self.quick_runs = 0
-                if seconds > SLOW and self.on_loop:
-                    self.on_loop, self.was_slow = False, True
+                if seconds > SLOW and self.on_loop and _garbage.collected < start:
+                    self.on_loop, self.needed = False, self.needed * HARDER
             elif not self.on_loop:
                 self.quick_runs += 1
-                self.on_loop = self.quick_runs >= PROVEN and not self.was_slow
+                self.on_loop = self.quick_runs >= self.needed
 
 
 async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:
@@ -135,6 +158,7 @@ class _Workers:
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
+        self._threads = 0
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
@@ -148,6 +172,9 @@ class _Workers:
         return done
 
     def _start(self) -> SimpleQueue[Callable[[], None]]:
+        if self._threads >= MOST_THREADS:
+            raise Busy(f"{MOST_THREADS} tools are at work already, or stuck; try again in a second")
+        self._threads += 1
         inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._serve, args=(inbox,), name="stateroom-tool", daemon=True).start()
         return inbox
@@ -159,6 +186,7 @@ class _Workers:
             except Empty:
                 with suppress(ValueError):  # not idle any more: work is on its way
                     self._idle.remove(inbox)
+                    self._threads -= 1
                     return
                 continue
             work()

@@ -10,7 +10,7 @@ from stateroom.errors import BadData, UnknownRevision
 from stateroom.session.journal import LogEntry, read_entry
 from stateroom.session.moment import Moment
 from stateroom.state import apply, decode, encode
-from stateroom.store import Head, Store
+from stateroom.store import Entry, Head, Store
 
 PAGE = 1000
 """How many entries are read from a store at a time."""
@@ -66,17 +66,17 @@ class History:
         document = _read_document(loaded.snapshot.body)
         return _changed(document, changes)._replace(tail_bytes=weight)
 
-    async def entries(self, session: str, *, until: int | None = None) -> AsyncIterator[LogEntry]:
-        """The session's log in order, with what it shares with its parent."""
+    async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[LogEntry]:
+        """The session's log in order, with what it shares with its parent; only revisions above `after`."""
         head = await self.store.head(session)
         last = head.revision if until is None else min(until, head.revision)
         parts = [(head, last)]
-        while head.parent is not None:
+        while head.parent is not None and head.parent_revision > after:
             last = min(last, head.parent_revision)
             head = await self.store.head(head.parent)
             parts.append((head, last))
         for part, end in reversed(parts):
-            start = part.parent_revision
+            start = max(after, part.parent_revision)
             while start < end:
                 stop = min(start + PAGE, end)
                 for stored in await self.store.entries(part.id, after=start, until=stop):
@@ -96,10 +96,12 @@ class History:
             within = head.parent_revision if within is None else min(within, head.parent_revision)
             session = head.parent
 
-    async def task_row(self, session: str) -> Any:
-        """The row that the session was seeded with."""
-        async for entry in self.entries(session, until=1):
-            return entry.input
+    async def seed(self, session: str) -> Entry:
+        """The entry that the session began with; a fork's is its parent's."""
+        while (head := await self.store.head(session)).parent is not None:
+            session = head.parent
+        for entry in await self.store.entries(session, until=1):
+            return entry
         raise BadData(f"session {session!r} has no seed")
 
 

@@ -8,7 +8,7 @@
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
 | `rewind` | `to`: the revision whose state is the state again |
-| `verdict` | `verdict`: of the state at the revision before |
+| `verdict` | `verdict`: of the state at the revision before; `response`: a digest of it, if it was looked at |
 | `close` | `replaced_by`: the session that took its place |
 """
 
@@ -55,14 +55,16 @@ class LogEntry:
         return self.facts.get("output")
 
 
-def write_body(facts: dict[str, Any], patch: Patch) -> bytes:
-    """The bytes of an entry's facts, which are JSON data, and of its patch.
+def write_body(facts: dict[str, Any], patch: Patch) -> tuple[bytes, int]:
+    """The bytes of an entry's facts, which are JSON data, and of its patch; and by how much the state grew at most.
 
-    A long text of the input is not written a second time in the patch.
+    A long text of the input is not written a second time in the patch, which may put it into the state many times.
     """
     said = encode_json(facts)
-    texts = long_texts(facts.get("input")) if patch and len(said) > LONG_TEXT else ()
-    return _PAIR + said + encode_patch(patch, {text: index for index, text in enumerate(texts)})
+    texts = list(long_texts(facts.get("input"))) if patch and len(said) > LONG_TEXT else []
+    changed = encode_patch(patch, {text: index for index, text in enumerate(texts)})
+    grown = len(encode_patch(patch, {})) if texts else len(changed)
+    return _PAIR + said + changed, grown
 
 
 def read_entry(entry: Entry) -> LogEntry:

@@ -73,13 +73,22 @@ class SessionInfo:
     call_id: str | None = None
 
 
-@dataclass(frozen=True)
 class Episode:
     """What a verifier judges: the task, and what the agent answered."""
 
-    task: Any
-    response: Any = None
-    """The Responses object with the whole trajectory, as a dict; None when there is none."""
+    __slots__ = ("_response", "response_was_read", "task")
+
+    def __init__(self, task: Any, response: Any = None) -> None:
+        self.task = task
+        self._response = response
+        self.response_was_read = False
+        """Whether the verdict may have to do with the response."""
+
+    @property
+    def response(self) -> Any:
+        """The Responses object with the whole trajectory, as a dict; None when there is none."""
+        self.response_was_read = True
+        return self._response
 
 
 @dataclass(frozen=True)

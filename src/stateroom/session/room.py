@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from stateroom.errors import InvalidState, SessionSealed
+from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
 from stateroom.session.history import Document, History, write_document
 from stateroom.session.journal import LogEntry, read_entry, write_body
 from stateroom.session.moment import Moment
@@ -41,13 +41,15 @@ class Step(msgspec.Struct, frozen=True):
     snapshot: Snapshot | None
     snapshot_bytes: int
     tail_bytes: int
+    grown: int
 
 
 class Room:
     """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
 
-    def __init__(self, store: Store, head: Head, state_type: type[State]) -> None:
+    def __init__(self, store: Store, head: Head, state_type: type[State], max_bytes: int) -> None:
         self.store = store
+        self.max_bytes = max_bytes
         self.head = head
         self.state_type = state_type
         self.lock = asyncio.Lock()
@@ -59,13 +61,14 @@ class Room:
         """Call ids that may be in the log: those committed here, and those of the sessions it was forked from."""
         self.all_calls_known = False
         """True when no other call id is in the log."""
-        self.task: Any = None
-        self.verdict: dict[str, Any] | None = None
-        """The verdict, if there is one: it seals the session."""
+        self.seeded = Entry(0, "seed", 0.0, b"")
+        """The entry with the task; in bytes it is small, and with `memory://` it is there anyway."""
+        self.judged: dict[str, Any] | None = None
+        """What the entry with the verdict says, if there is one: it seals the session."""
         self.spares: dict[int, Any] = {}
         """Drafts of wide containers that one call leaves for the next."""
         self._trail: dict[int, tuple[Any, Moment]] = {}
-        self._snapshot_bytes = self._tail_bytes = 0
+        self._snapshot_bytes = self._tail_bytes = self._grown = 0
 
     def settle(self, state: Any, moment: Moment) -> None:
         """Hold this state as the one at the head's revision."""
@@ -77,7 +80,7 @@ class Room:
 
     def refuse_if_sealed(self) -> None:
         """Raise if the session has its verdict."""
-        if self.verdict is not None:
+        if self.judged is not None:
             raise SessionSealed(self.head.id)
 
     def forget(self) -> None:
@@ -91,6 +94,8 @@ class Room:
         while True:
             known, state, moment = self.head.revision, self.state, self.moment
             head = await self.store.head(self.head.id)
+            if head.created != self.head.created:  # it was deleted, and another one seeded that has its id
+                raise UnknownSession(head.id)
             news = await self.store.entries(head.id, after=known, until=head.revision)
             entries = [read_entry(entry) for entry in news]
             if state is None or any(entry.kind == "rewind" for entry in entries):
@@ -106,8 +111,9 @@ class Room:
             if self.head.revision == known:  # else a commit of this process came in between
                 break
         self._snapshot_bytes, self._tail_bytes = weights
+        self._grown = self._tail_bytes
         self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
-        self.verdict = next((entry.facts["verdict"] for entry in entries if entry.kind == "verdict"), self.verdict)
+        self.judged = next((entry.facts for entry in entries if entry.kind == "verdict"), self.judged)
         self.head = head
         self.settle(state, moment)
 
@@ -121,13 +127,19 @@ class Room:
         call_id: str | None = None,
     ) -> Step:
         """The step that says these facts and leads to the state and moment `after`, by default those of now."""
-        entry = Entry(self.head.revision + 1, kind, at, write_body(facts, patch), call_id)
+        body, growth = write_body(facts, patch)
+        entry = Entry(self.head.revision + 1, kind, at, body, call_id)
         state, moment = after or (self.state, self.moment)
         tail_bytes = self._tail_bytes + len(entry.body)
-        if tail_bytes <= MIN_SNAPSHOT or tail_bytes <= SNAPSHOT_RATIO * self._snapshot_bytes:
-            return Step(entry, state, moment, None, self._snapshot_bytes, tail_bytes)
+        small = tail_bytes <= MIN_SNAPSHOT or tail_bytes <= SNAPSHOT_RATIO * self._snapshot_bytes
+        grown = self._grown + growth
+        # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
+        if small and (not patch or self._snapshot_bytes + grown <= self.max_bytes):
+            return Step(entry, state, moment, None, self._snapshot_bytes, tail_bytes, grown)
         snapshot = Snapshot(entry.revision, write_document(state, moment))
-        return Step(entry, state, moment, snapshot, len(snapshot.body), 0)
+        if patch and len(snapshot.body) > self.max_bytes:
+            raise TooLarge(f"the state would be larger than the {self.max_bytes:,} bytes that it may have")
+        return Step(entry, state, moment, snapshot, len(snapshot.body), 0, 0)
 
     async def commit(self, step: Step, expires: float | None) -> None:
         """Append a step that was prepared; `expires` renews the session's life."""
@@ -135,12 +147,12 @@ class Room:
         closes = entry.kind == "close"
         self.stale = True  # until the store has said yes, whatever happens
         await self.store.append(self.head.id, entry, expires=expires, snapshot=step.snapshot, closes=closes)
-        self._snapshot_bytes, self._tail_bytes = step.snapshot_bytes, step.tail_bytes
+        self._snapshot_bytes, self._tail_bytes, self._grown = step.snapshot_bytes, step.tail_bytes, step.grown
         self.head = replace(self.head, revision=entry.revision, expires=expires or self.head.expires, closed=closes)
         if entry.call_id is not None:
             self.calls[0].add(entry.call_id)
         if entry.kind == "verdict":
-            self.verdict = read_entry(entry).facts["verdict"]
+            self.judged = read_entry(entry).facts
         self.settle(step.state, step.moment)
 
     async def at(self, revision: int) -> tuple[Any, Moment]:
@@ -158,11 +170,11 @@ class Room:
 
     def branch(self, head: Head, state: Any, moment: Moment) -> Room:
         """A room for a fork of this session, which shares the state."""
-        room = Room(self.store, head, self.state_type)
-        room.task = self.task
+        room = Room(self.store, head, self.state_type, self.max_bytes)
+        room.seeded = self.seeded
         room.calls = (set(), *self.calls[:FOREBEARS])
         room.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
-        room._snapshot_bytes, room._tail_bytes = self._snapshot_bytes, self._tail_bytes
+        room._snapshot_bytes, room._tail_bytes, room._grown = self._snapshot_bytes, self._tail_bytes, self._grown
         room.settle(state, moment)
         return room
 
@@ -178,12 +190,15 @@ class Room:
 
 
 def new_room(
-    store: Store, head: Head, state: State, moment: Moment, facts: dict[str, Any]
+    store: Store, head: Head, state: State, moment: Moment, facts: dict[str, Any], max_bytes: int
 ) -> tuple[Room, Sequence[Entry], Snapshot]:
     """A room for a session that is about to be created, with its first entry and snapshot."""
-    room = Room(store, head, type(state))
-    entry = Entry(head.revision, "seed", head.created, write_body(facts, []))
+    room = Room(store, head, type(state), max_bytes)
+    entry = Entry(head.revision, "seed", head.created, write_body(facts, [])[0])
     snapshot = Snapshot(head.revision, write_document(state, moment))
+    if len(snapshot.body) > max_bytes:
+        raise TooLarge(f"the seeded state is larger than the {max_bytes:,} bytes that it may have")
+    room.seeded = entry
     room.all_calls_known = True
     room._snapshot_bytes = len(snapshot.body)
     room.settle(state, moment)

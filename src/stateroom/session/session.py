@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -22,13 +23,15 @@ from stateroom.errors import (
     InvalidArguments,
     SessionClosed,
     SessionError,
+    SessionSealed,
+    TooLarge,
     UnknownRevision,
 )
 from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
 from stateroom.session.program import Code, Episode, Operation, Result, Verdict
-from stateroom.session.room import Room
+from stateroom.session.room import Room, Step
 from stateroom.state import Desk, State, draft_of
 
 if TYPE_CHECKING:
@@ -93,6 +96,17 @@ class Session(Generic[S]):
         return draft_of(self._room.state, Desk(READ_ONLY))  # type: ignore[no-any-return]
 
     @property
+    def verdict(self) -> Verdict | None:
+        """The verdict, if it is known here that there is one."""
+        judged = self._room.judged
+        return None if judged is None else Verdict(**judged["verdict"])
+
+    @property
+    def closed(self) -> bool:
+        """True when it is known here that the session was closed."""
+        return self._room.head.closed
+
+    @property
     def parent(self) -> tuple[str, int] | None:
         """For a fork: the session and the revision that it branched from."""
         head = self._room.head
@@ -100,8 +114,8 @@ class Session(Generic[S]):
 
     @property
     def task(self) -> Any:
-        """The typed task that the session was seeded with."""
-        return self._room.task
+        """The typed task that the session was seeded with, read anew each time."""
+        return self._sessions.task_of(self._room)
 
     # Changing.
 
@@ -152,7 +166,8 @@ class Session(Generic[S]):
                     return _recorded(entry)
             ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
             try:
-                return await self._commit_call(tool, ran, given, call_id)
+                await room.commit(*self._step(tool, ran, given, call_id))
+                return Result(True, ran.output)
             except (Conflict, DuplicateCall):
                 continue  # somebody was quicker: look again
         raise Conflict(
@@ -161,7 +176,8 @@ class Session(Generic[S]):
             f"session {self.id!r} is too busy: {tool.name} was refused {ATTEMPTS} times because others wrote first",
         )
 
-    async def _commit_call(self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str | None) -> Result:
+    def _step(self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str | None) -> tuple[Step, float | None]:
+        """The step that commits a run, and the session's new expiry."""
         facts = {"name": tool.name, "input": given, "output": ran.output}
         if ran.advanced:
             facts["advance"] = ran.advanced
@@ -172,10 +188,11 @@ class Session(Generic[S]):
         at = sessions.now()
         try:
             step = room.prepare("call", facts, at, ran.patch, after, call_id)
+        except TooLarge as error:
+            raise Failed(f"{tool.name} failed: {error}", "too_large") from error
         except _UNSTORABLE as error:
             raise Failed(f"{tool.name} failed: its input or output cannot be stored") from error
-        await room.commit(step, sessions.renewal(room.head, at))
-        return Result(True, ran.output)
+        return step, sessions.renewal(room.head, at)
 
     async def _reach_outside(self, tool: Operation, given: dict[str, Any], call_id: str) -> Result:
         """Run a tool whose effect cannot be taken back: note that it starts, run it once, note what came of it."""
@@ -213,7 +230,8 @@ class Session(Generic[S]):
             return await self._note_failure(tool, given, call_id, str(failure), failure.code)
         while True:
             try:
-                return await self._commit_call(tool, ran, given, call_id)
+                await room.commit(*self._step(tool, ran, given, call_id))
+                return Result(True, ran.output)
             except Failed as failure:  # the output cannot be stored
                 return await self._note_failure(tool, given, call_id, str(failure), failure.code)
             except DuplicateCall:  # another process, told to try again too, was quicker
@@ -221,8 +239,8 @@ class Session(Generic[S]):
                 return _recorded(await room.recorded(call_id))
             except Conflict:
                 await room.refresh()
-                if room.verdict is not None or room.state is not ran.base:  # never merged by accident
-                    meanwhile = "the session got its verdict" if room.verdict else "others changed the state"
+                if room.judged is not None or room.state is not ran.base:  # never merged by accident
+                    meanwhile = "the session got its verdict" if room.judged else "others changed the state"
                     message = f"{tool.name} took effect, but {meanwhile} meanwhile: its change was refused"
                     return await self._note_failure(tool, given, call_id, message, "tool_failed")
                 ran = replace(ran, revision=room.head.revision, moment=room.moment)
@@ -260,35 +278,50 @@ class Session(Generic[S]):
 
     def _scene(self, call_id: str | None = None) -> Scene:
         room = self._room
-        return Scene(room.state, room.moment, room.head.id, room.head.revision, room.task, call_id, room.spares)
+        head = room.head
+        return Scene(room.state, room.moment, head.id, head.revision, lambda: self.task, call_id, room.spares)
 
     async def verify(self, response: Any = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
 
-        That seals the session: nothing can be changed any more, and to verify it again gives the same verdict.
+        That seals the session: nothing can be changed any more, and to verify it again, even closed, gives the same
+        verdict. It is refused if the verifier had looked at another response than this: else whoever hands in a made-up
+        one first, such as a model that is let near this, would be judged by it.
         """
         sessions, room = self._sessions, self._room
         async with room.lock:
             for attempt in range(ATTEMPTS):
                 await _give_way(attempt)
-                await sessions.catch_up(room)
-                if room.verdict is not None:
-                    return Verdict(**room.verdict)
+                await sessions.catch_up(room, closed_too=True)
+                if self.verdict is not None:
+                    self._refuse_other(response)
+                    return self.verdict
+                if room.head.closed:
+                    raise SessionClosed(self.id)
+                episode = Episode(self.task, response)
                 verdict = await run_verifier(
                     sessions.runner,
                     sessions.environment.verifying,
                     self._scene(),
-                    Episode(deepcopy(self.task), response),
+                    episode,
                     sessions.timeout,
                 )
+                facts: dict[str, Any] = {"verdict": asdict(verdict)}
+                if episode.response_was_read:
+                    facts["response"] = _digest(response)
                 try:
-                    await self._commit("verdict", {"verdict": asdict(verdict)}, call_id=VERDICT)
+                    await self._commit("verdict", facts, call_id=VERDICT)
                     return verdict
                 except (Conflict, DuplicateCall):
                     continue  # what was judged is no longer what is there
                 except _UNSTORABLE as error:
                     raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
         raise Conflict(self.id, self.revision, f"session {self.id!r} is too busy to be judged")
+
+    def _refuse_other(self, response: Any) -> None:
+        judged = self._room.judged or {}
+        if judged.get("response", _digest(response)) != _digest(response):
+            raise SessionSealed(self.id, "it is of another response than this one")
 
     # Going back, and branching off.
 
@@ -371,7 +404,11 @@ class Session(Generic[S]):
             with suppress(SessionClosed):  # by another process
                 if not self._room.head.closed:
                     await self._commit_at_head("close", {"replaced_by": replaced_by} if replaced_by else {})
-        self._sessions.release(self._room)
+        self._sessions.forget(self.id)
+
+
+def _digest(response: Any) -> str:
+    return blake2b(json.dumps(response, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 async def _give_way(attempt: int) -> None:
@@ -390,7 +427,8 @@ def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) ->
     try:
         plain: dict[str, Any] = to_jsonable_python(dict(arguments or {}))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise Failed("the arguments of a call must be JSON", "invalid_arguments") from error
+        message = "the arguments of a call must be JSON, and not nested too deeply"
+        raise Failed(message, "invalid_arguments") from error
     return plain
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from base64 import b32encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from secrets import randbits, token_bytes
+from secrets import randbits, token_hex
 from typing import Any, Generic
 
 from msgspec.structs import replace
@@ -40,14 +39,15 @@ RENEWED = 0.99
 
 def new_session_id() -> str:
     """An id that cannot be guessed."""
-    return b32encode(token_bytes(15)).decode().lower()
+    return token_hex(12)
 
 
 class Sessions(Generic[S]):
     """Seeds, opens and sweeps the sessions of an environment.
 
     `ttl` is how many seconds a session lives after its last use, `timeout` how many seconds a tool may take that sets
-    no limit of its own, and `hot` how many sessions' states this process keeps at hand.
+    no limit of its own, `hot` how many sessions' states this process keeps at hand, and `max_state` how many bytes
+    a state may have as it is stored.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Sessions(Generic[S]):
         ttl: float = WEEK,
         timeout: float = 30.0,
         hot: int = 10_000,
+        max_state: int = 1 << 30,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.environment = environment
@@ -65,6 +66,7 @@ class Sessions(Generic[S]):
         self.ttl = ttl
         self.timeout = timeout
         self.hot = hot
+        self.max_state = max_state
         self.now = now
         self.runner = Runner()
         self._rooms: OrderedDict[str, Room] = OrderedDict()
@@ -94,10 +96,9 @@ class Sessions(Generic[S]):
         head = self.new_head(owner, 1, session_id=session_id)
         try:
             facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
-            room, entries, snapshot = new_room(self.store, head, state, moment, facts)
+            room, entries, snapshot = new_room(self.store, head, state, moment, facts, self.max_state)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
-        room.task = self._task(row)
         await self.store.create(head, entries, snapshot)
         return self.admit(room)
 
@@ -105,6 +106,8 @@ class Sessions(Generic[S]):
         """A task as JSON data of our own."""
         try:
             return to_jsonable_python(task)
+        except UnicodeEncodeError as error:
+            raise BadTask("the task is not JSON: a key in it is not a text that can be written") from error
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise BadTask(f"the task is not JSON: {error}") from error
 
@@ -112,11 +115,15 @@ class Sessions(Generic[S]):
         """The typed task of a row, with which whoever gets it may do as they like."""
         return self.environment.parse_task(self._plain(row))
 
+    def task_of(self, room: Room) -> Any:
+        """The typed task of a session."""
+        return self.environment.parse_task(read_entry(room.seeded).input)
+
     async def _seeded(self, task: Any, moment: Moment) -> tuple[State, Moment]:
         procedure = self.environment.seeding
         luck, clock = moment._replace(steps=-1), moment.clock()  # the first call has luck of its own
-        available = {"task": task, "rng": luck.rng(), "clock": clock, "new_id": luck.new_id()}
-        arguments = {name: available[name] for name in procedure.needs}
+        available = {"task": lambda: task, "rng": luck.rng, "clock": lambda: clock, "new_id": luck.new_id}
+        arguments = {name: available[name]() for name in procedure.needs}
         try:
             state = await self.runner.run(procedure, arguments, self.timeout)
         except TimedOut as error:
@@ -143,10 +150,10 @@ class Sessions(Generic[S]):
                 raise SessionError(
                     session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
                 )
-            room = Room(self.store, head, state_type)
-            room.task = self._task(await History(self.store).task_row(session_id))
+            room = Room(self.store, head, state_type, self.max_state)
+            room.seeded = await History(self.store).seed(session_id)
             judged = await self.store.find_call(session_id, VERDICT)
-            room.verdict = read_entry(judged).facts["verdict"] if judged else None
+            room.judged = read_entry(judged).facts if judged else None
         await self.catch_up(room, closed_too=closed_too)
         return self.admit(self._rooms.get(session_id, room))  # another task may have opened it meanwhile
 
@@ -162,19 +169,27 @@ class Sessions(Generic[S]):
         """A session of an environment without a state, which is nothing but what is given here."""
         return StatelessSession(self, session_id, task, moment)  # type: ignore[return-value]
 
+    def forget(self, session_id: str) -> None:
+        """Keep nothing of a session at hand: the next use reads it from the store."""
+        self._rooms.pop(session_id, None)
+
     async def sweep(self) -> int:
         """Remove the sessions in the store that have expired; tells how many."""
         now = self.now()
         for session_id in [room.head.id for room in self._rooms.values() if room.head.expires <= now]:
             del self._rooms[session_id]
+        swept = await self.store.sweep(now)
         self._rooms = OrderedDict(self._rooms)  # a dict that has been large stays so; its copy does not
-        return await self.store.sweep(now)
+        return swept
 
     # For sessions.
 
     async def catch_up(self, room: Room, *, closed_too: bool = False) -> None:
         """See that a room holds the newest state, that the session may be used, and that it goes on living."""
         head = await self.store.head(room.head.id)
+        if head.created != room.head.created:  # it was deleted, and another one seeded that has its id
+            self.forget(head.id)
+            raise UnknownSession(head.id)
         now = self.now()
         if head.expires <= now:
             raise SessionExpired(head.id)
@@ -198,7 +213,7 @@ class Sessions(Generic[S]):
             try:
                 await other.refresh()
             except SessionError:  # it has expired, or was swept
-                self.release(other)
+                self.forget(other.head.id)
 
     def renewal(self, head: Head, at: float) -> float | None:
         """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
@@ -224,7 +239,3 @@ class Sessions(Generic[S]):
         if len(self._rooms) > self.hot:
             self._rooms.popitem(last=False)
         return Session(self, room)
-
-    def release(self, room: Room) -> None:
-        """Keep a room no longer."""
-        self._rooms.pop(room.head.id, None)

@@ -40,6 +40,14 @@ class StatelessSession(Session[None]):
         return None
 
     @property
+    def verdict(self) -> None:
+        return None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def parent(self) -> None:
         return None
 
@@ -51,7 +59,7 @@ class StatelessSession(Session[None]):
         if self._closed:
             raise SessionClosed(self._id)
         moment = self._moment if call_id is None else self._moment.of_call(call_id)
-        return Scene(None, moment, self._id, 0, self._task, call_id)
+        return Scene(None, moment, self._id, 0, lambda: deepcopy(self._task), call_id)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None

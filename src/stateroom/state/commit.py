@@ -282,7 +282,7 @@ def _settle_model(draft: DraftModel) -> Any:
     base, checked, shape = draft._draft_base, draft._draft_checked, draft._draft_shape
     fields, old = draft.__dict__, base.__dict__
     changed = dict(checked)
-    for name in shape.fields:
+    for name in shape.branches:
         if name not in checked and fields[name] is not old[name]:
             settled = _settle_over(fields[name], old[name])
             if settled is not old[name]:

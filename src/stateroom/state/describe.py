@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from stateroom.errors import Path, format_path
+from stateroom.state.codec import to_json
 from stateroom.state.patch import apply
 
 WIDTH = 60
@@ -62,8 +66,26 @@ def differences(old: Any, new: Any, path: Path = ()) -> Iterator[str]:
 
 def brief(value: Any) -> str:
     """A value on one short line."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = json.dumps(value, default=readable, ensure_ascii=False)
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+
+
+def readable(value: Any) -> Any:
+    """A state as JSON data, with what JSON lacks as text; members of a set in an order that does not change."""
+    if isinstance(value, dict):
+        return {str(key): readable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [readable(part) for part in value]
+    if isinstance(value, set | frozenset):
+        return sorted((readable(part) for part in value), key=_rank)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return to_jsonable_python(value, bytes_mode="base64")
+
+
+def _rank(part: Any) -> tuple[float, bytes]:
+    """Numbers by their size, before all else by its text."""
+    return (part if isinstance(part, int | float) else math.inf, to_json(part))
 
 
 def _before(state: Any, path: Path) -> str:

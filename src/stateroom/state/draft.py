@@ -84,8 +84,6 @@ def _draft_model(model: M, shape: ModelShape, desk: Desk) -> M:
     put = object.__setattr__
     put(draft, "__dict__", fields.copy())
     put(draft, "__pydantic_fields_set__", model.__pydantic_fields_set__)
-    put(draft, "__pydantic_extra__", None)
-    put(draft, "__pydantic_private__", None)
     put(draft, "_draft_base", model)
     put(draft, "_draft_desk", desk)
     return draft  # type: ignore[no-any-return]
@@ -101,6 +99,8 @@ def _draft_class(shape: ModelShape) -> type:
         "__qualname__": model.__qualname__,
         "__doc__": model.__doc__,
         "_draft_model": model,
+        "__pydantic_extra__": None,  # in place of slots, which would have to be filled for each draft
+        "__pydantic_private__": None,
         **{name: _Child(name) for name, part in shape.fields.items() if not part.leaf},
     }
     # Past pydantic's metaclass: the subclass has no fields of its own, and uses its parent's validator and serializer.
@@ -159,7 +159,8 @@ class DraftModel:
         if name not in self._draft_shape.settable:
             super().__setattr__(name, value)  # a property's setter, or pydantic's own refusal
             return
-        self._draft_desk.check()
+        if self._draft_desk.closed is not None:
+            self._draft_desk.check()
         self.__dict__[name] = value
         fields_set = self.__pydantic_fields_set__  # type: ignore[attr-defined]
         if name not in fields_set:  # the base's own set

@@ -25,7 +25,8 @@ class WeatherEnvironment(Environment):
         Args:
             city: The city's name.
         """
-        sky = Random(city).choice(SKIES)  # the same city has the same weather
+        seed = city.encode("utf-8", "surrogatepass")  # any text will do, half a surrogate pair too
+        sky = Random(seed).choice(SKIES)  # the same city has the same weather
         return {"city": city, "weather_description": f"The weather in {city} is {sky}."}
 
     def verify(self, episode: Episode) -> Verdict:

@@ -1,0 +1,47 @@
+"""A session's log for people: what happened, and what each step changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from stateroom.session.history import History
+from stateroom.session.journal import LogEntry
+from stateroom.state.describe import describe, differences
+from stateroom.store import Store
+
+
+class Transcript:
+    """A session's log, read onwards from a revision, with what each entry changed."""
+
+    def __init__(self, store: Store, session: str, after: int = 0) -> None:
+        self.session = session
+        self.revision = after
+        """The revision of the entry that was read last."""
+        self._history = History(store)
+        self._state: Any = None
+        """The state at that revision, from the first entry on that is read."""
+
+    async def read(self, until: int | None = None) -> AsyncIterator[tuple[LogEntry, list[str]]]:
+        """The entries up to a revision, by default all that there are, each with its changes in words."""
+        if until is not None and until <= self.revision:
+            return
+        if self._state is None and self.revision > 0:
+            self._state = (await self._history.document(self.session, self.revision)).state
+        async for entry in self._history.entries(self.session, after=self.revision, until=until):
+            changes = await self._changes(entry)
+            self.revision = entry.revision
+            yield entry, changes
+
+    async def _changes(self, entry: LogEntry) -> list[str]:
+        if entry.kind not in ("seed", "rewind"):
+            return describe(self._state, entry.patch)
+        old, self._state = self._state, (await self._history.document(self.session, entry.revision)).state
+        return list(differences(old, self._state)) if entry.kind == "rewind" else []
+
+
+def entry_data(entry: LogEntry, changes: list[str]) -> dict[str, Any]:
+    """An entry as JSON data."""
+    call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a mark of the session's own
+    said = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
+    return {**said, **entry.facts, "changes": changes}
