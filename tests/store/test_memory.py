@@ -48,6 +48,13 @@ async def test_a_bound_that_makes_no_sense_is_refused(url: str) -> None:
             pass
 
 
+async def test_a_deletion_makes_room_in_a_full_store() -> None:
+    async with open_store("memory://?max_sessions=1") as store:
+        await store.create(head("a"))
+        await store.delete("a")
+        await store.create(head("b"))
+
+
 async def test_two_stores_share_nothing() -> None:
     async with open_store("memory://") as one, open_store("memory://") as two:
         await one.create(head("a"))

@@ -215,6 +215,25 @@ async def test_the_file_shrinks_after_a_sweep(path: Path, url: str) -> None:
         assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
 
 
+async def test_the_space_of_deleted_sessions_comes_back_with_the_next_sweep(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        for number in range(10):
+            await store.create(head(f"room {number}"), [entry(1, body=bytes(1_000_000))], Snapshot(1, bytes(500_000)))
+        for number in range(10):
+            await store.delete(f"room {number}")
+        assert await store.sweep(20.0) == 0
+    assert path.stat().st_size < 1_000_000
+
+
+async def test_counting_reads_no_more_than_an_index(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+        assert await store.count(0.0) == 1
+    with closing(sqlite3.connect(path)) as connection:
+        ((*_, plan),) = connection.execute(f"EXPLAIN QUERY PLAN {sqlite.COUNT}", (0.0,)).fetchall()
+    assert "COVERING INDEX sessions_by_expiry" in plan
+
+
 async def test_sweeping_gives_space_back_without_closing(path: Path, url: str) -> None:
     async with open_store(url) as store:
         for number in range(20):

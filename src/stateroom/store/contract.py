@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Literal, Self
 
 import msgspec
 
 from stateroom.errors import SessionClosed, SessionExpired
 
+Status = Literal["live", "closed", "expired"]
 
-class Head(msgspec.Struct, frozen=True):
+
+class Head(msgspec.Struct, frozen=True, gc=False):
     """What a store knows of a session without reading its log."""
 
     id: str
@@ -36,8 +38,14 @@ class Head(msgspec.Struct, frozen=True):
         if self.expires <= now:
             raise SessionExpired(self.id)
 
+    def status(self, now: float) -> Status:
+        """Whether something may be added to this session, and if not, why."""
+        if self.closed:
+            return "closed"
+        return "expired" if self.expires <= now else "live"
 
-class Entry(msgspec.Struct, frozen=True):
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One step of a session's history."""
 
     revision: int
@@ -47,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True):
     call_id: str | None = None
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """A whole state, as it was at a revision."""
 
     revision: int
@@ -67,6 +75,9 @@ class Store(ABC):
 
     A method that names a session raises `UnknownSession` if there is none with that id.
     """
+
+    shared: ClassVar[bool] = True
+    """Whether other processes see what is in it."""
 
     @classmethod
     @abstractmethod
@@ -133,3 +144,15 @@ class Store(ABC):
     @abstractmethod
     async def sweep(self, now: float) -> int:
         """Remove the sessions that have expired, except those that a fork which stays still reads. Tells how many."""
+
+    @abstractmethod
+    async def delete(self, session: str) -> None:
+        """Remove a session, with its entries and snapshots, at once.
+
+        One that forks still read stays for them alone: it expires at once (its `expires` is 0), and is removed by the
+        first sweep after the last of them is gone.
+        """
+
+    @abstractmethod
+    async def count(self, now: float) -> int:
+        """How many sessions are live: neither closed nor expired. Quick, however many there are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 from typing import Self
 
 from msgspec.structs import replace
@@ -46,6 +47,8 @@ class _Record:
 
 class MemoryStore(Store):
     """Sessions in dicts. `memory://?max_sessions=N` bounds their number."""
+
+    shared = False
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
         self.max_sessions = max_sessions
@@ -117,14 +120,13 @@ class MemoryStore(Store):
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        found = [
+        found = (
             record.head
             for record in self._records.values()
             if environment in (None, record.head.environment)
             and (before is None or (record.head.created, record.head.id) < (before.created, before.id))
-        ]
-        found.sort(key=lambda head: (head.created, head.id), reverse=True)
-        return found[:limit]
+        )
+        return nlargest(limit, found, key=lambda head: (head.created, head.id))
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         record = self._record(session)
@@ -148,12 +150,24 @@ class MemoryStore(Store):
         expired = [session for session, record in self._records.items() if record.head.expires <= now]
         swept = 0
         for session in reversed(expired):  # the youngest first, so forks before their parents
-            record = self._records[session]
-            if record.children:
-                continue
-            del self._records[session]
-            swept += 1
-            if record.head.parent is not None:
-                self._records[record.head.parent].children -= 1
+            if not self._records[session].children:
+                self._remove(session)
+                swept += 1
         self._kept = dict(self._records)  # a dict that has been large stays so; its copy does not
         return swept
+
+    async def delete(self, session: str) -> None:
+        record = self._record(session)
+        if record.children:
+            record.head = replace(record.head, expires=0.0)
+        else:
+            self._remove(session)
+
+    def _remove(self, session: str) -> None:
+        record = self._records.pop(session)
+        if record.head.parent is not None:
+            self._records[record.head.parent].children -= 1
+
+    async def count(self, now: float) -> int:
+        heads = (record.head for record in self._records.values())
+        return sum(not head.closed and head.expires > now for head in heads)

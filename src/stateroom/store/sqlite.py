@@ -42,6 +42,7 @@ PAGES_AT_ONCE = 500
 HEAD = "id, environment, owner, created, expires, revision, closed, parent, parent_revision"
 ENTRY = "revision, kind, at, body, call_id"
 
+COUNT = "SELECT count(*) FROM sessions WHERE expires > ? AND closed = 0"
 RENEW = "UPDATE sessions SET expires = ? WHERE id = ?"
 INSERT_ENTRY = f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?)"
 APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?)'] * rows)}" for rows in range(65)]
@@ -234,15 +235,17 @@ class SQLiteStore(Store):
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
         def work(connection: sqlite3.Connection) -> list[Head]:
+            conditions = ["TRUE"]
+            values: list[Any] = []
+            if environment is not None:
+                conditions.append("environment = ?")
+                values.append(environment)
+            if before is not None:
+                conditions.append("(created, id) < (?, ?)")
+                values += (before.created, before.id)
             rows = connection.execute(
-                f"SELECT {HEAD} FROM sessions WHERE (:environment IS NULL OR environment = :environment) "
-                "AND (:created IS NULL OR (created, id) < (:created, :id)) ORDER BY created DESC, id DESC LIMIT :limit",
-                {
-                    "environment": environment,
-                    "created": before and before.created,
-                    "id": before and before.id,
-                    "limit": limit,
-                },
+                f"SELECT {HEAD} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?",
+                (*values, limit),
             )
             return [_to_head(row) for row in rows]
 
@@ -287,9 +290,7 @@ class SQLiteStore(Store):
                 ).fetchall()
                 if not rows:
                     return swept
-                connection.executemany("DELETE FROM entries WHERE session = ?", rows)
-                connection.executemany("DELETE FROM snapshots WHERE session = ?", rows)
-                connection.executemany("DELETE FROM sessions WHERE id = ?", rows)
+                _remove(connection, rows)
                 swept += len(rows)
 
         swept = await self._run(work, writes=True)
@@ -297,6 +298,23 @@ class SQLiteStore(Store):
             for _ in range(0, await self._run(_free_pages, writes=False), PAGES_AT_ONCE):
                 await self._run(_give_pages_back, writes=True)
         return swept
+
+    async def delete(self, session: str) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            _head(connection, session)
+            if connection.execute("SELECT 1 FROM sessions WHERE parent = ? LIMIT 1", (session,)).fetchone():
+                connection.execute(RENEW, (0.0, session))
+            else:
+                _remove(connection, [(session,)])
+
+        await self._run(work, writes=True)
+
+    async def count(self, now: float) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            (live,) = connection.execute(COUNT, (now,)).fetchone()
+            return int(live)
+
+        return await self._run(work, writes=False)
 
 
 def _attempt(job: _Job, connection: sqlite3.Connection) -> _Outcome:
@@ -416,6 +434,13 @@ def _find_call(connection: sqlite3.Connection, session: str, call_id: str) -> En
         f"SELECT {ENTRY} FROM entries WHERE session = ? AND call_id = ?", (session, call_id)
     ).fetchone()
     return Entry(*row) if row else None
+
+
+def _remove(connection: sqlite3.Connection, sessions: list[tuple[str]]) -> None:
+    """Remove sessions that no fork reads."""
+    connection.executemany("DELETE FROM entries WHERE session = ?", sessions)
+    connection.executemany("DELETE FROM snapshots WHERE session = ?", sessions)
+    connection.executemany("DELETE FROM sessions WHERE id = ?", sessions)
 
 
 def _entry_row(session: str, entry: Entry) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_age ON sessions (created, id);
 
-CREATE INDEX sessions_by_expiry ON sessions (expires);
+CREATE INDEX sessions_by_expiry ON sessions (expires, closed);
 
 CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
 
@@ -60,9 +60,10 @@ CREATE TABLE snapshots (
 CREATE VIEW appends AS SELECT session, revision, kind, at, body, call_id, 0 AS closes FROM entries WHERE 0;
 
 CREATE TRIGGER append INSTEAD OF INSERT ON appends BEGIN
-    UPDATE sessions SET revision = NEW.revision, closed = NEW.closes
+    UPDATE sessions SET revision = NEW.revision
         WHERE id = NEW.session AND revision = NEW.revision - 1 AND closed = 0 AND expires > NEW.at;
     SELECT RAISE(ABORT, 'refused') WHERE changes() = 0;
+    UPDATE sessions SET closed = 1 WHERE id = NEW.session AND NEW.closes;
     INSERT INTO entries (session, revision, kind, at, body, call_id)
         VALUES (NEW.session, NEW.revision, NEW.kind, NEW.at, NEW.body, NEW.call_id);
 END;

@@ -1,4 +1,4 @@
-"""Promises about forks and expiry."""
+"""Promises about forks, expiry and deletion."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from stateroom.errors import (
     SessionClosed,
     SessionExpired,
+    StoreError,
     UnknownRevision,
     UnknownSession,
 )
@@ -271,3 +272,127 @@ class LifetimePromises(Suite):
                 done = await asyncio.gather(*(calls if number % 2 else reversed(calls)))
                 renewed = done[0 if number % 2 else 1] is None
                 assert renewed == (await outcome(store.head(session)) is not UnknownSession)
+
+    # Deletion.
+
+    @asynchronous
+    async def test_a_deleted_session_is_gone_and_only_that(self, url: str) -> None:
+        async with open_store(url) as store:
+            for name in ("room", "room2", "other"):
+                head = make_head(name, revision=2)
+                await store.create(head, [make_entry(1, "a"), make_entry(2, "b")], Snapshot(2, b"state"))
+            kept = [await everything(store, name) for name in ("room2", "other")]
+            await store.delete("room")
+            for call in (
+                store.head("room"),
+                store.load("room"),
+                store.entries("room"),
+                store.find_call("room", "a"),
+                store.append("room", make_entry(3), expires=LATER),
+                store.touch("room", now=NOW, expires=LATER),
+                store.delete("room"),
+            ):
+                assert await outcome(call) is UnknownSession
+            assert [await everything(store, name) for name in ("room2", "other")] == kept
+            assert {head.id for head in await store.heads()} == {"room2", "other"}
+            assert await store.sweep(LATER) == 2
+
+    @asynchronous
+    async def test_closed_and_expired_sessions_can_be_deleted(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, "closed")
+            await store.append("closed", make_entry(2), expires=LATER, closes=True)
+            await make_session(store, "expired", expires=0.0)
+            for name in ("closed", "expired"):
+                await store.delete(name)
+                assert await outcome(store.head(name)) is UnknownSession
+            assert await store.heads() == []
+
+    @asynchronous
+    async def test_an_id_that_was_deleted_begins_anew(self, url: str) -> None:
+        async with open_store(url) as store:
+            await store.create(make_head(revision=2), [make_entry(1, "a"), make_entry(2, "b")], Snapshot(2, b"old"))
+            await store.delete("room")
+            head = make_head(owner="another")
+            await store.create(head)
+            assert await store.load("room") == Loaded(head, None, [])
+            assert await store.find_call("room", "a") is None
+            await store.append("room", make_entry(1, "a", body=b"new"), expires=LATER)
+            assert (await store.load("room")).entries == [make_entry(1, "a", body=b"new")]
+
+    @asynchronous
+    async def test_a_deleted_parent_can_no_longer_be_used_and_its_forks_can(self, url: str) -> None:
+        async with open_store(url) as store:
+            entries = await make_session(store, revision=3)
+            await make_fork(store, "fork", "room", 2, revision=4)
+            fork = await everything(store, "fork")
+            for _ in range(2):  # to delete it again changes nothing
+                await store.delete("room")
+                assert await store.head("room") == make_head(revision=3, expires=0.0)
+            for at in (0.0, NOW):
+                assert await outcome(store.append("room", make_entry(4, at=at), expires=LATER)) is SessionExpired
+                assert await outcome(store.touch("room", now=at, expires=LATER)) is SessionExpired
+            assert await outcome(store.create(make_head())) is StoreError
+            assert await everything(store, "fork") == fork
+            assert await store.entries("room") == entries
+            assert await store.load("room", 2) == Loaded(make_head(revision=3, expires=0.0), None, entries[:2])
+            await store.append("fork", make_entry(5), expires=LATER)
+
+    @asynchronous
+    async def test_a_deleted_parent_goes_with_its_last_fork(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store, "a")
+            await make_fork(store, "b", "a", 1)
+            await make_fork(store, "c", "b", 1)
+            await make_fork(store, "side", "a", 1)
+            await store.delete("a")
+            await store.delete("b")
+            assert await store.sweep(NOW) == 0
+            await store.delete("side")
+            assert await outcome(store.head("side")) is UnknownSession
+            assert await store.sweep(NOW) == 0
+            await store.delete("c")
+            assert await store.sweep(NOW) == 2
+            assert await store.heads() == []
+
+    @asynchronous
+    async def test_a_deleted_fork_no_longer_holds_its_parent(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store)
+            await make_fork(store, "fork", "room", 1)
+            await store.delete("fork")
+            await store.delete("room")
+            assert await outcome(store.head("room")) is UnknownSession
+            await make_session(store)
+            assert await store.head("room") == make_head(revision=1)
+
+    @asynchronous
+    async def test_a_deletion_and_an_append_at_the_same_time_leave_nothing(self, url: str) -> None:
+        async with open_store(url) as store:
+            for number in range(10):
+                await make_session(store)
+                append = store.append("room", make_entry(2, "call"), expires=LATER, snapshot=Snapshot(2, b"state"))
+                calls = [outcome(append), outcome(store.delete("room")), outcome(store.delete("room"))]
+                done = await asyncio.gather(*(calls if number % 2 else reversed(calls)))
+                deletions = sorted(map(str, (done[1], done[2 if number % 2 else 0])))
+                assert deletions == sorted(map(str, (None, UnknownSession)))
+                assert done[0 if number % 2 else 2] in (None, UnknownSession)
+                assert await store.heads() == []
+                head = make_head()
+                await store.create(head)
+                assert await store.load("room") == Loaded(head, None, [])
+                assert await store.find_call("room", "call") is None
+                await store.delete("room")
+
+    @asynchronous
+    async def test_a_deletion_and_a_fork_at_the_same_time_leave_no_orphan(self, url: str) -> None:
+        async with open_store(url) as store:
+            for number in range(10):
+                parent, fork = f"room {number}", f"fork {number}"
+                await make_session(store, parent)
+                calls = [outcome(make_fork(store, fork, parent, 1)), outcome(store.delete(parent))]
+                await asyncio.gather(*(calls if number % 2 else reversed(calls)))
+                has_fork = await outcome(store.head(fork)) is not UnknownSession
+                has_parent = await outcome(store.head(parent)) is not UnknownSession
+                assert has_fork == has_parent
+                assert not has_parent or (await store.head(parent)).expires == 0.0

@@ -24,6 +24,7 @@ from stateroom.store.conformance.making import (
     asynchronous,
     list_all,
     make_entry,
+    make_fork,
     make_head,
     make_session,
 )
@@ -50,6 +51,7 @@ class ReadingPromises(Suite):
                 lambda: store.entries("room"),
                 lambda: store.entries("room", after=1, until=2),
                 lambda: store.find_call("room", "call"),
+                lambda: store.delete("room"),
                 lambda: store.create(make_head("fork", parent="room")),
             ]
             for call in calls:
@@ -115,6 +117,8 @@ class ReadingPromises(Suite):
             store.entries("room"),
             store.find_call("room", "call"),
             store.sweep(NOW),
+            store.delete("room"),
+            store.count(NOW),
         ):
             with pytest.raises(StoreUnavailable):
                 await call
@@ -233,3 +237,41 @@ class ReadingPromises(Suite):
         async with open_store(url) as store:
             await asyncio.gather(*(make_session(store, f"room {n}", created=float(n), revision=0) for n in range(105)))
             assert [head.id for head in await store.heads()] == [f"room {number}" for number in range(104, 4, -1)]
+
+    # Counting.
+
+    @asynchronous
+    async def test_live_sessions_are_counted(self, url: str) -> None:
+        async with open_store(url) as store:
+            assert await store.count(NOW) == 0
+            for number in range(7):
+                await make_session(store, f"room {number}", environment=f"env {number % 2}", expires=NOW + number)
+            assert [await store.count(NOW + passed) for passed in (-1, 0, 0.5, 3, 5, 6, 99)] == [7, 6, 6, 3, 1, 0, 0]
+
+    @asynchronous
+    async def test_closed_swept_and_deleted_sessions_are_not_counted(self, url: str) -> None:
+        async with open_store(url) as store:
+            for number in range(6):
+                await make_session(store, f"room {number}", expires=LATER if number == 0 else MUCH_LATER)
+            await store.append("room 1", make_entry(2), expires=MUCH_LATER, closes=True)
+            await store.append("room 2", make_entry(2), expires=None, closes=True)
+            assert await store.count(NOW) == 4
+            await store.delete("room 3")
+            await store.delete("room 1")
+            assert await store.count(NOW) == 3
+            await store.sweep(LATER)
+            assert await store.count(NOW) == 2
+
+    @asynchronous
+    async def test_forks_are_counted_and_renewals_are_seen(self, url: str) -> None:
+        async with open_store(url) as store:
+            await make_session(store)
+            await make_fork(store, "fork", "room", 1, expires=MUCH_LATER)
+            assert await store.count(NOW) == 2
+            assert await store.count(LATER) == 1
+            await store.touch("room", now=NOW, expires=MUCH_LATER)
+            assert await store.count(LATER) == 2
+            await store.append("fork", make_entry(2), expires=LATER)
+            assert await store.count(LATER) == 1
+            await store.delete("room")
+            assert await store.count(NOW) == 1

@@ -87,6 +87,16 @@ class Reference:
     def find_call(self, session: str, call_id: str) -> Entry | None:
         return next((entry for entry in self.find(session).entries.values() if entry.call_id == call_id), None)
 
+    def delete(self, session: str) -> None:
+        found = self.find(session)
+        if any(other.head.parent == session for other in self.sessions.values()):
+            found.head = replace(found.head, expires=0.0)
+        else:
+            del self.sessions[session]
+
+    def count(self, now: float) -> int:
+        return sum(found.head.expires > now and not found.head.closed for found in self.sessions.values())
+
     def sweep(self, now: float) -> int:
         needed = {session for session, found in self.sessions.items() if found.head.expires > now}
         for session in [*needed]:

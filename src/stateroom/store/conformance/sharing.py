@@ -48,6 +48,10 @@ class SharingPromises(Suite):
                 await writer.append("room", entry, expires=LATER + revision, snapshot=snapshot)
                 assert await everything(reader, "room") == await everything(writer, "room")
                 assert await reader.find_call("room", f"call {revision}") == entry
+            assert await one.count(NOW) == await two.count(NOW) == 1
+            await make_session(one, "deleted")
+            await two.delete("deleted")
+            assert await outcome(one.append("deleted", make_entry(2), expires=LATER)) is UnknownSession
             await two.touch("room", now=NOW, expires=NOW + 1)
             assert await one.sweep(NOW + 1) == 1
             assert await two.heads() == []
@@ -88,6 +92,8 @@ class SharingPromises(Suite):
             await make_fork(store, "fork", "room", 2, revision=4)
             await make_session(store, "closed", revision=0)
             await store.append("closed", make_entry(1), expires=LATER, closes=True)
+            await make_session(store, "deleted")
+            await store.delete("deleted")
             sessions = ("room", "fork", "closed")
             before = [await everything(store, session) for session in sessions]
             listed = await store.heads()
@@ -131,8 +137,8 @@ def _choose_call(reference: Reference, chance: random.Random, now: float) -> tup
     expires = now + chance.choice([5.0, 60.0, 200.0])
     renewed = chance.choice([expires, expires, None])
     name = chance.choices(
-        ["create", "append", "touch", "head", "heads", "load", "entries", "find_call", "sweep"],
-        [4, 16, 1, 1, 1, 3, 2, 2, 2],
+        ["create", "append", "touch", "head", "heads", "load", "entries", "find_call", "sweep", "delete", "count"],
+        [4, 16, 1, 1, 1, 3, 2, 2, 2, 1, 1],
     )[0]
     if name == "create":
         made = f"room {chance.randrange(12)}"
@@ -172,6 +178,8 @@ def _choose_call(reference: Reference, chance: random.Random, now: float) -> tup
         },
         "find_call": {"session": session, "call_id": _choose_call_id(chance) or "call"},
         "sweep": {"now": now},
+        "delete": {"session": session},
+        "count": {"now": now},
     }
     return name, others[name]
 
