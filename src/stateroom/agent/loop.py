@@ -5,16 +5,33 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from secrets import token_hex
+from typing import Any, Literal, Protocol
 
 from stateroom.errors import PolicyFailed
 from stateroom.model import Item, Policy, function_call_output
-from stateroom.session import Result, Session
+from stateroom.session import Result
 from stateroom.state import to_json
 
 MAX_STEPS = 50
 """How often a policy may answer in one episode."""
+
+
+class Outcome(Protocol):
+    """What a call came to, as far as the loop cares."""
+
+    @property
+    def content(self) -> Any:
+        """What the model is shown, as JSON data."""
+
+
+class Place(Protocol):
+    """Where tools are called: a session, or whatever stands for one that is kept elsewhere."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
+        """Call a tool; a `call_id` that was used before in the same place gives the same result, and runs nothing."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +45,23 @@ class Trajectory:
 
 
 async def act(
-    session: Session[Any],
+    place: Place,
     policy: Policy,
     conversation: list[Item],
     tools: list[Item],
     *,
     max_steps: int = MAX_STEPS,
     deadline: float | None = None,
+    turn: str | None = None,
 ) -> Trajectory:
     """Let the policy act in a session until it answers without a tool call, or a limit is reached.
 
-    `deadline` is in seconds from now. What was done before a limit stays done.
+    `deadline` is in seconds from now. What was done before a limit stays done. `turn` is a name that the session has
+    seen in no other turn: with it the calls have the same ids, and so the same luck, wherever it is taken again. By
+    default it is a random one.
     """
     output: list[Item] = []
-    start = session.revision
+    turn = turn or token_hex(8)
     try:
         async with asyncio.timeout(deadline) as limit:
             for step in range(max_steps):
@@ -52,8 +72,8 @@ async def act(
                 if not calls:
                     return Trajectory(output, "completed")
                 for index, call in enumerate(calls):
-                    # Models repeat their own call ids; its place in the session's history makes a call this call.
-                    result = await call_tool(session, call, f"{start}.{step}.{index}")
+                    # Models repeat their own call ids; where it stands in the turn makes a call this call.
+                    result = await call_tool(place, call, f"{turn}.{step}.{index}")
                     output.append(function_call_output(call["call_id"], result))
     except TimeoutError:
         if not limit.expired():
@@ -89,20 +109,20 @@ def _is_call(item: Item) -> bool:
     return isinstance(item.get("call_id"), str) and isinstance(item.get("name"), str) and "arguments" in item
 
 
-async def call_tool(session: Session[Any], call: Item, call_id: str | None) -> str:
+async def call_tool(place: Place, call: Item, call_id: str | None) -> str:
     """Make the tool call of a `function_call` item; what comes back is the text that the model reads."""
     try:
-        arguments = json.loads(call["arguments"] or "{}")
+        arguments = json.loads(call.get("arguments") or "{}")
     except (ValueError, TypeError, RecursionError) as error:
         return output_text(Result(False, None, f"the arguments are not JSON: {error}", "invalid_arguments"))
     if not isinstance(arguments, dict):
         return output_text(Result(False, None, "the arguments must be a JSON object", "invalid_arguments"))
-    return output_text(await session.call(call["name"], arguments, call_id=call_id))
+    return output_text(await place.call(call["name"], arguments, call_id=call_id))
 
 
-def output_text(result: Result) -> str:
-    """A result as the text that a model reads."""
-    return to_json(result.content).decode()
+def output_text(outcome: Outcome) -> str:
+    """What a call came to as the text that a model reads."""
+    return to_json(outcome.content).decode()
 
 
 def _without_open_calls(output: list[Item]) -> list[Item]:

@@ -20,12 +20,18 @@ from stateroom.cli.output import console, errors, number, print_json, table
 from stateroom.environment import Environment, find_environment, load_class
 from stateroom.errors import NotFound, StateroomError
 from stateroom.model import Policy
-from stateroom.rollout import Report, Run, RunFiles, read_tasks
+from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, read_tasks
 from stateroom.rollout import run as run_episodes
+
+NO_STORE = "memory://"
+"""For a run that leaves no sessions behind."""
 
 
 def run(
-    env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
+    env: Annotated[
+        str | None,
+        typer.Argument(help="A registered name, module:Class or path.py:Class; --server can do without."),
+    ] = None,
     input_file: Annotated[
         Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
     ] = None,
@@ -42,6 +48,9 @@ def run(
     store: Annotated[
         str | None, typer.Option(help="Where state lives, as a URL; by default an SQLite file beside the rollouts.")
     ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Where the environment is served, as a URL; by default it runs in this process.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The rollouts file; the others are named after it.")
     ] = None,
@@ -54,8 +63,14 @@ def run(
     """Run episodes of an environment, verify them, and write rollouts and metrics.
 
     Example: stateroom run counter --policy faltering --repeats 4
+
+    On a server: stateroom run counter --server http://127.0.0.1:8000
     """
-    found = find_environment(env)
+    if server is not None and store is not None:
+        raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
+    if server is None and env is None:
+        raise typer.BadParameter("say which environment, or with --server where it is served", param_hint="ENV")
+    found = RemoteEnvironment if env is None else find_environment(env)
     environment = make(found)
     files = RunFiles(output if output is not None else new_path(environment.name, ".jsonl"))
     plan = Run(
@@ -64,7 +79,8 @@ def run(
         policy_name=policy,
         tasks=read_tasks(input_file or _examples(found), environment),
         files=files,
-        store=store or default_store(environment, files),
+        store=store or (default_store(environment, files) if server is None else NO_STORE),
+        server=server,
         repeats=repeats,
         concurrency=concurrency,
         limit=limit,
@@ -101,7 +117,7 @@ def new_path(name: str, ending: str = "") -> Path:
 
 def default_store(environment: Environment[Any, Any], files: RunFiles) -> str:
     """Where sessions live unless the user says otherwise: beside the rollouts; without a state there are none."""
-    return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else "memory://"
+    return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else NO_STORE
 
 
 def find_policy(environment: type[Environment[Any, Any]], name: str) -> Callable[[int], Policy]:
@@ -139,7 +155,8 @@ def collect(plan: Run) -> Report:
         errors.print(f"interrupted; {done}", style="red", soft_wrap=True)
         raise typer.Exit(130) from None
     finally:
-        progress.stop()
+        if progress.live.is_started:
+            progress.stop()
 
 
 def summary(plan: Run, report: Report) -> dict[str, Any]:

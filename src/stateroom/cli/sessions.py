@@ -15,7 +15,8 @@ from rich.text import Text
 from stateroom.cli.output import console, entry_line, print_json, table, when
 from stateroom.errors import NotFound
 from stateroom.session import History, LogEntry
-from stateroom.state.describe import brief, describe, differences
+from stateroom.session.transcript import Transcript, entry_data
+from stateroom.state.describe import brief, differences
 from stateroom.store import Head, Store, open_store
 
 app = typer.Typer(help="Look at the sessions in a store.", no_args_is_help=True)
@@ -47,7 +48,7 @@ def list_sessions(
         return
     made = table("session!", "environment", "status", "revision#", "created (UTC)")
     for head in heads:
-        made.add_row(head.id, head.environment, _status(head), str(head.revision), when(head.created))
+        made.add_row(head.id, head.environment, head.status(time.time()), str(head.revision), when(head.created))
         if head.parent:
             made.add_row(f"└ {head.parent}", "forked at", "", str(head.parent_revision), style="dim")
     console.print(made)
@@ -76,7 +77,7 @@ def show(
         shown = {"differences": changes} if diff else {"state": state}
         print_json({**_head_dict(head), "at": revision, **shown})
         return
-    what = f" of {head.environment}, {_status(head)}, revision {revision} of {head.revision}"
+    what = f" of {head.environment}, {head.status(time.time())}, revision {revision} of {head.revision}"
     console.print(Text.assemble((head.id, "bold"), what), soft_wrap=True)
     if changes is None:
         for name, value in state.items():
@@ -95,13 +96,7 @@ def log(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> Non
     """
     steps = asyncio.run(read_log(store, session))
     if json_output:
-        print_json(
-            [
-                {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": entry.call_id}
-                | {**entry.facts, "changes": changes}
-                for entry, changes in steps
-            ]
-        )
+        print_json([entry_data(entry, changes) for entry, changes in steps])
     else:
         print_log(steps)
 
@@ -118,18 +113,8 @@ def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
 
 async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[str]]]:
     """The entries of a session, each with what it changed."""
-    steps: list[tuple[LogEntry, list[str]]] = []
     async with _existing_store(store_url) as store:
-        history = History(store)
-        state: Any = None
-        async for entry in history.entries(session):
-            if entry.kind in ("seed", "rewind"):
-                old, state = state, (await history.document(session, entry.revision)).state
-                changes = list(differences(old, state)) if entry.kind == "rewind" else []
-            else:
-                changes = describe(state, entry.patch)
-            steps.append((entry, changes))
-    return steps
+        return [step async for step in Transcript(store, session).read()]
 
 
 def _existing_store(url: str) -> AbstractAsyncContextManager[Store]:
@@ -158,15 +143,9 @@ def _head_dict(head: Head) -> dict[str, Any]:
         "id": head.id,
         "environment": head.environment,
         "owner": head.owner,
-        "status": _status(head),
+        "status": head.status(time.time()),
         "revision": head.revision,
         "created": head.created,
         "expires": head.expires,
         "parent": {"session": head.parent, "revision": head.parent_revision} if head.parent else None,
     }
-
-
-def _status(head: Head) -> str:
-    if head.closed:
-        return "closed"
-    return "expired" if head.expires <= time.time() else "live"

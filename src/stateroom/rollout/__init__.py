@@ -1,12 +1,13 @@
-"""How episodes are collected: tasks, the runner, its files and metrics."""
+"""How episodes are collected: tasks, the runner, the worlds that they take place in, its files and metrics."""
 
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import aggregate, pass_at_k
 from stateroom.rollout.rows import verdict_fields
 from stateroom.rollout.runner import Report, Run, run
-from stateroom.rollout.tasks import generate_tasks, read_tasks
+from stateroom.rollout.tasks import RemoteEnvironment, generate_tasks, read_tasks
 
 __all__ = [
+    "RemoteEnvironment",
     "Report",
     "Run",
     "RunFiles",

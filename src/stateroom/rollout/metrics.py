@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from math import comb
+from math import comb, prod
 from statistics import fmean, median, stdev
 from typing import Any
 
 Row = Mapping[str, Any]
+
+MOST_EXACT = 1000
+"""Episodes of one task up to which pass@k is computed with whole numbers."""
 
 SOLVED = 1.0
 """An episode with at least this reward counts as solved."""
@@ -16,6 +19,8 @@ SOLVED = 1.0
 
 def pass_at_k(n: int, solved: int, k: int) -> float:
     """The chance that at least one of `k` episodes is solved, estimated without bias from `n` of which some are."""
+    if n > MOST_EXACT:  # of as many the exact quotient would take seconds
+        return 1.0 - prod((n - solved - index) / (n - index) for index in range(min(k, n - solved + 1)))
     return 1.0 - comb(n - solved, k) / comb(n, k)
 
 

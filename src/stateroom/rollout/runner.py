@@ -1,4 +1,4 @@
-"""The runner: collects episodes, in process, and loses none that finished."""
+"""The runner: collects episodes, and loses none that finished."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from stateroom.agent import MAX_STEPS, Trajectory, act
 from stateroom.environment import Environment
-from stateroom.errors import PolicyFailed, StateroomError, StoreError
+from stateroom.errors import NotFound, PolicyFailed, ServerUnavailable, StateroomError, StoreError
 from stateroom.model import Policy, input_items
 from stateroom.rollout.files import Appender, RunFiles, line_of
+from stateroom.rollout.local import local_world
 from stateroom.rollout.metrics import aggregate
-from stateroom.rollout.rows import verdict_fields
-from stateroom.rollout.tasks import Row
-from stateroom.session import Session, Sessions
-from stateroom.store import open_store
+from stateroom.rollout.world import Row, Seat, World
 
 logger = logging.getLogger(__name__)
 
 EPOCH = 1_735_689_600.0
 """When the clocks of a run's sessions start, so that the same run gives the same rows: 1 January 2025."""
+
+ONLY_TURN = "0"
+"""An episode is one turn: its calls have the same ids in every run."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,10 @@ class Run:
     policy_name: str
     tasks: list[Row]
     files: RunFiles
-    store: str
+    store: str = "memory://"
+    """Where the sessions live, if they do so here."""
+    server: str | None = None
+    """The URL of the server where the episodes take place; None when they take place in this process."""
     repeats: int = 1
     concurrency: int = 8
     limit: int | None = None
@@ -73,14 +78,13 @@ async def run(plan: Run, on_episode: Callable[[Row], None] = lambda row: None) -
     plan.files.prepare()
     report = Report(len(inputs))
     waiting = iter(inputs)
-    async with open_store(plan.store) as store:
+    async with _world(plan) as world:
         plan.files.begin(inputs)
-        sessions = Sessions[Any](plan.environment, store)
         with Appender(plan.files.rollouts) as rollouts, Appender(plan.files.failures) as failures:
 
             async def work() -> None:
                 for row in waiting:  # shared: each row goes to whoever is free
-                    ended = await _episode_or_failure(plan, sessions, row)
+                    ended = await _episode_or_failure(plan, world, row)
                     if ended.measured is None:
                         failures.write(ended.line)
                         report.failed += 1
@@ -100,6 +104,17 @@ async def run(plan: Run, on_episode: Callable[[Row], None] = lambda row: None) -
     return report
 
 
+def _world(plan: Run) -> AbstractAsyncContextManager[World]:
+    """Where the episodes of a plan take place."""
+    if plan.server is None:
+        return local_world(plan.environment, plan.store)
+    try:
+        from stateroom.rollout.remote import remote_world  # noqa: PLC0415 - this imports an HTTP client
+    except ModuleNotFoundError as error:
+        raise NotFound(f"a server cannot be reached without {error.name}: pip install 'stateroom[server]'") from error
+    return remote_world(plan.server, plan.environment.tools, plan.concurrency)
+
+
 class _Ended(NamedTuple):
     """How an episode ended."""
 
@@ -109,13 +124,13 @@ class _Ended(NamedTuple):
     """None when it broke down."""
 
 
-async def _episode_or_failure(plan: Run, sessions: Sessions[Any], row: Row) -> _Ended:
+async def _episode_or_failure(plan: Run, world: World, row: Row) -> _Ended:
     """One episode; if it breaks down, the row is for the failures file."""
-    session: Session[Any] | None = None
+    seat: Seat | None = None
     try:
         seed = _episode_seed(plan, row)
-        session = await sessions.seed(row, seed=seed, began=EPOCH)
-        return await _episode(plan, session, row, seed)
+        seat = await world.seed(row, seed=seed, began=EPOCH)
+        return await _episode(plan, seat, row, seed)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -125,37 +140,43 @@ async def _episode_or_failure(plan: Run, sessions: Sessions[Any], row: Row) -> _
         failure = {
             **row,
             "_ng_failure_class": _failure_class(error),
-            "_ng_failure_terminal": not isinstance(error, StoreError),
+            "_ng_failure_terminal": not isinstance(error, StoreError | ServerUnavailable),
             "error": f"{type(error).__name__}: {error}",
-            **({"_stateroom_session": session.id} if session is not None else {}),
+            **_session_of(seat),
         }
         return _Ended(failure, line_of(failure), None)
 
 
-async def _episode(plan: Run, session: Session[Any], row: Row, seed: int) -> _Ended:
+async def _episode(plan: Run, seat: Seat, row: Row, seed: int) -> _Ended:
     request = row.get("responses_create_params", {})
     tools = request.get("tools") or plan.environment.tool_definitions()
     trajectory = await act(
-        session,
+        seat,
         _policy(plan, seed),
         input_items(request.get("input")),
         tools,
         max_steps=plan.max_steps,
         deadline=plan.deadline,
+        turn=ONLY_TURN,
     )
     response = _response(plan, trajectory, tools, seed)
-    verdict = await session.verify(response)
-    await session.close()
+    found = await seat.verify(row, response)
+    await seat.close()
     measured = {
-        **verdict_fields(verdict),
+        **found,
         "tool_calls": sum(item["type"] == "function_call" for item in trajectory.output),
         "truncated": int(trajectory.status == "incomplete"),
         "_ng_task_index": row["_ng_task_index"],
         "_ng_rollout_index": row["_ng_rollout_index"],
-        "_stateroom_session": session.id,
+        **_session_of(seat),
     }
     done = {**row, **measured, "response": response}
     return _Ended(done, line_of(done), measured)
+
+
+def _session_of(seat: Seat | None) -> Row:
+    """Where to find the episode's session, if that is known."""
+    return {} if seat is None or seat.id is None else {"_stateroom_session": seat.id}
 
 
 def _policy(plan: Run, seed: int) -> Policy:
@@ -189,6 +210,8 @@ def _episode_seed(plan: Run, row: Row) -> int:
 def _failure_class(error: BaseException) -> str:
     if isinstance(error, PolicyFailed):
         return "policy"
+    if isinstance(error, ServerUnavailable):
+        return "server"
     return "store" if isinstance(error, StoreError) else "environment"
 
 

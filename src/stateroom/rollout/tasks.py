@@ -7,13 +7,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from stateroom.environment import Environment
+from stateroom.environment import Environment, Task
 from stateroom.errors import BadTask, NotFound
-
-Row = dict[str, Any]
+from stateroom.rollout.world import Row
 
 MOST = 10
 """So many bad rows are reported at once."""
+
+
+class RemoteEnvironment(Environment):
+    """Stands for an environment that only a server knows: its rows must say themselves what the tools are."""
+
+    def parse_task(self, row: Any) -> Task:
+        task = super().parse_task(row)
+        if not task.responses_create_params.get("tools"):
+            raise BadTask("responses_create_params.tools: needed here; or name the environment, which knows its tools")
+        return task
 
 
 def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:

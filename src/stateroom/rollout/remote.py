@@ -1,0 +1,183 @@
+"""Episodes on a server: one of Stateroom's own, or any that speaks the protocol of NeMo Gym's resources servers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from math import isfinite
+from typing import Any, NamedTuple, get_args
+
+import aiohttp
+from msgspec import Raw
+from yarl import URL
+
+from stateroom.agent import Outcome
+from stateroom.environment.tool import RESERVED
+from stateroom.errors import BadVerdict, NotFound, ServerUnavailable
+from stateroom.rollout.wire import Reply, Wire
+from stateroom.rollout.world import Row
+from stateroom.session import Code, Result
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 60.0
+"""What a request may take."""
+
+KEPT = 4.0
+"""Seconds that an idle connection is kept: less than servers keep theirs, so that a dead one is never used."""
+
+FOR_THE_MODEL = frozenset(get_args(Code))
+"""The codes of failed calls that a model may read and act on; any other ends the episode."""
+
+OURS = ("responses_create_params", "response")
+"""What the runner knows better than a server that sends it back."""
+
+NAMES_A_SESSION = "resources_session_id"
+"""With this field a seed asks for one session however often it comes. Each episode needs one of its own."""
+
+_NAME = re.compile(r"[\w-]+")
+
+
+class Verbatim(NamedTuple):
+    """What a server replied to a call: its letters are what the model is shown."""
+
+    content: Raw
+
+
+class RemoteSeat:
+    """A session that a server keeps."""
+
+    def __init__(self, wire: Wire, seeded: Row, row: Row, tools: Collection[str]) -> None:
+        self._wire = wire
+        found = seeded.get("session_id", seeded.get(NAMES_A_SESSION))
+        self._id = found if isinstance(found, str) else None
+        self._knows_ids = "session_id" in seeded
+        """True of Stateroom's own servers: they do nothing twice that comes twice with the same id."""
+        self._tools = tools
+        self._episode = {"rollout_id": f"{row['_ng_task_index']}-{row['_ng_rollout_index']}", "attempt": 0}
+
+    @property
+    def id(self) -> str | None:
+        return self._id
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
+        if name not in self._tools:  # a server's other endpoints are not for the model
+            known = ", ".join(sorted(self._tools)) or "none"
+            return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
+        headers = {} if call_id is None else {"Idempotency-Key": call_id}
+        repeatable = self._knows_ids and call_id is not None
+        reply = await self._wire.post(f"/{name}", arguments, headers, repeatable=repeatable)
+        if self._knows_ids and reply.status >= 400 and reply.error.get("code") not in FOR_THE_MODEL:
+            raise reply.failure(name)
+        return Verbatim(Raw(reply.text.encode()))
+
+    async def verify(self, row: Row, response: Any) -> Row:
+        sent = {**row, "response": response}
+        headers = {"Prefer": "return=minimal"}  # the verdict alone will do
+        reply = await self._wire.post("/verify", sent, headers, repeatable=self._knows_ids)
+        if reply.status != 200:
+            raise reply.failure("verify")
+        found = _verdict(sent, reply)
+        if "reward" not in found:
+            raise BadVerdict(f"the server's reply to verify has no reward: {reply.text:.100}")
+        reward = found["reward"]
+        if type(reward) not in (int, float) or not isfinite(reward):
+            raise BadVerdict(f"the reward in the server's reply to verify is not a number: {json.dumps(reward):.100}")
+        return found
+
+    async def close(self) -> None:
+        """Close the session; should that fail, it ends when its time is up, and the verdict is as good."""
+        if self._id is None:
+            return
+        body = {NAMES_A_SESSION: self._id, "episode_id": self._episode}
+        try:
+            await self._wire.post("/close_session", body, {}, repeatable=self._knows_ids)
+        except ServerUnavailable as error:
+            logger.info("session %s was not closed: %s", self._id, error)
+
+
+def _verdict(sent: Row, reply: Reply) -> Row:
+    """What a reply to verify says that the request did not say already."""
+    found = reply.content
+    if reply.headers.get("Preference-Applied") == "return=minimal":
+        return found
+    return {
+        name: value
+        for name, value in found.items()
+        if name == "reward" or (name not in OURS and not _same(sent.get(name, _ABSENT), value))
+    }
+
+
+_ABSENT = object()
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+class RemoteWorld:
+    """The sessions of an environment on a server; `tools` are the environment's, if they are known here."""
+
+    def __init__(self, client: aiohttp.ClientSession, root: str, tools: Collection[str]) -> None:
+        self._client = client
+        self._root = root
+        self._tools = tools
+
+    async def seed(self, row: Row, *, seed: int, began: float) -> RemoteSeat:
+        wire = Wire(self._client, self._root)
+        headers = {"Stateroom-Seed": str(seed), "Stateroom-Began": repr(began)}
+        task = {name: value for name, value in row.items() if name != NAMES_A_SESSION}
+        # It can be repeated on any server: the first session, if there is one, is left to end by itself.
+        reply = await wire.post("/seed_session", task, headers, repeatable=True)
+        if reply.status != 200:
+            raise reply.failure("seed_session")
+        return RemoteSeat(wire, reply.content, row, self._callable(row))
+
+    def _callable(self, row: Row) -> set[str]:
+        """The tools that can be called: the environment's or, if they are not known, those that the row offers."""
+        if self._tools:
+            return {*self._tools}
+        offered = row.get("responses_create_params", {}).get("tools") or []
+        names = {tool["name"] for tool in offered if isinstance(tool.get("name"), str)}
+        return {name for name in names if _NAME.fullmatch(name) and name not in RESERVED}
+
+    async def greet(self) -> None:
+        """See that there is a server."""
+        try:
+            reply = await Wire(self._client, self._root).get("/")
+        except ServerUnavailable as error:
+            raise ServerUnavailable(f"{error}; start one with: stateroom serve ENV") from error
+        if reply.status != 200 or reply.content.get("status") != "ok":
+            raise NotFound(
+                f"what answers at {self._root} is not an environment's server: GET / got {reply.status}; "
+                'one would say 200 {"status": "ok"}'
+            )
+
+
+@asynccontextmanager
+async def remote_world(
+    server: str, tools: Collection[str], connections: int, *, seconds: float = SECONDS
+) -> AsyncIterator[RemoteWorld]:
+    """The server at a URL, if it is there."""
+    root = _root(server)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEPT),
+        cookie_jar=aiohttp.DummyCookieJar(),  # cookies are each episode's own
+        timeout=aiohttp.ClientTimeout(total=seconds),
+    ) as client:
+        world = RemoteWorld(client, root, tools)
+        await world.greet()
+        yield world
+
+
+def _root(server: str) -> str:
+    try:
+        url = URL(server)
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host or url.query_string or url.fragment:
+        raise NotFound(f"{server!r} is not the URL of a server; one is http://127.0.0.1:8000")
+    return str(url).rstrip("/")

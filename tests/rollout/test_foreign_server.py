@@ -1,0 +1,440 @@
+"""The runner on servers that are not ours: written from the protocol alone, with manners of their own."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from stateroom.errors import NotFound, ServerUnavailable
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, run, wire
+from stateroom.rollout.remote import remote_world
+
+REFERENCE = CounterEnvironment.policies["reference"]
+
+
+Start = Callable[[web.Application], Awaitable[str]]
+
+
+class Stranger:
+    """A counter that keeps its sessions in a dict, and knows them by a cookie that changes with each reply."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.cookies: dict[str, str] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        """The path and the call id of each."""
+        self.troubles: list[Any] = []
+        """What happens instead of a reply to a tool call: a reply, or None for a line that is cut off."""
+        self.verdict: dict[str, Any] = {"reward": 1.0, "accuracy": 0.5, "seen": ["a"]}
+        self.seeded: dict[str, Any] = {}
+        self.url = ""
+
+    def paths(self, path: str) -> int:
+        return sum(asked == path for asked, _ in self.requests)
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self.noted])
+        app.router.add_get("/", self.root)
+        app.router.add_post("/seed_session", self.seed_session)
+        app.router.add_post("/increment_counter", self.increment_counter)
+        app.router.add_post("/get_counter_value", self.get_counter_value)
+        app.router.add_post("/verify", self.verify)
+        return app
+
+    @web.middleware
+    async def noted(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.requests.append((request.path, request.headers.get("Idempotency-Key")))
+        return await handler(request)
+
+    async def root(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def seed_session(self, request: web.Request) -> web.Response:
+        assert "Cookie" not in request.headers
+        row = await request.json()
+        name = f"s{len(self.counts)}"
+        self.counts[name] = row["initial_count"]
+        return self.reply(name, web.json_response(self.seeded))
+
+    def session(self, request: web.Request) -> str:
+        token = request.headers["Cookie"].removeprefix('other=1; session="').removesuffix('=="')
+        name = token.partition("-")[0]
+        assert self.cookies[name] == token  # the newest one, and in its own letters
+        return name
+
+    def reply(self, name: str, reply: web.Response) -> web.Response:
+        token = self.cookies[name] = f"{name}-{len(self.requests)}"
+        reply.headers.add("Set-Cookie", "other=1")
+        reply.headers.add("Set-Cookie", f'session="{token}=="; path=/; HttpOnly')
+        return reply
+
+    async def increment_counter(self, request: web.Request) -> web.Response:
+        name = self.session(request)
+        arguments = await request.json()
+        if not isinstance(arguments.get("count"), int):
+            detail = [{"loc": ["body", "count"], "msg": "Field required"}]
+            return self.reply(name, web.json_response({"detail": detail}, status=422))
+        self.counts[name] += arguments["count"]
+        if self.troubles:
+            trouble = self.troubles.pop(0)
+            if trouble is None:
+                assert request.transport is not None
+                request.transport.close()
+                return web.Response()
+            return self.reply(name, trouble)
+        return self.reply(name, web.Response(text='{ "success":   true }'))
+
+    async def get_counter_value(self, request: web.Request) -> web.Response:
+        name = self.session(request)
+        return self.reply(name, web.json_response({"count": self.counts[name]}))
+
+    async def verify(self, request: web.Request) -> web.Response:
+        name = self.session(request)
+        row = await request.json()
+        row["responses_create_params"] = {"temperature": None, **row["responses_create_params"]}
+        return self.reply(name, web.json_response({**row, **self.verdict}))
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts an application, and gives its URL."""
+    async with AsyncExitStack() as stack:
+
+        async def started(app: web.Application) -> str:
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            return "http://{}:{}".format(*runner.addresses[0])
+
+        yield started
+
+
+@pytest.fixture
+async def stranger(start: Start, monkeypatch: pytest.MonkeyPatch) -> Stranger:
+    monkeypatch.setattr(wire, "PAUSE", 0.001)
+    made = Stranger()
+    made.url = await start(made.app())
+    return made
+
+
+class Script(Policy):
+    """Makes the calls that it was told to make."""
+
+    calls: list[Item] = []
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        done = len(outputs_of(conversation))
+        return [self.calls[done]] if done < len(self.calls) else [message("done")]
+
+
+def plan(folder: Path, server: str, policy: Any = REFERENCE, **more: Any) -> Run:
+    tools = [{"type": "function", "name": name} for name in ("increment_counter", "get_counter_value", "verify")]
+    settings: dict[str, Any] = {
+        "environment": RemoteEnvironment(),
+        "policy": policy,
+        "policy_name": "some_policy",
+        "tasks": [
+            {
+                "responses_create_params": {"input": f"add {n} then add 2", "tools": tools},
+                "initial_count": 3,
+                "expected_count": 5 + n,
+            }
+            for n in range(1, 9)
+        ],
+        "files": RunFiles(folder / "out.jsonl"),
+        "server": server,
+    }
+    return Run(**(settings | more))
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+async def play(folder: Path, stranger: Stranger, *calls: Item) -> tuple[Report, Run]:
+    """One episode with these calls."""
+    policy = type("Told", (Script,), {"calls": list(calls)})
+    given = plan(folder, stranger.url, policy, limit=1)
+    return await run(given), given
+
+
+def outputs(given: Run) -> list[str]:
+    (row,) = rows(given.files.rollouts)
+    return [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
+
+
+ADD = function_call("increment_counter", "c", count=1)
+
+
+async def test_a_run(stranger: Stranger, tmp_path: Path) -> None:
+    given = plan(tmp_path, stranger.url, repeats=3)
+    report = await run(given)
+    assert (report.episodes, report.failed) == (24, 0)
+    assert sorted(stranger.counts.values()) == sorted([*range(6, 14)] * 3)
+    inputs = {(row["_ng_task_index"], row["_ng_rollout_index"]): row for row in rows(given.files.inputs)}
+    for row in rows(given.files.rollouts):
+        assert row.items() >= inputs[row["_ng_task_index"], row["_ng_rollout_index"]].items()
+        assert (row["reward"], row["accuracy"], row["seen"], row["tool_calls"]) == (1.0, 0.5, ["a"], 3)
+        assert row["response"]["output"][1]["output"] == '{ "success":   true }'
+        assert "_stateroom_session" not in row
+    metrics = report.metrics["agent_metrics"]
+    assert {key for key in metrics if key.startswith("mean/")} == {
+        "mean/reward",
+        "mean/accuracy",
+        "mean/tool_calls",
+        "mean/truncated",
+    }
+
+
+async def test_what_it_says_of_a_bad_call_goes_to_the_model(stranger: Stranger, tmp_path: Path) -> None:
+    stranger.troubles = [
+        web.Response(status=500, text="Internal Server Error"),
+        web.Response(status=503, text="Try again"),
+        web.Response(status=409, body=b"caf\xe9", content_type="text/plain"),
+    ]
+    bad = function_call("increment_counter", "c", amount=1)
+    _, given = await play(tmp_path, stranger, bad, ADD, ADD, ADD, ADD)
+    assert outputs(given) == [
+        '{"detail": [{"loc": ["body", "count"], "msg": "Field required"}]}',
+        "Internal Server Error",
+        "Try again",
+        "caf\N{REPLACEMENT CHARACTER}",
+        '{ "success":   true }',
+    ]
+    assert stranger.counts == {"s0": 7}
+
+
+async def test_a_line_that_is_cut_off_is_not_taken_up_again(stranger: Stranger, tmp_path: Path) -> None:
+    """It would apply the call twice."""
+    stranger.troubles = [None]
+    report, given = await play(tmp_path, stranger, ADD, ADD)
+    (failed,) = rows(given.files.failures)
+    assert report.failed == 1
+    assert (failed["_ng_failure_class"], failed["_ng_failure_terminal"]) == ("server", False)
+    assert failed["error"].startswith(f"ServerUnavailable: no answer from {stranger.url}/increment_counter: ")
+    assert stranger.counts == {"s0": 4}
+    assert "_stateroom_session" not in failed
+
+
+async def test_what_was_never_sent_is_tried_again(
+    stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = wire.Wire._request
+    refused: list[str] = []
+
+    async def refused_at_first(self: wire.Wire, method: str, path: str, *more: Any) -> wire.Reply:
+        if path not in refused and path == "/increment_counter":
+            refused.append(path)
+            monkeypatch.setattr(self, "_root", "http://127.0.0.1:1")
+            try:
+                return await request(self, method, path, *more)
+            finally:
+                monkeypatch.setattr(self, "_root", stranger.url)
+        return await request(self, method, path, *more)
+
+    monkeypatch.setattr(wire.Wire, "_request", refused_at_first)
+    report, _ = await play(tmp_path, stranger, ADD)
+    assert (report.failed, refused, stranger.counts) == (0, ["/increment_counter"], {"s0": 4})
+
+
+async def test_only_the_tools_that_are_offered_can_be_called(stranger: Stranger, tmp_path: Path) -> None:
+    names = ("verify", "seed_session", "close_session", "nothing", "", "../verify", "increment_counter/")
+    _, given = await play(tmp_path, stranger, *(function_call(name, "c") for name in names))
+    for name, output in zip(names, outputs(given), strict=True):
+        told = f"there is no tool named {name!r}; there are: get_counter_value, increment_counter"
+        assert json.loads(output) == {"error": {"code": "unknown_tool", "message": told}}
+    assert [path for path, _ in stranger.requests] == ["/", "/seed_session", "/verify"]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"),
+    [
+        ({}, "the server's reply to verify has no reward: {"),
+        ({"reward": None}, "the reward in the server's reply to verify is not a number: null"),
+        ({"reward": "1.0"}, 'the reward in the server\'s reply to verify is not a number: "1.0"'),
+        ({"reward": True}, "the reward in the server's reply to verify is not a number: true"),
+        ({"reward": float("nan")}, "the reward in the server's reply to verify is not a number: NaN"),
+    ],
+)
+async def test_a_reward_that_is_no_number_fails_the_episode(
+    stranger: Stranger, tmp_path: Path, verdict: dict[str, Any], told: str
+) -> None:
+    stranger.verdict = verdict
+    _, given = await play(tmp_path, stranger)
+    (failed,) = rows(given.files.failures)
+    assert failed["error"].startswith(f"BadVerdict: {told}")
+    assert (failed["_ng_failure_class"], failed["_ng_failure_terminal"]) == ("environment", True)
+
+
+async def test_a_verdict_may_say_what_the_task_says(stranger: Stranger, tmp_path: Path) -> None:
+    stranger.verdict = {"reward": 0.5, "initial_count": 4, "expected_count": 6, "_ng_task_index": 9, "tool_calls": 9}
+    report, given = await play(tmp_path, stranger)
+    (row,) = rows(given.files.rollouts)
+    assert (row["initial_count"], row["expected_count"], row["_ng_task_index"], row["tool_calls"]) == (4, 6, 0, 0)
+    assert report.metrics["agent_metrics"]["mean/initial_count"] == 4
+    assert "mean/expected_count" not in report.metrics["agent_metrics"]  # nothing new
+
+
+async def test_a_server_may_send_the_verdict_alone(stranger: Stranger, start: Start, tmp_path: Path) -> None:
+    async def verify(request: web.Request) -> web.Response:
+        assert request.headers["Prefer"] == "return=minimal"
+        found = {"expected_count": (await request.json())["expected_count"], "reward": 0.5}
+        return web.json_response(found, headers={"Preference-Applied": "return=minimal"})
+
+    stranger.verify = verify  # type: ignore[method-assign]
+    stranger.url = await start(stranger.app())
+    report, given = await play(tmp_path, stranger)
+    assert rows(given.files.rollouts)[0]["reward"] == 0.5
+    assert report.metrics["agent_metrics"]["mean/expected_count"] == 6
+
+
+# A server that knows call ids, as ours do: it says so by the session's id in its reply to the seed.
+
+
+async def test_calls_that_have_ids_are_tried_again(stranger: Stranger, tmp_path: Path) -> None:
+    stranger.seeded = {"session_id": "a"}
+    stranger.troubles = [web.Response(status=502), None, web.Response(status=503)]
+    _, given = await play(tmp_path, stranger, ADD, ADD)
+    calls = [call_id for path, call_id in stranger.requests if path == "/increment_counter"]
+    assert calls == ["0.0.0"] * 4 + ["0.1.0"]
+    assert rows(given.files.rollouts)[0]["_stateroom_session"] == "a"
+    assert stranger.paths("/close_session") == 1  # which it does not know
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "tries", "terminal"),
+    [
+        (503, "busy", 4, False),
+        (503, "store_unavailable", 4, False),
+        (502, None, 4, False),
+        (504, None, 4, False),
+        (500, "internal_error", 1, True),
+        (500, None, 1, True),
+        (401, "unauthorized", 1, True),
+        (403, None, 1, True),
+        (409, "conflict", 1, True),
+        (409, "session_sealed", 1, True),
+        (410, "session_expired", 1, True),
+    ],
+)
+async def test_trouble_that_stays_ends_the_episode(
+    stranger: Stranger, tmp_path: Path, status: int, code: str | None, tries: int, terminal: bool
+) -> None:
+    body = json.dumps({"error": {"code": code, "message": "so it is"}}) if code else "<h1>so it is</h1>"
+    stranger.seeded = {"session_id": "a"}
+    stranger.troubles = [web.Response(status=status, text=body) for _ in range(9)]
+    _, given = await play(tmp_path, stranger, ADD)
+    (failed,) = rows(given.files.failures)
+    assert stranger.paths("/increment_counter") == tries
+    kind = "ServerFailed" if terminal else "ServerUnavailable"
+    told = f"{code}: so it is" if code else "<h1>so it is</h1>"
+    assert failed["error"] == f"{kind}: increment_counter got {status} {told}"
+    assert failed["_ng_failure_terminal"] is terminal
+    assert failed["_stateroom_session"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(504, "timeout"), (500, "tool_failed"), (400, "tool_error"), (409, "unknown_outcome"), (413, "too_large")],
+)
+async def test_what_a_tool_failed_of_goes_to_the_model(
+    stranger: Stranger, tmp_path: Path, status: int, code: str
+) -> None:
+    body = json.dumps({"error": {"code": code, "message": "so it is"}}, indent=1)
+    stranger.seeded = {"session_id": "a"}
+    stranger.troubles = [web.Response(status=status, text=body)]
+    _, given = await play(tmp_path, stranger, ADD)
+    assert outputs(given) == [body]
+    assert stranger.paths("/increment_counter") == 1
+
+
+async def test_it_is_asked_again_when_it_wants_to_be(stranger: Stranger, tmp_path: Path) -> None:
+    stranger.seeded = {"session_id": "a"}
+    stranger.troubles = [web.Response(status=503, headers={"Retry-After": "1"})]
+    start = perf_counter()
+    _, given = await play(tmp_path, stranger, ADD)
+    assert perf_counter() - start >= 1
+    assert outputs(given) == ['{ "success":   true }']
+
+
+async def test_nobody_waits_for_ever(stranger: Stranger, tmp_path: Path) -> None:
+    stranger.seeded = {"session_id": "a"}
+    stranger.troubles = [web.Response(status=503, headers={"Retry-After": "3600"})]
+    _, given = await play(tmp_path, stranger, ADD)
+    assert rows(given.files.failures)[0]["error"] == "ServerUnavailable: increment_counter got 503"
+    assert stranger.paths("/increment_counter") == 1
+
+
+async def test_a_request_may_take_so_long(stranger: Stranger, start: Start) -> None:
+    async def wait(request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    stranger.increment_counter = wait  # type: ignore[method-assign]
+    url = await start(stranger.app())
+    async with remote_world(url, ["increment_counter"], 1, seconds=0.1) as world:
+        row = {"initial_count": 0, "_ng_task_index": 0, "_ng_rollout_index": 0}
+        seat = await world.seed(row, seed=0, began=0.0)
+        with pytest.raises(ServerUnavailable, match=r"/increment_counter: it took too long$"):
+            async with asyncio.timeout(2):
+                await seat.call("increment_counter", {"count": 1}, call_id="1")
+
+
+# No server.
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (
+            "http://127.0.0.1:1",
+            "no answer from http://127.0.0.1:1/: Connection refused; start one with: stateroom serve",
+        ),
+        ("{}/elsewhere", "what answers at {}/elsewhere is not an environment's server: GET / got 404"),
+        ("{}/page", "what answers at {}/page is not an environment's server: GET / got 200"),
+        ("127.0.0.1:8000", "'127.0.0.1:8000' is not the URL of a server; one is http://127.0.0.1:8000"),
+        ("localhost", "'localhost' is not the URL of a server"),
+        ("http://", "'http://' is not the URL of a server"),
+        ("http://[::1", "'http://[::1' is not the URL of a server"),
+        ("http://h:99999", "'http://h:99999' is not the URL of a server"),
+        ("ftp://127.0.0.1", "'ftp://127.0.0.1' is not the URL of a server"),
+        ("{}?a=b", "is not the URL of a server"),
+    ],
+)
+async def test_a_wrong_address_is_told_before_a_file_is_written(
+    stranger: Stranger, start: Start, tmp_path: Path, url: str, told: str
+) -> None:
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(text="<h1>Welcome</h1>", content_type="text/html")
+
+    app = stranger.app()
+    app.router.add_get("/page/", page)
+    root = await start(app)
+    with pytest.raises((NotFound, ServerUnavailable)) as caught:
+        await run(plan(tmp_path, url.format(root)))
+    assert told.format(root) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert files_in(tmp_path) == []
+
+
+async def test_without_the_client_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    for name in ("remote", "wire"):
+        monkeypatch.delitem(sys.modules, f"stateroom.rollout.{name}")
+    with pytest.raises(NotFound, match=r"without aiohttp: pip install 'stateroom\[server\]'"):
+        await run(plan(tmp_path, "http://127.0.0.1:1"))
+    assert files_in(tmp_path) == []
