@@ -2,8 +2,12 @@
 
 import os
 import re
+import shlex
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,9 +35,9 @@ def python_of(text: str) -> str:
 
 
 def commands_of(text: str) -> list[str]:
-    """The `stateroom` commands of a page's console blocks, in order."""
+    """The `stateroom` and `curl` commands of a page's console blocks, in order."""
     lines = [line for _, block in blocks(text, "console") for line in block.splitlines()]
-    return [line.removeprefix("$ ") for line in lines if line.startswith("$ stateroom ")]
+    return [line.removeprefix("$ ") for line in lines if line.startswith(("$ stateroom ", "$ curl "))]
 
 
 def run_python(text: str, folder: Path, name: str) -> subprocess.CompletedProcess[str]:
@@ -42,11 +46,37 @@ def run_python(text: str, folder: Path, name: str) -> subprocess.CompletedProces
     return subprocess.run([sys.executable, "-W", "error", module], cwd=folder, capture_output=True, text=True)  # noqa: PLW1510
 
 
-def run_command(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def variables(folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "XDG_DATA_HOME": str(folder)}
+
+
+def run_command(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    if command.startswith("curl "):
+        command = command.replace("curl ", "curl --fail-with-body ", 1)
     return subprocess.run(  # noqa: PLW1510
-        command, shell=True, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path}
+        command, shell=True, cwd=folder, capture_output=True, text=True, env=variables(folder)
     )
+
+
+@contextmanager
+def in_the_background(command: str, folder: Path) -> Iterator[None]:
+    """Runs a command that goes on, from when it says where it serves."""
+    words = shlex.split(command.removesuffix("&"))
+    started = subprocess.Popen(words, cwd=folder, env=variables(folder), stdout=subprocess.PIPE, text=True)
+    try:
+        assert started.stdout is not None
+        assert "http://" in started.stdout.readline()
+        yield
+    finally:
+        started.terminate()
+        started.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def anchors(page: Path) -> set[str]:
@@ -67,9 +97,14 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", with_blocks("console"), ids=lambda page: page.name)
 def test_the_commands_of_a_page_work(page: Path, tmp_path: Path) -> None:
-    for command in commands_of(page.read_text(encoding="utf-8")):
-        done = run_command(command, tmp_path)
-        assert done.returncode == 0, f"{page}: {command}\n{done.stderr}"
+    text = page.read_text(encoding="utf-8").replace("8000", str(free_port()))
+    with ExitStack() as background:
+        for command in commands_of(text):
+            if command.endswith(" &"):
+                background.enter_context(in_the_background(command, tmp_path))
+                continue
+            done = run_command(command, tmp_path)
+            assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:

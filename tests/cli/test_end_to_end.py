@@ -144,7 +144,7 @@ def test_the_demo_reads_well(tmp_path: Path, columns: int) -> None:
     assert all(line.startswith(("$ stateroom ", "Rollouts, ")) for line in wide)
     assert re.search(r"\ncounter +32 +0 +0\.\d+ ", told)
     assert re.search(r"\nextraction +32 ", told)
-    (episode,) = re.findall(r"\nepisode +([a-z2-7]{24}) ", told)
+    (episode,) = re.findall(r"\nepisode +([0-9a-f]{24}) ", told)
     assert told.count(episode) == 4
     assert "32/32" in done.stderr
     commands = [line.removeprefix("$ stateroom ") for line in told.splitlines() if line.startswith("$ stateroom ")]

@@ -198,6 +198,15 @@ def written(folder: Path) -> set[Path]:
         ("run counter --output good.jsonl", "good.jsonl is there already"),
         ("run counter --output good.jsonl/x.jsonl", "cannot write to good.jsonl"),
         ("run counter --output .", ". is there already"),
+        ("run counter --server http://127.0.0.1:1", "no answer from http://127.0.0.1:1/: Connection refused"),
+        ("run counter --server nope", "'nope' is not the URL of a server; one is http://127.0.0.1:8000"),
+        ("run counter --server http://h --store memory://", "not together with --server, which has a store"),
+        ("run --server http://127.0.0.1:1", "remote has no policy 'reference'; it has none of its own"),
+        ("run --server http://127.0.0.1:1 -p own.py:Two", "remote has no example tasks; give a file with --input"),
+        (
+            "run --server http://127.0.0.1:1 -p own.py:Two -i good.jsonl",
+            "good.jsonl, line 1: responses_create_params.tools: needed here; or name the environment",
+        ),
         ("run counter --repeats 0", "--repeats"),
         ("run counter --seed x", "--seed"),
         ("run", "env"),
@@ -228,6 +237,10 @@ def test_help_has_an_example(stateroom: Any, command: str) -> None:
     done = stateroom(*command.split(), "--help")
     assert done.code == 0
     assert f"Example: stateroom {command}" in done.out
+
+
+def test_help_tells_how_to_use_a_server(stateroom: Any) -> None:
+    assert "stateroom run counter --server http://127.0.0.1:8000" in stateroom("run", "--help").out
 
 
 def test_without_arguments_the_commands_are_listed(stateroom: Any) -> None:

@@ -1,21 +1,299 @@
 """The resources-server protocol, over a real connection."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
+
+import aiohttp
+import pytest
+
+from stateroom import Environment, Episode, Verdict, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
 
-async def test_an_episode(serve: Any) -> None:
-    served = await serve()
-    assert await served.get("/") == (200, {"status": "ok"})
-    status, seeded = await served.post("/seed_session", ROW)
-    assert status == 200
-    assert await served.post("/increment_counter", {"count": 4}) == (200, {"success": True})
-    assert await served.post("/increment_counter", {"count": 2}) == (200, {"success": True})
-    assert await served.post("/get_counter_value") == (200, {"count": 9})
-    status, verdict = await served.post("/verify", {**ROW, "response": {"output": []}})
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
+
+
+@pytest.mark.parametrize("prefix", ["", "/ng-rollout/3-1.a_b"])
+async def test_an_episode(serve: Any, store: str, prefix: str) -> None:
+    served = await serve(store=store)
+    assert await served.get(f"{prefix}/") == (200, {"status": "ok"})
+    status, seeded = await served.post(f"{prefix}/seed_session", ROW)
+    assert (status, seeded.keys()) == (200, {"session_id", "seed_key", "mcp"})
+    assert await served.post(f"{prefix}/increment_counter", {"count": 4}) == (200, {"success": True})
+    assert await served.post(f"{prefix}/increment_counter", {"count": 2}) == (200, {"success": True})
+    assert await served.post(f"{prefix}/get_counter_value") == (200, {"count": 9})
+    status, verdict = await served.post(f"{prefix}/verify", {**ROW, "response": {"output": []}})
     assert (status, verdict["reward"], verdict["initial_count"]) == (200, 1.0, 3)
+    assert await served.get(f"{prefix}/reverify_mode") == (200, "unsupported")
+    status, metrics = await served.post(
+        f"{prefix}/aggregate_metrics", {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}]}
+    )
+    assert (status, metrics["key_metrics"]["mean/reward"]) == (200, 1.0)
+    body = {"resources_session_id": seeded["session_id"], "episode_id": {"rollout_id": "a", "attempt": 0}}
+    for _ in range(2):  # once, or twice
+        assert await served.post(f"{prefix}/close_session", body) == (
+            200,
+            {"resources_session_id": seeded["session_id"]},
+        )
+
+
+async def test_what_only_looks_like_a_rollout_is_no_prefix(serve: Any) -> None:
+    served = await serve()
+    for prefix in ("/ng-rollout/", "/ng-rollout/-a", "/ng-rollout/a b", "/ng-rollout/a/ng-rollout/b"):
+        status, refused = await served.post(f"{prefix}/seed_session", ROW)
+        assert (status, refused["error"]["code"]) == (404, "unknown_tool")
+
+
+async def test_a_tool_without_arguments_needs_no_body(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    async with served.client.post(f"{served.url}/get_counter_value") as reply:
+        assert (reply.status, await reply.json()) == (200, {"count": 3})
+
+
+async def test_whatever_a_row_holds_comes_back_from_verify(serve: Any) -> None:
+    served = await serve()
+    more = {
+        "agent_ref": {"type": "responses_api_agents", "name": "simple"},
+        "_ng_task_index": 7,
+        "odd": [None, 1e300, -(2**70), "\ud83d", {"": {}}],
+        "reward": 5,
+    }
+    sent = {**ROW, **more, "response": {"output": [{"type": "message", "extra": [1]}], "usage": {"tokens": 3}}}
+    await served.post("/seed_session", {**ROW, **more})
+    status, verdict = await served.post("/verify", sent)
+    assert status == 200
+    assert verdict == {**sent, "reward": 0.0}
+
+
+async def test_who_has_the_row_need_not_get_it_back(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    async with served.client.post(
+        f"{served.url}/verify", json={**ROW, "response": {"output": []}}, headers={"Prefer": "return=minimal"}
+    ) as reply:
+        assert (await reply.json(), reply.headers["Preference-Applied"]) == ({"reward": 0.0}, "return=minimal")
+
+
+async def test_details_metrics_and_parts_of_a_verdict_are_told(serve: Any) -> None:
+    class ReportingEnvironment(Environment):
+        def verify(self, episode: Episode) -> Verdict:
+            return Verdict(0.5, {"style": 0.5}, {"length": 3}, "middling", {"parsed": [1]})
+
+    served = await serve(ReportingEnvironment())
+    assert await served.post("/verify", {"a": 1}) == (
+        200,
+        {
+            "a": 1,
+            "reward": 0.5,
+            "reward_components": {"style": 0.5},
+            "length": 3.0,
+            "reason": "middling",
+            "parsed": [1],
+        },
+    )
+
+
+async def test_metrics_are_aggregated_by_task(serve: Any) -> None:
+    served = await serve()
+    rows = [
+        {"_ng_task_index": task, "_ng_rollout_index": index, "reward": reward, "turns": 2}
+        for task, index, reward in [(0, 0, 1.0), (0, 1, 0.0), (1, 0, 1.0), (1, 1, 1.0)]
+    ]
+    status, metrics = await served.post("/aggregate_metrics", {"verify_responses": rows})
+    assert status == 200
+    assert metrics["key_metrics"] == {"mean/reward": 0.75, "pass@1": 0.75, "pass@2": 1.0}
+    assert [group["mean/reward"] for group in metrics["group_level_metrics"]] == [0.5, 1.0]
+    assert metrics["agent_metrics"]["mean/turns"] == 2.0
+
+
+async def test_aggregating_much_lets_others_go_on(serve: Any) -> None:
+    served = await serve()
+    rows = [{"_ng_task_index": index, "reward": 1.0} for index in range(20_000)]
+    aggregating = asyncio.create_task(served.post("/aggregate_metrics", {"verify_responses": rows}))
+    answered = 0
+    while not aggregating.done():
+        async with aiohttp.ClientSession() as other, other.get(f"{served.url}/health") as reply:
+            answered += reply.status == 200 and not aggregating.done()
+    assert (await aggregating)[0] == 200
+    assert answered > 3
+
+
+async def test_many_environments_share_a_server_and_not_their_sessions(serve: Any, store: str) -> None:
+    served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment(), store=store)
+    words = {"expected_synonym_values": [543], "expected_synonyms": ["large"]}
+    mines = {"minefield_label": "big", "minefield_label_value": 306}
+    for path in ("/", "/counter/", "/extraction/", "/weather/"):
+        assert await served.get(path) == (200, {"status": "ok"})
+    _, counter = await served.post("/counter/seed_session", ROW)
+    _, extraction = await served.post("/extraction/seed_session", {"id": 1, **words, **mines})
+    assert (await served.post("/weather/seed_session", {}))[0] == 200
+    assert len({cookie.key for cookie in served.client.cookie_jar}) == 3
+    assert await served.post("/ng-rollout/a/counter/increment_counter", {"count": 6}) == (200, {"success": True})
+    assert (await served.post("/extraction/extract_synonym_values", {"synonym_values": [543]}))[0] == 200
+    assert (await served.post("/weather/get_weather", {"city": "Lima"}))[0] == 200
+    assert (await served.post("/counter/verify", {}))[1]["reward"] == 1.0
+    assert (await served.post("/extraction/verify", {}))[1]["reward"] == 1.0
+    assert (await served.post("/weather/verify", {}))[1]["reward"] == 1.0
+    assert counter["mcp"]["url_path"] == "/counter/mcp"
+    assert await served.get("/weather/reverify_mode") == (200, "stateless")
+    status, refused = await served.post("/extraction/increment_counter", {"count": 6})
+    assert (status, refused["error"]["code"]) == (404, "unknown_tool")
+    status, refused = await served.post("/counter/close_session", {"resources_session_id": extraction["session_id"]})
+    assert (status, refused["error"]["code"]) == (409, "conflict")
+    status, refused = await served.post("/increment_counter", {"count": 6})
+    assert (status, refused["error"]["code"]) == (404, "not_found")
+    assert "/counter, /extraction, /weather" in refused["error"]["message"]
+
+
+class LuckyEnvironment(Environment):
+    """Roll dice."""
+
+    @tool
+    def roll(self, rng: Any, clock: Any) -> list[Any]:
+        """A number and the time."""
+        return [rng.random(), clock.now().isoformat()]
+
+    def verify(self, episode: Episode) -> float:
+        return float(episode.task.wanted)
+
+
+async def test_without_a_state_nothing_needs_a_seed(serve: Any, store: str) -> None:
+    served = await serve(WeatherEnvironment(), store=store)
+    _, unseeded = await served.post("/get_weather", {"city": "Lima"})
+    assert (await served.post("/verify", {"response": {"output": []}, "a": 1}))[1]["reward"] == 1.0
+    assert len(served.client.cookie_jar) == 0
+    status, seeded = await served.post("/seed_session", {})
+    assert status == 200
+    assert await served.post("/get_weather", {"city": "Lima"}) == (200, unseeded)
     assert await served.post("/close_session", {"resources_session_id": seeded["session_id"]}) == (
         200,
         {"resources_session_id": seeded["session_id"]},
     )
+    assert await served.get("/reverify_mode") == (200, "stateless")
+    assert await served.app.store.heads() == []
+
+
+async def test_without_a_state_the_cookie_is_the_luck(serve: Any) -> None:
+    served = await serve(LuckyEnvironment())
+    luck = {"Stateroom-Seed": "5", "Stateroom-Began": "1000.5"}
+    key = {"Idempotency-Key": "a"}
+    await served.post("/seed_session", {"wanted": 1}, headers=luck)
+    status, rolled = await served.post("/roll", headers=key)
+    assert (status, rolled[1]) == (200, "1970-01-01T00:16:40.500000+00:00")
+    assert await served.post("/roll", headers=key) == (200, rolled)
+    served.client.cookie_jar.clear()
+    assert (await served.post("/roll", headers=key))[1] != rolled
+    await served.post("/seed_session", {"wanted": 1}, headers=luck)
+    assert await served.post("/roll", headers=key) == (200, rolled)
+
+
+async def test_without_a_state_the_row_is_judged(serve: Any) -> None:
+    served = await serve(LuckyEnvironment())
+    await served.post("/seed_session", {"wanted": 0.25})
+    assert (await served.post("/verify", {"wanted": 0.5}))[1]["reward"] == 0.5
+    status, refused = await served.post("/verify", {})
+    assert (status, refused["error"]["code"]) == (500, "environment_error")
+    assert refused["error"]["message"] == "verify failed: unexpected AttributeError"
+
+
+async def test_luck_that_is_no_number_is_refused(serve: Any) -> None:
+    served = await serve()
+    for name, value in [("Stateroom-Seed", "-1"), ("Stateroom-Began", "nan"), ("Stateroom-Began", "soon")]:
+        status, refused = await served.post("/seed_session", ROW, headers={name: value})
+        assert (status, refused["error"]["code"]) == (422, "invalid_task")
+        assert name in refused["error"]["message"]
+
+
+# Calls that meet, and calls that come again.
+
+
+async def test_ten_increments_at_once_are_ten(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    await served.post("/seed_session", {"initial_count": 0, "expected_count": 10})
+    replies = await asyncio.gather(*(served.post("/increment_counter", {"count": 1}) for _ in range(10)))
+    assert replies == [(200, {"success": True})] * 10
+    assert await served.post("/get_counter_value") == (200, {"count": 10})
+    assert (await served.post("/verify", {}))[1]["reward"] == 1.0
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
+async def test_a_call_that_is_sent_again_is_made_once(serve: Any, store: str, together: bool) -> None:
+    served = await serve(store=store)
+    await served.post("/seed_session", ROW)
+    posts = [served.post("/increment_counter", {"count": 6}, headers={"Idempotency-Key": "one"}) for _ in range(3)]
+    replies = await asyncio.gather(*posts) if together else [await post for post in posts]
+    assert replies == [(200, {"success": True})] * 3
+    assert await served.post("/get_counter_value") == (200, {"count": 9})
+
+
+async def test_sessions_do_not_share_the_ids_of_calls(serve: Any) -> None:
+    served = await serve()
+    for _ in range(2):
+        await served.post("/seed_session", ROW)
+        await served.post("/increment_counter", {"count": 6}, headers={"Idempotency-Key": "one"})
+        assert await served.post("/get_counter_value") == (200, {"count": 9})
+        served.client.cookie_jar.clear()
+
+
+async def test_an_empty_id_is_none(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    for _ in range(2):
+        await served.post("/increment_counter", {"count": 3}, headers={"Idempotency-Key": ""})
+    assert await served.post("/get_counter_value") == (200, {"count": 9})
+
+
+async def test_an_id_that_cannot_be_written_is_refused(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    status, refused = await served.post("/increment_counter", {"count": 3}, headers={"Idempotency-Key": "\x80"})
+    assert (status, refused["error"]["code"]) == (422, "invalid_arguments")
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+# The verdict.
+
+
+async def test_a_verdict_seals_the_session(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    await served.post("/seed_session", ROW)
+    assert (await served.post("/verify", ROW))[1]["reward"] == 0.0
+    for name in ("increment_counter", "get_counter_value"):
+        status, refused = await served.post(f"/{name}", {"count": 6} if name == "increment_counter" else {})
+        assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    for body in ({}, {**ROW, "expected_count": 3}, {"reward": 1.0}, {"response": {"output": [{"type": "message"}]}}):
+        assert await served.post("/verify", body) == (200, {**body, "reward": 0.0})
+
+
+async def test_a_verdict_of_many_at_once_is_one(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    _, seeded = await served.post("/seed_session", ROW)
+    replies = await asyncio.gather(*(served.post("/verify", {"n": index}) for index in range(5)))
+    assert replies == [(200, {"n": index, "reward": 0.0}) for index in range(5)]
+    session = await served.app.hosted["counter"].sessions.open(seeded["session_id"])
+    assert [entry.kind async for entry in session.log()] == ["seed", "verdict"]
+
+
+class EssayEnvironment(CounterEnvironment):
+    """Judges what was said, and not what was done."""
+
+    def verify(self, state: Any, episode: Episode) -> float:
+        return float(any(item.get("text") == "right" for item in (episode.response or {}).get("output", [])))
+
+
+async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serve: Any, store: str) -> None:
+    served = await serve(EssayEnvironment(), store=store)
+    await served.post("/seed_session", ROW)
+    forged, true = ({"output": [{"type": "message", "text": text}]} for text in ("right", "wrong"))
+    assert (await served.post("/verify", {"response": forged}))[1]["reward"] == 1.0  # the model's own doing
+    status, refused = await served.post("/verify", {**ROW, "response": true})
+    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert (await served.post("/verify", {**ROW, "response": forged}))[0] == 200

@@ -2,29 +2,128 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import os
+import sys
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateroom.cli.output import console
-from stateroom.environment import find_environment
-from stateroom.server.options import Options
-from stateroom.server.running import Served, addresses, bind
-from stateroom.server.running import run as run_server
-from stateroom.server.tokens import find_secrets
+from stateroom.cli.output import console, errors
+from stateroom.environment import Environment, find_environment
+from stateroom.errors import DefinitionError, NotFound
+from stateroom.session.sessions import WEEK
+from stateroom.store import open_store
+from stateroom.store.url import store_class
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from stateroom.server import Options
 
 
 def serve(
-    envs: Annotated[list[str], typer.Argument(help="Registered names, module:Class or path.py:Class.")],
+    envs: Annotated[
+        list[str],
+        typer.Argument(help="Registered names, module:Class or path.py:Class.", show_default=False, metavar="ENV..."),
+    ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     store: Annotated[str, typer.Option(help="Where state lives, as a URL.")] = "sqlite:///stateroom.db",
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that serve; any of them serves any session.")] = 1,
+    ttl: Annotated[float, typer.Option(min=0.1, help="Seconds that a session lives after its last use.")] = WEEK,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that a tool may take.")] = 30.0,
+    admin_token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="STATEROOM_ADMIN_TOKEN",
+            help="The bearer token of /admin; without one it answers on this machine only.",
+            show_default=False,
+        ),
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request's body.")] = 16 * 2**20,
+    max_state: Annotated[int, typer.Option(min=1024, help="Bytes of a state, as it is stored.")] = 64 * 2**20,
+    max_sessions: Annotated[int, typer.Option(min=1, help="Live sessions.")] = 1_000_000,
+    max_calls: Annotated[int, typer.Option(min=1, help="Requests in flight, per worker.")] = 1024,
 ) -> None:
-    """Serve environments over HTTP."""
-    secrets, _ = find_secrets()
-    served = Served(tuple(envs), Options(tuple(secrets), store))
+    """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
+
+    Session tokens are signed with STATEROOM_SECRET, or with a secret that is made on first use and kept in your data
+    folder. Several secrets, separated by commas, let a new one take over: the first signs.
+
+    Example: stateroom serve counter
+
+    Example: stateroom serve counter weather --store sqlite:///rooms.db --workers 4 --port 9000
+    """
+    try:
+        from stateroom.server import Limits, Options  # noqa: PLC0415 - not every command needs a server
+        from stateroom.server.running import Served, bind, run  # noqa: PLC0415
+        from stateroom.server.tokens import find_secrets  # noqa: PLC0415
+    except ImportError as error:
+        raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
+    environments = [find_environment(env) for env in envs]
+    _check_store(store, workers, environments)
+    secrets, origin = find_secrets()
+    limits = Limits(body=max_body, state=max_state, sessions=max_sessions, calls=max_calls, seconds=timeout)
+    options = Options(tuple(secrets), store, ttl, admin_token or None, limits)
+    served = Served(tuple(envs), options)
+    served.application()  # what is wrong with the environments or the store is said here, and not by each worker
+    asyncio.run(_try_store(store))
     listening = bind(host, port)
-    for name, url in addresses(listening, [find_environment(env).name for env in envs]).items():
-        console.print(f"{name} at {url}")
-    run_server(served, listening, workers)
+    _announce(listening, environments, options, workers)
+    _warn(host, options, origin)
+    run(served, listening, workers)
+
+
+def choose_allocator() -> None:
+    """Start this process again with the C library's allocator, unless the user has chosen one.
+
+    Python's own gives a megabyte back to the system only when no byte of it is in use. So of the memory of sessions
+    that have expired a third would stay, held by a few objects among them. It costs some percent of speed.
+    """
+    own = sys.orig_argv[1:][-len(sys.argv[1:]) :] == sys.argv[1:]  # else this process is another program's
+    if sys.platform == "linux" and own and "PYTHONMALLOC" not in os.environ:
+        os.environ["PYTHONMALLOC"] = "malloc"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _check_store(url: str, workers: int, environments: list[type[Environment[Any, Any]]]) -> None:
+    if workers > 1 and not store_class(url).shared and any(environment.state_type for environment in environments):
+        raise DefinitionError(
+            f"{url} is seen by one process only, so with {workers} workers a session would be lost whenever another "
+            "worker is asked: use sqlite:///FILE or another store that is shared, or --workers 1"
+        )
+
+
+async def _try_store(url: str) -> None:
+    async with open_store(url):
+        pass
+
+
+def _announce(
+    listening: socket, environments: list[type[Environment[Any, Any]]], options: Options, workers: int
+) -> None:
+    host, port = listening.getsockname()[:2]
+    root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    for environment in environments:
+        path = f"/{environment.name}" if len(environments) > 1 else ""
+        console.print(f"{environment.name}: {root}{path}", soft_wrap=True)
+    console.print(f"docs: {root}/docs   store: {options.store}   workers: {workers}   stop with Ctrl-C", soft_wrap=True)
+
+
+def _warn(host: str, options: Options, origin: str) -> None:
+    """Say what is less safe than it could be, when others can reach the server."""
+    try:
+        if host == "localhost" or ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass  # a name, which may mean any address
+    complaints = []
+    if options.admin_token is None:
+        complaints.append("there is no --admin-token, so /admin is closed to all but this machine")
+    if origin != "STATEROOM_SECRET":
+        complaints.append(f"session tokens are signed with the secret in {origin}, which other hosts do not share")
+    if complaints:
+        warning = f"warning: {host} can be reached from elsewhere; {'; and '.join(complaints)}"
+        errors.print(warning, style="bold yellow", soft_wrap=True)

@@ -10,23 +10,45 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from stateroom.environment import Environment
-from stateroom.errors import Busy, DefinitionError, NotFound, StateroomError, Unauthorized
+from stateroom.environment.tool import RESERVED
+from stateroom.errors import Busy, DefinitionError, NotFound, StateroomError
 from stateroom.server.admin import Admin
+from stateroom.server.census import Census
 from stateroom.server.description import Description
 from stateroom.server.faults import error_reply, fault
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.hosted import Endpoint, Hosted
-from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
+from stateroom.server.http import (
+    MAX_HEAD,
+    REPLY,
+    STOPPING,
+    TOO_LARGE,
+    Disconnected,
+    Message,
+    Receive,
+    Reply,
+    Request,
+    Scope,
+    Send,
+    send_reply,
+)
 from stateroom.server.mcp import MCP
-from stateroom.server.metrics import Figures
+from stateroom.server.monitoring.measured import MeasuredStore
+from stateroom.server.monitoring.metrics import Figures
 from stateroom.server.options import Options
 from stateroom.server.tokens import Signer
+from stateroom.server.upkeep import Upkeep
 from stateroom.session import Sessions
 from stateroom.store import Store, open_store
+
+if TYPE_CHECKING:
+    from stateroom.server.monitoring.spans import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +60,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 Mount = Callable[[Scope, Receive, Send], Awaitable[None]]
 """An ASGI application of its own, below a path."""
 
-SWEEPS_PER_LIFE = 10
-LONGEST_PAUSE = 60.0
-"""Expired sessions are removed ten times in the life of one, and once a minute at least."""
-
 
 class Application:
     """One or more environments, served from one store."""
@@ -52,44 +70,63 @@ class Application:
         options: Options,
         *,
         now: Callable[[], float] = time.time,
+        tracing: Tracing | None = None,
     ) -> None:
         self.environments = environments
         self.options = options
         self.limits = options.limits
         self.now = now
-        self.figures = Figures()
+        self.figures = Figures({each.name: each.tools for each in environments}, options.figures)
+        self.tracing = tracing
         self.hosted: dict[str, Hosted] = {}
         self.in_flight = 0
-        self.live = 0
-        """About how many sessions are live: counted at each sweep, and by this process in between."""
+        self.stopping = asyncio.Event()
+        """Set when the server has begun to stop: what would go on for ever must end."""
         self._routes: dict[tuple[str, str], Endpoint] = {}
+        self._owners: dict[str, str] = {}
+        """The environments that routes belong to."""
         self._mounts: dict[str, Mount] = {"/admin": Admin(self)}
         self._resources = AsyncExitStack()
         self._store: Store | None = None
-        for environment in environments:
-            if not _NAME.fullmatch(environment.name):
-                raise DefinitionError(
-                    f"the name {environment.name!r} cannot stand in a path: use letters, digits, _, -"
-                )
-        if len({environment.name for environment in environments}) < len(environments):
-            raise DefinitionError("two environments have the same name")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        names = [environment.name for environment in self.environments]
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise DefinitionError(f"the name {name!r} cannot stand in a path: use letters, digits, _ and -")
+            if names.count(name) > 1:
+                raise DefinitionError(f"two of the environments are named {name!r}")
+            if len(names) > 1 and name in RESERVED:
+                raise DefinitionError(f"the name {name!r} is one of the server's own: serve this environment alone")
 
     # Starting and stopping.
 
     async def start(self) -> None:
         """Open the store, and make ready to serve."""
-        self._store = store = await self._resources.enter_async_context(open_store(self.options.store))
+        if self.tracing is not None:
+            self._resources.push_async_callback(self.tracing.shutdown)  # when all else has ended
+        opened = await self._resources.enter_async_context(open_store(self.options.store))
+        self._store = store = self._watched(opened)
         self._resources.callback(setattr, self, "_store", None)
+        self.census = Census(store, self.limits.sessions, self.now)
         for environment in self.environments:
-            sessions = Sessions[Any](
-                environment, store, ttl=self.options.ttl, timeout=self.limits.seconds, now=self.now
+            made = Sessions[Any](
+                environment,
+                store,
+                ttl=self.options.ttl,
+                timeout=self.limits.seconds,
+                max_state=self.limits.state,
+                now=self.now,
             )
             signer = Signer(self.options.secrets, environment.name, self.options.ttl, self.now)
             prefix = f"/{environment.name}" if len(self.environments) > 1 else ""
-            hosted = Hosted(environment, sessions, signer, self.figures, prefix)
+            hosted = Hosted(environment, made, signer, self.census, self.figures, prefix)
             self.hosted[environment.name] = hosted
-            self._routes |= hosted.routes() | Gymnasium(hosted).routes()
-            mcp = self._mounts[f"{prefix}/mcp"] = MCP(hosted)
+            routes = hosted.routes() | Gymnasium(hosted).routes()
+            self._routes |= routes
+            self._owners |= {path: environment.name for _, path in [*routes, ("", f"{prefix}/mcp")]}
+            mcp = self._mounts[f"{prefix}/mcp"] = MCP(hosted, self.limits.body)
             await self._resources.enter_async_context(mcp)
         self._routes |= {
             ("GET", "/"): self.root,
@@ -98,21 +135,23 @@ class Application:
             ("GET", "/metrics"): self.metrics,
             **Description(list(self.hosted.values())).routes(),
         }
-        sweeping = asyncio.create_task(self._sweep_for_ever())
-        self._resources.push_async_callback(_stop, sweeping)
+        sessions = [hosted.sessions for hosted in self.hosted.values()]
+        await self._resources.enter_async_context(Upkeep(sessions, self.census, self.figures, self.options.ttl))
+
+    @property
+    def store(self) -> Store:
+        """The store, while the server runs."""
+        if self._store is None:
+            raise Busy("the server is starting, or stopping")
+        return self._store
+
+    def _watched(self, store: Store) -> Store:
+        measured = MeasuredStore(store, self.figures)
+        return measured if self.tracing is None else self.tracing.store(measured)
 
     async def stop(self) -> None:
         """Let go of everything; requests in flight have ended."""
         await self._resources.aclose()
-
-    async def _sweep_for_ever(self) -> None:
-        while True:
-            try:
-                for hosted in self.hosted.values():
-                    await hosted.sessions.sweep()
-            except StateroomError as error:
-                logger.warning("cannot sweep just now: %s", error)
-            await asyncio.sleep(min(self.options.ttl / SWEEPS_PER_LIFE, LONGEST_PAUSE))
 
     # Serving.
 
@@ -124,9 +163,11 @@ class Application:
         path = scope["path"]
         if path.startswith("/ng-rollout/"):
             path = _ROLLOUT.sub("", path, count=1)
-        endpoint = self._routes.get((scope["method"], path))
-        if endpoint is None and (mount := self._mount_of(path)) is not None:
-            await mount({**scope, "path": path}, receive, send)
+        method = scope["method"]
+        endpoint = self._routes.get(("GET" if method == "HEAD" else method, path))
+        if endpoint is None and (start := self._mounted(path)) is not None:
+            scope.pop(REPLY, None)  # it leads back to the scope, and such circles are slow to be freed
+            await self._mounts[start]({**scope, "path": path}, receive, self._with_cookies(request, send))
             return
         self.in_flight += 1
         try:
@@ -136,25 +177,61 @@ class Application:
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            reply = fault(error, f"{scope['method']} {path}")
+            reply = fault(error, f"{method} {path}")
         finally:
             self.in_flight -= 1
-        await send_reply(send, reply, request.cookie)
+        await send_reply(scope, send, self._complete(request, reply), request.set_cookie)
 
-    def _mount_of(self, path: str) -> Mount | None:
-        """What answers all that lies below a path."""
-        return next(
-            (mount for start, mount in self._mounts.items() if path == start or path.startswith(f"{start}/")), None
-        )
+    def _mounted(self, path: str) -> str | None:
+        """The start of a path below which something else answers."""
+        return next((start for start in self._mounts if path == start or path.startswith(f"{start}/")), None)
+
+    def place_of(self, method: str, path: str) -> tuple[str | None, str | None]:
+        """The route that answers a request, and the environment that it belongs to; for traces."""
+        path = _ROLLOUT.sub("", path, count=1)
+        known = ("GET" if method == "HEAD" else method, path) in self._routes
+        route = path if known else self._mounted(path)
+        return route, self._owners.get(route or "")
+
+    async def refuse_head(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose head is larger than it may be."""
+        request = Request(scope, receive, self.limits.body)
+        message = f"the path and headers are larger than {self.limits.head:,} bytes"
+        await send_reply(scope, send, self._complete(request, error_reply(431, "head_too_large", message)))
+
+    def _complete(self, request: Request, reply: Reply) -> Reply:
+        """The reply, with the cookies of all sessions that came with the request, wherever it was sent to.
+
+        A client may know only the cookies of the last reply: one reply without them, which a model may know how to
+        bring about, and the client would be free to seed another session.
+        """
+        if not request.cookies or (request.set_cookie is not None and len(self.hosted) == 1):
+            return reply
+        cookies = self._unsaid_cookies(request)
+        return structs.replace(reply, headers=(*reply.headers, *cookies)) if cookies else reply
+
+    def _with_cookies(self, request: Request, send: Send) -> Send:
+        """A way to send that adds the sessions' cookies to the reply."""
+        cookies = self._unsaid_cookies(request)
+        if not cookies:
+            return send
+
+        async def send_with_cookies(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *cookies]
+            await send(message)
+
+        return send_with_cookies
+
+    def _unsaid_cookies(self, request: Request) -> list[tuple[bytes, bytes]]:
+        found = [hosted.unsaid_cookie(request) for hosted in self.hosted.values()]
+        return [(b"set-cookie", cookie) for cookie in found if cookie is not None]
 
     async def _elsewhere(self, request: Request, path: str) -> Reply:
         """The reply to a request that no endpoint is for."""
         allowed = sorted(method for method, known in self._routes if known == path)
         hosted, rest = self._home_of(path)
         if allowed:
-            with suppress(Unauthorized):
-                if hosted is not None:
-                    hosted.token_of(request)
             reply = error_reply(405, "method_not_allowed", f"{path} answers {' and '.join(allowed)} only")
             return Reply(reply.status, reply.body, headers=((b"allow", ", ".join(allowed).encode()),))
         if hosted is None:
@@ -177,15 +254,15 @@ class Application:
         except StateroomError as error:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
+        if "state" in scope:
+            told = {STOPPING: self.stopping, MAX_HEAD: self.limits.head, TOO_LARGE: self.refuse_head}
+            scope["state"] |= told  # for the protocol
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def root(self, request: Request) -> Reply:
-        for hosted in self.hosted.values():
-            with suppress(Unauthorized):
-                hosted.token_of(request)
         return Reply(200, b'{"status":"ok"}')
 
     async def health(self, request: Request) -> Reply:
@@ -194,18 +271,12 @@ class Application:
 
     async def ready(self, request: Request) -> Reply:
         """It can serve: the store answers."""
-        if self._store is None:
-            raise Busy("the server is starting, or stopping")
-        await self._store.heads(limit=1)
+        if self.stopping.is_set():
+            raise Busy("the server is stopping")
+        await self.store.heads(limit=1)
         return Reply(200, b'{"status":"ok"}')
 
     async def metrics(self, request: Request) -> Reply:
         """The figures, for Prometheus."""
-        text, content_type = self.figures.exposition(request.header(b"accept") or b"", self.live)
+        text, content_type = self.figures.exposition(request.header(b"accept") or b"", self.census.live)
         return Reply(200, text, content_type)
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any
 
 from stateroom.agent import call_tool
 from stateroom.errors import InvalidArguments
-from stateroom.server.hosted import Endpoint, Hosted
+from stateroom.server.hosted import LONGEST_NAME, Endpoint, Hosted
 from stateroom.server.http import Reply, Request
+from stateroom.server.response import calls_of, checked_response
+from stateroom.session import Session
 from stateroom.state import to_json
+
+STEP_ID = "_ng_step_request_id"
 
 
 class Gymnasium:
@@ -28,44 +33,57 @@ class Gymnasium:
 
     async def reset(self, request: Request) -> Reply:
         """Seed a session. What the model is to do stands in the row, so there is nothing to observe yet."""
-        session, key = await self.hosted.seed(request, await request.json())
+        session, key = await self.hosted.seed(request)
         return Reply(200, to_json({"observation": None, "info": {"session_id": session.id, "seed_key": key}}))
 
     async def step(self, request: Request) -> Reply:
         """Make the tool calls of a response; one without any ends the episode, which is then judged."""
-        session = await self.hosted.session_of(request)
+        subject = self.hosted.subject_of(request)
         body = await request.json()
-        calls = _calls(body)
-        step_id = body.get("_ng_step_request_id")
-        outputs = []
-        for index, call in enumerate(calls):
-            call_id = None if step_id is None else f"{step_id}.{index}"
-            outputs.append({"call_id": call["call_id"], "output": await call_tool(session, call, call_id)})
+        response = checked_response(body)
+        if response is None:
+            raise InvalidArguments("response: should be a Responses object", {"response": "is missing"})
+        calls, step_id = calls_of(response), _step_id(body)
+        outputs: list[dict[str, str]] = []
         reward = 0.0
-        if not calls:
-            found = self.hosted.token_of(request)
-            row = {key: value for key, value in body.items() if key not in ("response", "_ng_step_request_id")}
-            reward = (await self.hosted.judge(found[0] if found else None, row, body["response"])).reward
+        if calls:
+            outputs = await _made(await self.hosted.session(subject), calls, step_id)
+        else:
+            row = {key: value for key, value in body.items() if key not in ("response", STEP_ID)}
+            reward = (await self.hosted.judge(subject, row, response)).reward
         done = {"observation": None, "reward": reward, "terminated": not calls, "truncated": False}
         return Reply(200, to_json({**done, "info": {"tool_outputs": outputs}}))
 
     async def close(self, request: Request) -> Reply:
-        """Close the session."""
-        session = await self.hosted.session_of(request)
-        await session.close()
+        """Close the session, if it has its verdict.
+
+        Before that the cookie alone will not do, which a model's call comes with too: it is left to expire.
+        """
+        subject = self.hosted.subject_of(request)
+        if subject is not None and not self.hosted.stateless:
+            session = await self.hosted.sessions.open(subject, closed_too=True)
+            if session.verdict is not None:
+                await self.hosted.close(session)
         return Reply(200, b"{}")
 
 
-def _calls(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tool calls of the response in a step's body."""
-    response = body.get("response")
-    output = response.get("output") if isinstance(response, dict) else None
-    if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        problem = "response: should be a Responses object, with a list of items as its output"
-        raise InvalidArguments(problem, {"response": problem})
-    calls = [item for item in output if item.get("type") == "function_call"]
-    for call in calls:
-        if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
-            problem = "response.output: a function_call should have a call_id, a name and arguments"
-            raise InvalidArguments(problem, {"response.output": problem})
-    return [{**call, "arguments": call.get("arguments")} for call in calls]
+async def _made(session: Session[Any], calls: list[dict[str, Any]], step_id: str | None) -> list[dict[str, str]]:
+    """Make tool calls, one after another; gives what the model is shown of each."""
+    outputs = []
+    for index, call in enumerate(calls):
+        call_id = None if step_id is None else f"{step_id}.{index}"
+        outputs.append({"call_id": call["call_id"], "output": await call_tool(session, call, call_id)})
+    return outputs
+
+
+def _step_id(body: dict[str, Any]) -> str | None:
+    """The id that a client gives a step, so that to send it again is to do nothing."""
+    given = body.get(STEP_ID)
+    if given is None or given == "":
+        return None
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise InvalidArguments(f"{STEP_ID}: should be a text", {STEP_ID: "should be a text"})
+    text = str(given)
+    if len(text) <= LONGEST_NAME and text.isprintable():
+        return text
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import getrandbits
 from time import perf_counter
 from typing import Any
@@ -14,26 +16,39 @@ from stateroom.errors import (
     InvalidArguments,
     SessionClosed,
     SessionError,
+    SessionExpired,
     StateroomError,
     StoreError,
     Unauthorized,
     UnknownSession,
 )
 from stateroom.rollout import aggregate, verdict_fields
+from stateroom.server.census import Census
 from stateroom.server.faults import STATUS_OF_RESULT, error_reply
 from stateroom.server.http import Reply, Request
-from stateroom.server.metrics import Figures
+from stateroom.server.monitoring.metrics import Figures
+from stateroom.server.response import checked_response
 from stateroom.server.tokens import Signer
-from stateroom.session import Moment, Session, Sessions, new_session_id
+from stateroom.session import History, Moment, Session, Sessions, new_session_id
+from stateroom.session.journal import read_entry
 from stateroom.state import to_json
 
 Endpoint = Callable[[Request], Awaitable[Reply]]
 
+INSECURE = b"; Path=/; HttpOnly; SameSite=Lax"
+SECURE = INSECURE + b"; Secure"
+"""The attributes of the cookie, without and with TLS."""
+
+NO_TOKEN = "this environment has a state: seed a session, and use the token that it gives"
+
 TOKEN_HEADER = b"x-nemo-gym-session-token"
 """Where MCP clients put the token: they have no cookies."""
 
+FARTHEST = 2.0**40
+"""Seconds since 1970 at which a session's clock may start: longer than anybody will need."""
+
 LONGEST_NAME = 200
-"""Characters that a client's own name for a session may have."""
+"""Characters that a client's own name for a session may have, and that are shown of a name that nothing has."""
 
 
 class Hosted:
@@ -45,11 +60,18 @@ class Hosted:
     """
 
     def __init__(
-        self, environment: Environment[Any, Any], sessions: Sessions[Any], signer: Signer, figures: Figures, prefix: str
+        self,
+        environment: Environment[Any, Any],
+        sessions: Sessions[Any],
+        signer: Signer,
+        census: Census,
+        figures: Figures,
+        prefix: str,
     ) -> None:
         self.environment = environment
         self.sessions = sessions
         self.signer = signer
+        self.census = census
         self.figures = figures
         self.prefix = prefix
         """What the paths of its endpoints begin with: nothing, or `/name`."""
@@ -78,34 +100,60 @@ class Hosted:
 
     def token_of(self, request: Request) -> tuple[str, bytes] | None:
         """The subject of the request's cookie, which goes back with the reply; None if there is no cookie."""
+        given = self._given(request)
+        if given is None:
+            return None
+        subject, token = self.signer.read(given)
+        self._hand_out(request, token)
+        return subject, token
+
+    def _given(self, request: Request) -> bytes | None:
+        """The token in the request's cookie, good or bad."""
         start = self._cookie_start
-        for name, value in request.scope["headers"]:
-            if name == b"cookie" and start in value:
-                given = value.partition(start)[2].partition(b";")[0].strip()
-                subject, token = self.signer.read(given)
-                self._hand_out(request, token)
-                return subject, token
+        for cookie in request.cookies.split(b";") if request.cookies else ():
+            given = cookie.strip()
+            if given.startswith(start):
+                return given[len(start) :]
         return None
 
     def _hand_out(self, request: Request, token: bytes) -> None:
-        secure = b"; Secure" if request.scope["scheme"] == "https" else b""
-        request.cookie = self._cookie_start + token + b"; Path=/; HttpOnly; SameSite=Lax" + secure
+        """Let the token go back with the reply, whatever that will be."""
+        request.set_cookie = self._cookie(request, token)
+
+    def _cookie(self, request: Request, token: bytes) -> bytes:
+        return self._cookie_start + token + (SECURE if request.secure else INSECURE)
+
+    def unsaid_cookie(self, request: Request) -> bytes | None:
+        """The `Set-Cookie` for a good token that came with a request and does not go back yet."""
+        given = self._given(request)
+        if given is None or (request.set_cookie or b"").startswith(self._cookie_start):
+            return None
+        with suppress(Unauthorized):
+            return self._cookie(request, self.signer.read(given)[1])
+        return None
+
+    def subject_of(self, request: Request) -> str | None:
+        """The subject of the request's cookie, which only without a state may be missing."""
+        found = self.token_of(request)
+        if found is None and not self.stateless:
+            raise Unauthorized(NO_TOKEN)
+        return found[0] if found else None
 
     async def session_of(self, request: Request) -> Session[Any]:
         """The session that the request's cookie gives access to."""
         found = self.token_of(request)
-        if found is not None:
-            return await self.session(found[0])
-        if self.stateless:
-            return self.sessions.stateless(new_session_id(), Moment(getrandbits(63), self.sessions.now()))
-        raise Unauthorized("this environment has a state: seed a session, and send the cookie that it gives")
+        return await self.session(found[0] if found else None)
 
-    async def session(self, subject: str) -> Session[Any]:
-        """The session that a token is about."""
-        if self.stateless:
-            session_id, seed, began = subject.split("~")
-            return self.sessions.stateless(session_id, Moment(int(seed), float(began)))
-        return self.sessions.at_hand(subject) or await self.sessions.open(subject)
+    async def session(self, subject: str | None, task: Any = None, *, closed_too: bool = False) -> Session[Any]:
+        """The session that a token is about; only without a state does it go without, and must be told the task."""
+        if not self.stateless:
+            if subject is None:
+                raise Unauthorized(NO_TOKEN)
+            return self.sessions.at_hand(subject) or await self.sessions.open(subject, closed_too=closed_too)
+        if subject is None:
+            return self.sessions.stateless(new_session_id(), Moment(getrandbits(63), self.sessions.now()), task)
+        session_id, seed, began = subject.split("~")
+        return self.sessions.stateless(session_id, Moment(int(seed), float(began)), task)
 
     # Endpoints.
 
@@ -122,7 +170,7 @@ class Hosted:
             try:
                 session = await self.session_of(request)
                 arguments = await request.json()
-                result = await session.call(name, arguments, call_id=call_id_of(request))
+                result = await session.call(name, arguments, call_id=request.call_id)
                 if result.ok:
                     outcome = "ok"
                     return Reply(200, to_json(result.output))
@@ -137,7 +185,8 @@ class Hosted:
         """What a path gets that is nothing of the environment's: perhaps a tool that the model made up."""
         self.token_of(request)
         known = ", ".join(sorted(self.environment.tools)) or "none"
-        return error_reply(404, "unknown_tool", f"there is no tool named {name!r}; there are: {known}")
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+        return error_reply(404, "unknown_tool", f"there is no tool named {shown!r}; there are: {known}")
 
     async def seed_session(self, request: Request) -> Reply:
         found = self._token_if_any(request)
@@ -147,9 +196,10 @@ class Hosted:
         session, key = await self._seed(request, body, found)
         return Reply(200, to_json({"session_id": session.id, "seed_key": key, "mcp": self._mcp(request)}))
 
-    async def seed(self, request: Request, row: dict[str, Any]) -> tuple[Session[Any], str]:
-        """A new session for a row, and the key to seed it again with; the token goes back with the reply."""
-        return await self._seed(request, row, self._token_if_any(request))
+    async def seed(self, request: Request) -> tuple[Session[Any], str]:
+        """A new session for the row in the body, and the key to seed it again with; its token goes with the reply."""
+        held = self._token_if_any(request)  # first: whatever is wrong with the body, the cookie goes back
+        return await self._seed(request, await request.json(), held)
 
     def _token_if_any(self, request: Request) -> str | None:
         """The subject of the request's cookie; one that is worth nothing is as good as none to seed with."""
@@ -160,27 +210,31 @@ class Hosted:
         return found[0] if found else None
 
     async def _seed(self, request: Request, row: dict[str, Any], held: str | None) -> tuple[Session[Any], str]:
-        row, key = {**row}, row.get("seed_key")
+        key = row.get("seed_key")
+        if held is not None and isinstance(key, str) and self.signer.is_seed_key(held, key):
+            return await self._seed_again(request, {name: row[name] for name in row if name != "seed_key"}, held)
         if held is None:
             return await self._new(request, row)
-        if not isinstance(key, str) or not self.signer.is_seed_key(held, key):
-            raise Conflict(
-                held,
-                0,
-                "this client has a session already: send no cookie to seed another one, or the seed_key that the reply "
-                "to its seeding gave, to seed it again",
-            )
-        del row["seed_key"]
-        made = await self._new(request, row, replaces=None if self.stateless else held)
-        if not self.stateless:
-            await self._retire(held, made[0].id)
+        raise Conflict(
+            held,
+            0,
+            "this client has a session already: send no cookie to seed another one, or the seed_key that the reply "
+            "to its seeding gave, to seed it again",
+        )
+
+    async def _seed_again(self, request: Request, row: dict[str, Any], held: str) -> tuple[Session[Any], str]:
+        """A new session in the place of the one that the client has."""
+        if self.stateless:
+            return await self._new(request, row)
+        made = await self._new(request, row, replaces=held)
+        await self._retire(held, made[0].id)
         return made
 
     async def _retire(self, session_id: str, successor: str) -> None:
         """Close a session that another has taken the place of."""
         try:
             session = await self.sessions.open(session_id, closed_too=True)
-            await session.close(replaced_by=successor)
+            await self.close(session, replaced_by=successor)
         except SessionError:  # it has expired, or was swept
             return
 
@@ -194,9 +248,10 @@ class Hosted:
             session = self.sessions.stateless(session_id or new_session_id(), moment)
             subject = f"{session.id}~{moment.seed}~{moment.began!r}"
         else:
-            session = await self._from_author(
-                "seed", self.sessions.seed(row, seed=seed, began=began, replaces=replaces, session_id=session_id)
-            )
+            async with self.census.admission():
+                session = await self._from_author(
+                    "seed", self.sessions.seed(row, seed=seed, began=began, replaces=replaces, session_id=session_id)
+                )
             subject = session.id
         self.figures.created(self.environment.name)
         self._hand_out(request, self.signer.sign(subject))
@@ -204,42 +259,50 @@ class Hosted:
 
     async def _seed_named(self, request: Request, body: dict[str, Any], held: str | None) -> Reply:
         """Seed a session to which the client gives a name; to do so again is to do nothing."""
-        name = body["resources_session_id"]
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-            problem = f"resources_session_id: should be a text of 1 to {LONGEST_NAME} characters"
-            raise InvalidArguments(problem, {"resources_session_id": problem})
+        name, row = _named(body)
         ids = self.signer.session_ids(name)
         if held is not None and held.partition("~")[0] not in ids:
             raise Conflict(held, 0, "this client has a session already: send no cookie to seed another one")
-        row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
+        key = await self._seed_once(request, row, ids, held)
         reply: dict[str, Any] = {"resources_session_id": name}
-        if held is None and not await self._join(request, ids):
-            try:
-                _, reply["seed_key"] = await self._new(request, row, session_id=ids[0])
-            except StoreError:
-                if not await self._join(request, ids):  # else another request with the same name came in between
-                    raise
+        if key is not None:
+            reply["seed_key"] = key
         if held is None:
             reply["resources_tools"] = self.environment.tool_definitions()
             reply["mcp"] = self._mcp(request)
         return Reply(200, to_json(reply))
 
-    async def _join(self, request: Request, ids: list[str]) -> bool:
-        """Hand out the token of the session that was seeded before under one of these ids, if there is one."""
+    async def _seed_once(self, request: Request, row: dict[str, Any], ids: list[str], held: str | None) -> str | None:
+        """Seed a session unless it is there, and hand out its token; gives its key if it is new."""
         if self.stateless:
-            return False
-        for session_id in ids:
+            return (await self._new(request, row, session_id=ids[0]))[1] if held is None else None
+        session = await self._first(ids)
+        if session is None:
+            if held is not None:  # it is gone, and whoever has its token can have no other
+                raise UnknownSession(held)
             try:
-                session = await self.sessions.open(session_id)
-            except UnknownSession:
-                continue
-            self._hand_out(request, self.signer.sign(session.id))
-            return True
-        return False
+                return (await self._new(request, row, session_id=ids[0]))[1]
+            except StoreError:
+                session = await self._first(ids)
+                if session is None:  # else another request with the same name came in between
+                    raise
+        seeded = read_entry(await History(self.sessions.store).seed(session.id))
+        if seeded.input != row:
+            problem = "resources_session_id: a session of this name was seeded with another task; use another name"
+            raise Conflict(session.id, session.revision, problem)
+        self._hand_out(request, self.signer.sign(session.id))
+        return None
+
+    async def _first(self, ids: list[str]) -> Session[Any] | None:
+        """The session that has one of these ids."""
+        for session_id in ids:
+            with suppress(UnknownSession):
+                return await self.sessions.open(session_id)
+        return None
 
     def _mcp(self, request: Request) -> dict[str, Any]:
         """How an MCP client reaches the session whose token the reply hands out."""
-        cookie = request.cookie or b""
+        cookie = request.set_cookie or b""
         token = cookie.partition(b"=")[2].partition(b";")[0].decode()
         return {
             "server_name": self.environment.name,
@@ -249,25 +312,20 @@ class Hosted:
         }
 
     async def verify(self, request: Request) -> Reply:
-        found = self.token_of(request)
+        subject = self.subject_of(request)
         body = await request.json()
-        response = body.get("response")
-        if response is not None and not isinstance(response, dict):
-            problem = "response: should be a Responses object"
-            raise InvalidArguments(problem, {"response": problem})
-        verdict = await self.judge(found[0] if found else None, body, response)
-        return Reply(200, to_json({**body, **verdict_fields(verdict)}))
+        verdict = await self.judge(subject, body, checked_response(body))
+        fields = verdict_fields(verdict)
+        if request.header(b"prefer") == b"return=minimal":  # our own runner has the row
+            return Reply(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
+        return Reply(200, to_json({**body, **fields}))
 
     async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Any:
         """The verdict on a session; without a state the row is all that there is to go by."""
+        task = None
         if self.stateless:
             task = self.environment.parse_task({key: value for key, value in row.items() if key != "response"})
-            moment = Moment(0, self.sessions.now())
-            session = self.sessions.stateless(subject.partition("~")[0] if subject else "", moment, task)
-        elif subject is None:
-            raise Unauthorized("this environment has a state: seed a session, and send the cookie that it gives")
-        else:
-            session = await self.session(subject)
+        session = await self.session(subject, task, closed_too=True)  # its verdict is as good as before
         return await self._from_author("verify", session.verify(response))
 
     async def _from_author(self, what: str, work: Awaitable[Any]) -> Any:
@@ -276,7 +334,10 @@ class Hosted:
             return await work
         except StateroomError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the request was cancelled; else something of the author's own
             raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error
 
     async def close_session(self, request: Request) -> Reply:
@@ -297,20 +358,28 @@ class Hosted:
         for session_id in ids:
             try:
                 session = await self.sessions.open(session_id, closed_too=True)
-            except (UnknownSession, SessionClosed):
+            except (UnknownSession, SessionClosed, SessionExpired):
                 continue
-            await session.close()
+            await self.close(session)
             return
+
+    async def close(self, session: Session[Any], *, replaced_by: str | None = None) -> None:
+        """Close a session that may be closed already."""
+        if not session.closed:
+            await session.close(replaced_by=replaced_by)
+            self.census.leave()
 
     async def aggregate_metrics(self, request: Request) -> Reply:
         self._token_if_any(request)
         rows = (await request.json()).get("verify_responses")
         problem = "verify_responses: should be a list of verify replies, each with its _ng_task_index"
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
             raise InvalidArguments(problem, {"verify_responses": problem})
-        if not all(type(row.get("_ng_task_index")) is int for row in rows):
-            raise InvalidArguments(problem, {"verify_responses": problem})
-        return Reply(200, to_json(aggregate(rows)))
+        try:
+            return Reply(200, to_json(await asyncio.to_thread(aggregate, rows)))
+        except (ArithmeticError, ValueError, AttributeError):  # what `statistics` makes of them
+            problem = "verify_responses: the numbers should be finite, and not so large that their sum is not"
+            raise InvalidArguments(problem, {"verify_responses": problem}) from None
 
     async def reverify_mode(self, request: Request) -> Reply:
         self._token_if_any(request)
@@ -321,10 +390,16 @@ class EnvironmentFailed(StateroomError):
     """A function of the author's raised what it was not meant to."""
 
 
-def call_id_of(request: Request) -> str | None:
-    """The id that a client gave a call, so that to send it again is to do nothing."""
-    value = request.header(b"idempotency-key")
-    return value.decode("latin-1") if value else None
+def _named(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name that a client gives the session that it seeds, and the task row."""
+    name = body["resources_session_id"]
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        problem = f"resources_session_id: should be a text of 1 to {LONGEST_NAME} characters"
+        raise InvalidArguments(problem, {"resources_session_id": problem})
+    row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
+    if not isinstance(row, dict):
+        raise InvalidArguments("task_data: should be the task row, an object", {"task_data": "should be an object"})
+    return name, row
 
 
 def _seed_of(request: Request) -> int | None:
@@ -340,7 +415,16 @@ def _seed_of(request: Request) -> int | None:
 def _began_of(request: Request) -> float | None:
     """Our own runner says when the session's clock starts."""
     value = request.header(b"stateroom-began")
+    if value is None:
+        return None
     try:
-        return None if value is None else float(value)
+        began = float(value)
     except ValueError:
-        raise BadTask("the header Stateroom-Began: should be seconds since 1970") from None
+        began = -1.0
+    if not 0 <= began <= FARTHEST:
+        raise BadTask("the header Stateroom-Began: should be seconds since 1970")
+    return began
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, dict) and type(row.get("_ng_task_index")) is int

@@ -18,6 +18,18 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = b"application/json"
 
+STOPPING = "stateroom.stopping"
+"""The key of the server's state under which lies the event that it is stopping."""
+
+MAX_HEAD = "stateroom.max_head"
+"""The key of the server's state under which lies how many bytes the head of a request may have."""
+
+TOO_LARGE = "stateroom.too_large"
+"""The key of the server's state under which lies the application that answers requests with a larger head."""
+
+REPLY = "stateroom.reply"
+"""The key of a scope under which our own protocol offers a shorter way for a whole reply."""
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -28,14 +40,30 @@ class Disconnected(Exception):
 class Request:
     """What an endpoint sees of a request, and may say of the reply: the cookie that goes with it, whatever it is."""
 
-    __slots__ = ("_receive", "cookie", "max_body", "scope")
+    __slots__ = ("_announced", "_receive", "call_id", "cookies", "max_body", "scope", "secure", "set_cookie")
 
     def __init__(self, scope: Scope, receive: Receive, max_body: int) -> None:
         self.scope = scope
         self._receive = receive
         self.max_body = max_body
-        self.cookie: bytes | None = None
+        self.set_cookie: bytes | None = None
         """The `Set-Cookie` of the reply."""
+        self.cookies = b""
+        self._announced = b""
+        """The length that the body is said to have."""
+        self.call_id: str | None = None
+        """The id that the client gave a call, so that to send it again is to do nothing."""
+        self.secure = scope["scheme"] == "https"
+        """True when the client speaks TLS, with us or with a proxy before us."""
+        for name, value in scope["headers"]:  # once: this is on the way of every call
+            if name == b"cookie":
+                self.cookies = self.cookies + b"; " + value if self.cookies else value
+            elif name == b"idempotency-key":
+                self.call_id = value.decode("latin-1") or None
+            elif name == b"content-length":
+                self._announced = value
+            elif name == b"x-forwarded-proto":
+                self.secure = value.partition(b",")[0].strip().lower() == b"https"  # the client's own comes first
 
     def header(self, wanted: bytes) -> bytes | None:
         """The first header of this name, which is in lower case."""
@@ -50,33 +78,37 @@ class Request:
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
 
     async def body(self) -> bytes:
-        """The whole body."""
+        """The whole body; one that is said to be too large is not waited for."""
+        if self._announced and int(self._announced) > self.max_body:
+            raise self._too_large()
         message = await self._receive()
         data: bytes = message.get("body", b"")
         if not message.get("more_body") and message["type"] == "http.request" and len(data) <= self.max_body:
             return data
         parts, size = [data], len(data)
-        announced = self.header(b"content-length") or b"0"
         while True:
             if message["type"] == "http.disconnect":
                 raise Disconnected
-            if size > self.max_body or (announced.isdigit() and int(announced) > self.max_body):
-                raise TooLarge(f"the body is larger than the {self.max_body:,} bytes that this server takes")
+            if size > self.max_body:
+                raise self._too_large()
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await self._receive()
             parts.append(message.get("body", b""))
             size += len(parts[-1])
 
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body is larger than the {self.max_body:,} bytes that this server takes")
+
     async def json(self) -> dict[str, Any]:
         """The body as a JSON object; nothing at all is an empty one."""
         body = await self.body()
-        if not body:
-            return {}
         try:
             value = _decode(body)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            value = _decode_odd(body)
+        except RecursionError:
+            raise BadJSON("the body is not JSON that can be read: it is nested too deeply") from None
+        except (msgspec.DecodeError, ValueError):
+            value = _decode_odd(body) if body else {}
         if type(value) is not dict:
             raise InvalidArguments("the body must be a JSON object")
         return value
@@ -90,8 +122,14 @@ def _decode_odd(body: bytes) -> Any:
     """What is JSON for Python, if not for everybody: a large int, half a surrogate pair."""
     try:
         return json.loads(body)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise BadJSON("the body is not JSON that can be read: it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise BadJSON(f"the body is not JSON: it is not UTF-8 from byte {error.start} on") from None
+    except json.JSONDecodeError as error:
         raise BadJSON(f"the body is not JSON: {error}") from None
+    except ValueError:
+        raise BadJSON("the body is not JSON that can be read: it has a number with too many digits") from None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -103,10 +141,15 @@ class Reply(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-async def send_reply(send: Send, reply: Reply, cookie: bytes | None) -> None:
+async def send_reply(scope: Scope, send: Send, reply: Reply, cookie: bytes | None = None) -> None:
     """Send a reply, with the session's cookie."""
-    headers = [(b"content-type", reply.content_type), (b"content-length", b"%d" % len(reply.body)), *reply.headers]
+    at_once = scope.pop(REPLY, None)  # out of the scope: it leads back to it, and such circles are slow to be freed
+    if at_once is not None and scope["method"] != "HEAD" and at_once(reply, cookie):
+        return
+    headers = [(b"content-type", reply.content_type), (b"content-length", b"%d" % len(reply.body))]
     if cookie is not None:
         headers.append((b"set-cookie", cookie))
+    if reply.headers:
+        headers += reply.headers
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from stateroom.session.sessions import WEEK
 
@@ -36,3 +37,5 @@ class Options:
     """Seconds that a session lives after its last use."""
     admin_token: str | None = field(default=None, repr=False)
     limits: Limits = Limits()
+    figures: Path | None = None
+    """The folder in which worker processes share what they count; None when there is but one."""

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import gc
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.supervisors import Multiprocess
 
-from stateroom.environment import find_environment
-from stateroom.errors import CannotWrite
-from stateroom.server.app import Application
-from stateroom.server.faults import error_reply
+from stateroom.environment import Environment, find_environment
+from stateroom.errors import CannotListen
+from stateroom.server.app import Application, Mount
+from stateroom.server.monitoring.tracing import configure
 from stateroom.server.options import Options
+from stateroom.server.processes import InWorker, Server, Supervisor, log_to_stderr
+from stateroom.server.protocol import Protocol
+
+if TYPE_CHECKING:
+    from stateroom.server.monitoring.spans import Tracing
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than clients keep theirs, so that they never use a dead one."""
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
+GARBAGE = (10_000, 20, 20)
+"""When to look for garbage: ten times as rarely as Python does, since a request leaves none behind."""
+
 LAST_WORDS = 5
 """Seconds that are left for replies to be sent when the time of the slowest call is up."""
+
+HUNG = 30
+"""Seconds without a sign of life after which a worker is replaced; on a busy machine one may take some to start."""
 
 
 @dataclass(frozen=True)
@@ -32,94 +48,69 @@ class Served:
     """Registered names, module:Class or path.py:Class."""
     options: Options
 
-    def __call__(self) -> Application:
-        return Application([find_environment(name)() for name in self.environments], self.options)
+    def __call__(self) -> Mount:
+        tracing = configure()
+        app = self.application(tracing)
+        gc.collect()
+        gc.freeze()  # what is there now stays: there is no need to look through it again and again
+        gc.set_threshold(*GARBAGE)
+        return app if tracing is None else tracing.around(app)
+
+    def application(self, tracing: Tracing | None = None) -> Application:
+        """The application without what comes around it."""
+        return Application(self._environments(), self.options, tracing=tracing)
+
+    def longest_call(self) -> float:
+        """Seconds that a call may take."""
+        tools = [tool for environment in self._environments() for tool in environment.tools.values()]
+        return max([self.options.limits.seconds, *(tool.procedure.timeout or 0.0 for tool in tools)])
+
+    def _environments(self) -> list[Environment[Any, Any]]:
+        return [find_environment(name)() for name in self.environments]
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens; port 0 takes one that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listening = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise CannotWrite(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    listening.set_inheritable(True)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except (OSError, TypeError) as error:  # a TypeError is of a name that cannot be one
+        listening.close()
+        reason = getattr(error, "strerror", None) or "this is no address"
+        raise CannotListen(f"cannot listen on {host}:{port}: {reason}") from error
     return listening
 
 
 def run(served: Served, listening: socket.socket, workers: int = 1) -> None:
     """Serve until a signal says stop: calls in flight are finished, and new ones refused."""
-    config = configured(served, served.options, workers)
-    if workers > 1:
-        Multiprocess(config, [listening]).run()
-    else:
-        uvicorn.Server(config).run([listening])
+    log_to_stderr()
+    longest = served.longest_call()
+    if workers == 1:
+        Server(configured(served, longest)).run([listening])
+        return
+    with TemporaryDirectory(prefix="stateroom-") as folder:
+        shared = replace(served, options=replace(served.options, figures=Path(folder)))
+        Supervisor(configured(InWorker(shared), longest, workers), [listening]).run()
 
 
-def configured(make: Callable[[], Application], options: Options, workers: int = 1) -> uvicorn.Config:
+def configured(make: Callable[[], Mount], longest_call: float, workers: int = 1) -> uvicorn.Config:
     """What uvicorn is told."""
     return uvicorn.Config(
         make,
         factory=True,
-        loop="uvloop",
-        http=_protocol(options.limits.head),
+        loop="auto",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # what is wanted of them is read where it is needed
         workers=workers,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=int(options.limits.seconds) + LAST_WORDS,
+        timeout_graceful_shutdown=ceil(longest_call) + LAST_WORDS,
+        timeout_worker_healthcheck=HUNG,
     )
-
-
-class Protocol(HttpToolsProtocol):
-    """HTTP/1.1 that bounds the head of a request: without that, a client could send headers without end."""
-
-    max_head = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._head: float = 0
-        """Bytes of a head that is not whole yet; below zero while a body comes in."""
-
-    def data_received(self, data: bytes) -> None:
-        self._head += len(data)
-        super().data_received(data)
-        if self._head > self.max_head and not self.transport.is_closing():
-            self.send_400_response("")
-
-    def on_headers_complete(self) -> None:
-        if self._head > self.max_head and self._size() > self.max_head:
-            raise ValueError("the head is too large")  # the parser stops, and `send_400_response` says why
-        self._head = float("-inf")
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._head = 0
-        super().on_message_complete()
-
-    def _size(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-
-    def send_400_response(self, msg: str) -> None:
-        """Say in JSON what is wrong, and hang up."""
-        if self._head > self.max_head:
-            reply = error_reply(431, "head_too_large", f"the headers are larger than {self.max_head:,} bytes")
-        else:
-            reply = error_reply(400, "bad_request", "this is not HTTP")
-        head = f"HTTP/1.1 {reply.status} Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(head.encode() + b"content-length: %d\r\n\r\n" % len(reply.body) + reply.body)
-        self.transport.close()
-
-
-def _protocol(max_head: int) -> type[Protocol]:
-    return type("Protocol", (Protocol,), {"max_head": max_head})
-
-
-def addresses(listening: socket.socket, names: Sequence[str]) -> dict[str, str]:
-    """The URL of each environment."""
-    host, port = listening.getsockname()[:2]
-    root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    return {name: f"{root}/{name}" if len(names) > 1 else root for name in names}

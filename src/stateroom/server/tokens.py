@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from base64 import b32encode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
@@ -22,6 +21,9 @@ DAY = 24 * 3600.0
 VARIABLE = "STATEROOM_SECRET"
 """The environment variable with the secret; several, separated by commas, when one takes over from another."""
 
+MOST_KNOWN = 10_000
+"""So many tokens are remembered, to be checked once and not at every call."""
+
 SHORTEST = 16
 """A secret of fewer characters could be guessed."""
 
@@ -30,14 +32,17 @@ class Signer:
     """Makes and reads the tokens of one environment. The first secret signs; tokens of the others are still good.
 
     A token lives a day longer than a session that is left alone, so that the session says itself that it has expired;
-    `renewed` says when it is time to give a new one.
+    when half a day old, or if an older secret signed it, it is renewed on its way.
     """
 
     def __init__(
         self, secrets: Sequence[str], environment: str, ttl: float, now: Callable[[], float] = time.time
     ) -> None:
+        check_secrets(secrets)
         self.life = ttl + DAY
         self.now = now
+        self._known: dict[bytes, tuple[str, float]] = {}
+        """Tokens that were found good, with their subject and the time until which they need not be renewed."""
         self._keys = [_key(secret, f"session of {environment}") for secret in secrets]
         self._seed_keys = [_key(secret, f"seeding of {environment}") for secret in secrets]
         self._id_keys = [_key(secret, f"ids of {environment}") for secret in secrets]
@@ -45,68 +50,83 @@ class Signer:
     def sign(self, subject: str) -> bytes:
         """A token for a subject, from now on."""
         text = f"{subject}.{int(self.now()):x}".encode()
-        return text + b"." + _mac(self._keys[0], text)
+        return text + b"." + _mac(self._keys[0], text).encode()
 
     def read(self, token: bytes) -> tuple[str, bytes]:
         """The subject of a token, and the token to go on with."""
+        known = self._known.get(token)
+        if known is not None and known[1] > self.now():
+            return known[0], token
         text, _, signature = token.rpartition(b".")
-        if not any(compare_digest(_mac(key, text), signature) for key in self._keys):
-            raise Unauthorized(
-                "this session token was not made here: seed a session, and send the cookie that it gives"
-            )
-        subject, _, issued = text.rpartition(b".")
+        for key in self._keys:
+            if compare_digest(_mac(key, text).encode(), signature):
+                renewed = key is not self._keys[0]
+                break
+        else:
+            raise Unauthorized("this session token was not made here: seed a session, and use the token it gives")
+        subject, _, issued = text.decode().rpartition(".")
         age = self.now() - int(issued, 16)
         if age > self.life:
-            raise Unauthorized("this session token is out of date")
-        name = subject.decode()
-        return name, self.sign(name) if age > DAY / 2 else token
+            raise Unauthorized("this session token is out of date: seed a new session")
+        if renewed or age > DAY / 2:
+            return subject, self.sign(subject)
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[token] = subject, int(issued, 16) + DAY / 2
+        return subject, token
 
     def seed_key(self, subject: str) -> str:
         """What whoever seeded a session is given to seed it again; it does not follow from the token."""
-        return _mac(self._seed_keys[0], subject.encode()).decode()
+        return _mac(self._seed_keys[0], subject.encode())
 
     def is_seed_key(self, subject: str, given: str) -> bool:
-        text = given.encode("utf-8", "replace")
-        return any(compare_digest(_mac(key, subject.encode()), text) for key in self._seed_keys)
+        """True when this is what `seed_key` gave, now or by an older secret."""
+        return given.isascii() and any(compare_digest(_mac(key, subject.encode()), given) for key in self._seed_keys)
 
     def session_ids(self, name: str) -> list[str]:
         """The session ids that a client's own name for a session stands for: the one for now, and by older secrets."""
-        return [
-            b32encode(blake2b(name.encode("utf-8", "surrogatepass"), key=key, digest_size=15).digest()).decode().lower()
-            for key in self._id_keys
-        ]
+        text = name.encode("utf-8", "surrogatepass")
+        return [blake2b(text, key=key, digest_size=12).hexdigest() for key in self._id_keys]
 
 
 def _key(secret: str, purpose: str) -> bytes:
-    return blake2b(purpose.encode(), key=blake2b(secret.encode()).digest(), digest_size=32).digest()
+    said = secret.encode("utf-8", "surrogateescape")  # as the system had it
+    return blake2b(purpose.encode(), key=blake2b(said).digest(), digest_size=32).digest()
 
 
-def _mac(key: bytes, text: bytes) -> bytes:
-    return urlsafe_b64encode(blake2b(text, key=key, digest_size=21).digest())
+def _mac(key: bytes, text: bytes) -> str:
+    return blake2b(text, key=key, digest_size=20).hexdigest()
 
 
-def find_secrets() -> tuple[list[str], str]:
+def find_secrets() -> tuple[Sequence[str], str]:
     """The secrets to sign with, and where they came from: the environment variable, or a file made on first use."""
     given = [secret.strip() for secret in os.environ.get(VARIABLE, "").split(",") if secret.strip()]
     if given:
-        return check_secrets(given), VARIABLE
+        return check_secrets(given, VARIABLE), VARIABLE
     path = secret_file()
     try:
-        return check_secrets(_from_file(path)), str(path)
+        return check_secrets(_from_file(path), str(path)), str(path)
     except OSError as error:
         raise CannotWrite(f"no secret to sign with: cannot use {path}: {error.strerror}; set {VARIABLE}") from error
 
 
-def check_secrets(secrets: list[str]) -> list[str]:
-    """The secrets; an error if one of them is too short to be any."""
+def check_secrets(secrets: Sequence[str], origin: str = "the secrets to sign with") -> Sequence[str]:
+    """The secrets; an error if there is none, or one of them is too short to be any. `origin` names them in it."""
     if not secrets or any(len(secret) < SHORTEST for secret in secrets):
-        raise DefinitionError(f"a secret must have {SHORTEST} characters or more; make one with: openssl rand -hex 32")
+        raise DefinitionError(
+            f"{origin}: a secret must have {SHORTEST} characters or more; make one with: openssl rand -hex 32"
+        )
     return secrets
 
 
 def secret_file() -> Path:
     """Where the secret lies that is made on first use: in the user's data folder."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    try:
+        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    except RuntimeError as error:
+        raise CannotWrite(
+            f"no secret to sign with: this user has no home folder to keep one in; set {VARIABLE}"
+        ) from error
     return Path(data) / "stateroom" / "secret"
 
 
@@ -125,4 +145,5 @@ def _from_file(path: Path) -> list[str]:
             draft.unlink()
     if path.stat().st_mode & 0o077:
         raise DefinitionError(f"{path} can be read by others: chmod 600 it, or remove it and start again")
-    return [line.strip() for line in path.read_text().splitlines() if line.strip()]
+    text = path.read_text("utf-8", "surrogateescape")
+    return [line.strip() for line in text.splitlines() if line.strip()]

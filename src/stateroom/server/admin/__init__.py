@@ -1,0 +1,308 @@
+"""The admin API: all sessions in the store, for whoever runs the server."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stateroom.errors import InvalidArguments, NotFound, SessionError
+from stateroom.server.admin.access import refusal
+from stateroom.server.admin.log import Following
+from stateroom.server.faults import error_reply, fault
+from stateroom.server.hosted import Hosted
+from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
+from stateroom.session import History
+from stateroom.session.journal import read_entry
+from stateroom.session.session import VERDICT
+from stateroom.session.transcript import Transcript, entry_data
+from stateroom.state import to_json
+from stateroom.state.describe import differences, readable
+from stateroom.store import Head
+from stateroom.store.contract import Status
+
+if TYPE_CHECKING:
+    from stateroom.server.app import Application
+
+SCANNED = 1000
+SCANS = 10
+"""A page of a filtered list looks at so many sessions, so many times, at most; then the next page goes on."""
+
+Revision = Annotated[int, Field(ge=1, le=2**53)]
+After = Annotated[int, Field(ge=0, le=2**53)]
+Amount = Annotated[int, Field(ge=1, le=1000)]
+
+
+class _Parameters(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Nothing(_Parameters):
+    pass
+
+
+class _Listing(_Parameters):
+    environment: str | None = None
+    status: Status | None = None
+    owner: str | None = None
+    limit: Amount = 100
+    cursor: str | None = None
+
+
+class _Page(_Parameters):
+    after: After = 0
+    limit: Amount = 100
+
+
+class _Start(_Parameters):
+    after: After = 0
+
+
+class _Point(_Parameters):
+    at: Revision | None = None
+
+
+class _Range(_Parameters):
+    since: Revision = Field(alias="from")
+    to: Revision | None = None
+
+
+class _Fork(_Parameters):
+    at: Revision | None = None
+    n: Amount = 1
+
+
+class _Rewind(_Parameters):
+    to: Revision
+
+
+class _Checkpoint(_Parameters):
+    name: str = Field(min_length=1, max_length=200)
+
+
+P = TypeVar("P", bound=_Parameters)
+
+Endpoint = Callable[[Request, str], Awaitable[Reply | Following]]
+"""Answers a request about a session."""
+
+
+class Admin:
+    """Answers below `/admin`."""
+
+    def __init__(self, app: Application) -> None:
+        self.app = app
+        self._endpoints: dict[str, dict[str, Endpoint]] = {
+            "": {"GET": self.show, "DELETE": self.delete},
+            "log": {"GET": self.log},
+            "log/stream": {"GET": self.follow},
+            "state": {"GET": self.state},
+            "diff": {"GET": self.diff},
+            "fork": {"POST": self.fork},
+            "rewind": {"POST": self.rewind},
+            "checkpoint": {"POST": self.checkpoint},
+            "close": {"POST": self.close},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, self.app.limits.body)
+        try:
+            reply = refusal(scope, self.app.options.admin_token) or await self._answer(request)
+        except Disconnected:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            reply = fault(error, f"{scope['method']} {scope['path']}")
+        if isinstance(reply, Reply):
+            await send_reply(scope, send, reply)
+        else:
+            await reply.run(receive, send)
+
+    async def _answer(self, request: Request) -> Reply | Following:
+        path, method = request.scope["path"], request.scope["method"]
+        endpoints, session = self._find(request.scope)
+        if not endpoints:
+            raise NotFound(f"there is nothing at {path}; sessions are at /admin/sessions")
+        if method not in endpoints:
+            allowed = sorted(endpoints)
+            reply = error_reply(405, "method_not_allowed", f"{path} answers {' and '.join(allowed)} only")
+            return Reply(reply.status, reply.body, headers=((b"allow", ", ".join(allowed).encode()),))
+        return await endpoints[method](request, session)
+
+    def _find(self, scope: Scope) -> tuple[dict[str, Endpoint], str]:
+        """What answers at a path, by method, and the session that the path names."""
+        match _steps(scope):
+            case ["sessions"]:
+                return {"GET": self.sessions}, ""
+            case ["sessions", session, *rest] if session and "" not in rest:
+                return self._endpoints.get("/".join(rest), {}), session
+        return {}, ""
+
+    # Looking.
+
+    async def sessions(self, request: Request, _: str) -> Reply:
+        """Sessions, the newest first. A page may hold fewer than its limit, or none, and not be the last."""
+        wanted = _parse(_Listing, request.query)
+        found, following = await self._heads(wanted)
+        now = self.app.now()
+        return _reply({"sessions": [_session(head, now) for head in found], "next": following and _cursor(following)})
+
+    async def _heads(self, wanted: _Listing) -> tuple[list[Head], Head | None]:
+        """A page, and the head to go on from if there may be more."""
+        now = self.app.now()
+        found: list[Head] = []
+        before = None if wanted.cursor is None else _head_at(wanted.cursor)
+        for _ in range(SCANS):
+            page = await self.app.store.heads(environment=wanted.environment, before=before, limit=SCANNED)
+            for head in page:
+                if wanted.owner in (None, head.owner) and wanted.status in (None, head.status(now)):
+                    if len(found) == wanted.limit:
+                        return found, found[-1]
+                    found.append(head)
+            if len(page) < SCANNED:
+                return found, None
+            before = page[-1]
+        return found, before
+
+    async def show(self, request: Request, session: str) -> Reply:
+        _parse(_Nothing, request.query)
+        head = await self.app.store.head(session)
+        judged = await self.app.store.find_call(session, VERDICT)
+        verdict = read_entry(judged).facts["verdict"] if judged else None
+        return _reply({**_session(head, self.app.now()), "sealed": judged is not None, "verdict": verdict})
+
+    async def log(self, request: Request, session: str) -> Reply:
+        wanted = _parse(_Page, request.query)
+        newest = (await self.app.store.head(session)).revision
+        transcript = Transcript(self.app.store, session, wanted.after)
+        until = min(newest, wanted.after + wanted.limit)
+        entries = [entry_data(entry, changes) async for entry, changes in transcript.read(until)]
+        return _reply({"entries": entries, "next": transcript.revision if transcript.revision < newest else None})
+
+    async def follow(self, request: Request, session: str) -> Following:
+        wanted = _parse(_Start, request.query)
+        seen = request.header(b"last-event-id")  # of a client that was cut off: it goes on from there
+        if seen is not None:
+            wanted = _parse(_Start, {"after": seen.decode("latin-1")}, "Last-Event-ID")
+        await self.app.store.head(session)
+        return Following(self.app, Transcript(self.app.store, session, wanted.after))
+
+    async def state(self, request: Request, session: str) -> Reply:
+        wanted = _parse(_Point, request.query)
+        revision = wanted.at or (await self.app.store.head(session)).revision
+        document = await History(self.app.store).document(session, revision)
+        return _reply({"revision": revision, "state": readable(document.state)})
+
+    async def diff(self, request: Request, session: str) -> Reply:
+        wanted = _parse(_Range, request.query)
+        to = wanted.to or (await self.app.store.head(session)).revision
+        history = History(self.app.store)
+        old, new = await history.document(session, wanted.since), await history.document(session, to)
+        return _reply({"from": wanted.since, "to": to, "differences": [*differences(old.state, new.state)]})
+
+    # Changing.
+
+    async def fork(self, request: Request, session: str) -> Reply:
+        wanted = _parse(_Fork, await request.json(), strict=True)
+        hosted = await self._hosted(session)
+        opened = await hosted.sessions.open(session, closed_too=True)
+        async with hosted.census.admission(wanted.n):
+            forks = await opened.fork(wanted.at, n=wanted.n)
+        for _ in forks:
+            hosted.figures.created(hosted.environment.name)
+        return _reply({"sessions": [{"id": fork.id, "token": hosted.signer.sign(fork.id).decode()} for fork in forks]})
+
+    async def rewind(self, request: Request, session: str) -> Reply:
+        wanted = _parse(_Rewind, await request.json(), strict=True)
+        hosted = await self._hosted(session)
+        await (await hosted.sessions.open(session)).rewind(wanted.to)
+        return await self._after(session)
+
+    async def checkpoint(self, request: Request, session: str) -> Reply:
+        wanted = _parse(_Checkpoint, await request.json(), strict=True)
+        hosted = await self._hosted(session)
+        made = await (await hosted.sessions.open(session)).checkpoint(wanted.name)
+        return _reply({"name": made.name, "revision": made.revision})
+
+    async def close(self, request: Request, session: str) -> Reply:
+        _parse(_Nothing, await request.json(), strict=True)
+        hosted = await self._hosted(session)
+        await hosted.close(await hosted.sessions.open(session, closed_too=True))
+        return await self._after(session)
+
+    async def delete(self, request: Request, session: str) -> Reply:
+        _parse(_Nothing, request.query)
+        head = await self.app.store.head(session)
+        await self.app.store.delete(session)
+        if head.status(self.app.now()) == "live":
+            self.app.census.leave()
+        for hosted in self.app.hosted.values():
+            hosted.sessions.forget(session)
+        return _reply({"deleted": session})
+
+    async def _hosted(self, session: str) -> Hosted:
+        """The environment of a session, which alone can change it."""
+        environment = (await self.app.store.head(session)).environment
+        hosted = self.app.hosted.get(environment)
+        if hosted is None:
+            raise SessionError(
+                session,
+                f"session {session!r} is of {environment}, which this server does not serve: here it can be read and "
+                "deleted, and nothing else",
+            )
+        return hosted
+
+    async def _after(self, session: str) -> Reply:
+        return _reply(_session(await self.app.store.head(session), self.app.now()))
+
+
+def _reply(value: Any) -> Reply:
+    return Reply(200, to_json(value))
+
+
+def _steps(scope: Scope) -> list[str]:
+    """The steps of a path below `/admin`. A session's id may hold a slash, which then came as %2F."""
+    raw = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
+    first = 4 if raw.startswith("/ng-rollout/") else 2
+    return [unquote(step) for step in raw.split("/")[first:]]
+
+
+def _session(head: Head, now: float) -> dict[str, Any]:
+    return {
+        "id": head.id,
+        "environment": head.environment,
+        "owner": head.owner,
+        "status": head.status(now),
+        "revision": head.revision,
+        "created": head.created,
+        "expires": head.expires,
+        "parent": {"session": head.parent, "revision": head.parent_revision} if head.parent is not None else None,
+    }
+
+
+def _parse(parameters: type[P], given: dict[str, Any], name: str | None = None, *, strict: bool = False) -> P:
+    """The parameters of a request; `name` is what the client knows the only one by."""
+    try:
+        return parameters.model_validate(given, strict=strict)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        fields = {name or ".".join(map(str, one["loc"])): one["msg"] for one in found}
+        raise InvalidArguments("; ".join(f"{field}: {said}" for field, said in fields.items()), fields) from None
+
+
+# A cursor stands for the last head of a page.
+
+
+def _cursor(head: Head) -> str:
+    return urlsafe_b64encode(to_json([head.created, head.id])).decode()
+
+
+def _head_at(cursor: str) -> Head:
+    try:
+        created, session = msgspec.json.decode(urlsafe_b64decode(cursor), type=tuple[float, str])
+    except ValueError:
+        problem = "should be the `next` of the page before"
+        raise InvalidArguments(f"cursor: {problem}", {"cursor": problem}) from None
+    return Head(session, "", "", created, 0.0, 0)

@@ -1,0 +1,1 @@
+"""What a server tells of its work: figures for Prometheus, and traces."""

@@ -1,0 +1,207 @@
+"""What the server counts, and how it tells Prometheus.
+
+Counting is on the way of every call, so it is a few additions in one flat row of numbers: what can be counted is known
+when the server starts, and names and labels come in only when somebody asks. Each worker process has a row of its own
+in a folder that all of them share, and whoever is asked adds the rows up.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fcntl import LOCK_EX, LOCK_NB, flock
+from hashlib import blake2b
+from itertools import accumulate, count
+from mmap import mmap
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.registry import Collector
+
+from stateroom.session import Code
+from stateroom.store import Store
+
+OUTCOMES: tuple[str, ...] = ("ok", "error", *get_args(Code))
+"""What can come of a call: `error` when the request got as far as no tool, or its session could not be used."""
+
+STORE_OUTCOMES = ("ok", "conflict", "refused", "error")
+"""What can come of a store's operation: `refused` when it said what is wrong with the session, which is no fault."""
+
+OPERATIONS = tuple(sorted(Store.__abstractmethods__ - {"open", "close"}))
+
+BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Seconds up to which each bucket of a histogram goes; one more has what took longer."""
+
+BUCKETS = [*map(str, BOUNDS), "+Inf"]
+
+PLAIN = b"text/plain; version=0.0.4; charset=utf-8"
+
+Row: TypeAlias = "list[float] | memoryview[float]"
+
+
+class Meter:
+    """Counts what came of something that is done again and again, and how long it took."""
+
+    __slots__ = ("_cells", "_row", "_seconds", "_times")
+
+    def __init__(self, row: Row, start: int, outcomes: Sequence[str]) -> None:
+        self._row = row
+        self._cells = {outcome: start + place for place, outcome in enumerate(outcomes)}
+        self._seconds = start + len(outcomes)
+        self._times = self._seconds + 1
+
+    def called(self, outcome: str, seconds: float) -> None:
+        """Count one time."""
+        row = self._row
+        row[self._cells[outcome]] += 1.0
+        row[self._seconds] += seconds
+        row[self._times + bisect_left(BOUNDS, seconds)] += 1.0
+
+    @staticmethod
+    def size(outcomes: Sequence[str]) -> int:
+        """How many cells of a row it takes."""
+        return len(outcomes) + 1 + len(BUCKETS)
+
+    def outcomes(self, row: Sequence[float]) -> dict[str, float]:
+        """How often each outcome came, by a row like its own."""
+        return {outcome: row[cell] for outcome, cell in self._cells.items()}
+
+    def histogram(self, row: Sequence[float]) -> tuple[list[tuple[str, float]], float]:
+        """How many took up to how long, and the sum of all seconds."""
+        times = row[self._times : self._times + len(BUCKETS)]
+        return list(zip(BUCKETS, accumulate(times), strict=True)), row[self._seconds]
+
+
+class Figures:
+    """All figures of a server with these tools, by environment.
+
+    Worker processes are given one `folder`, and each takes a file in it. A process that takes the place of one that
+    died goes on with its file, so that no figure ever falls.
+    """
+
+    def __init__(self, tools: Mapping[str, Iterable[str]], folder: Path | None = None) -> None:
+        tools = {environment: tuple(names) for environment, names in tools.items()}
+        size = 0
+
+        def take(cells: int) -> int:
+            nonlocal size
+            size += cells
+            return size - cells
+
+        self._expired = take(1)
+        self._created = {environment: take(1) for environment in tools}
+        of_tools = {
+            (environment, tool): take(Meter.size(OUTCOMES)) for environment, names in tools.items() for tool in names
+        }
+        of_store = {(operation,): take(Meter.size(STORE_OUTCOMES)) for operation in OPERATIONS}
+
+        self._files = None if folder is None else _Files(folder, repr((tools, OUTCOMES, OPERATIONS, BOUNDS)), size)
+        self._row: Row = [0.0] * size if self._files is None else self._files.claim()
+        self._tools = {labels: Meter(self._row, start, OUTCOMES) for labels, start in of_tools.items()}
+        self._store = {labels: Meter(self._row, start, STORE_OUTCOMES) for labels, start in of_store.items()}
+
+    # Counting.
+
+    def of_tool(self, environment: str, tool: str) -> Meter:
+        """Counts the calls of a tool."""
+        return self._tools[environment, tool]
+
+    def of_store(self, operation: str) -> Meter:
+        """Counts an operation of the store."""
+        return self._store[operation,]
+
+    def created(self, environment: str) -> None:
+        """Count a session that was seeded."""
+        self._row[self._created[environment]] += 1.0
+
+    def expired(self, sessions: int) -> None:
+        """Count sessions that a sweep has removed."""
+        self._row[self._expired] += sessions
+
+    # Telling.
+
+    def exposition(self, accept: bytes, live: int) -> tuple[bytes, bytes]:
+        """The figures of all workers as text in the format that is asked for, and its content type."""
+        registry = CollectorRegistry()
+        registry.register(_Collected(list(self._metrics(live))))
+        if self._files is None:  # of several processes, each could speak only for itself
+            ProcessCollector(registry=registry)
+        if b"application/openmetrics-text" in accept:
+            text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
+            return text, openmetrics.CONTENT_TYPE_LATEST.encode()
+        return generate_latest(registry), PLAIN
+
+    def _metrics(self, live: int) -> Iterator[Metric]:
+        row = self._row if self._files is None else self._files.total()
+        yield GaugeMetricFamily("stateroom_sessions_live", "Sessions in the store that have not expired", live)
+        seeded = CounterMetricFamily("stateroom_sessions_seeded", "Sessions seeded", labels=["environment"])
+        for environment, cell in self._created.items():
+            seeded.add_metric([environment], row[cell])
+        yield seeded
+        expired = row[self._expired]
+        yield CounterMetricFamily("stateroom_sessions_expired", "Sessions that expired and were removed", expired)
+        yield from _metered("stateroom_call", "tool calls", ("environment", "tool"), self._tools, row)
+        yield from _metered("stateroom_store_operation", "operations of the store", ("operation",), self._store, row)
+        conflicts = sum(meter.outcomes(row)["conflict"] for meter in self._store.values())
+        yield CounterMetricFamily("stateroom_conflicts", "Commits refused because another came first", conflicts)
+
+
+def _metered(
+    name: str, what: str, labels: Sequence[str], meters: Mapping[Any, Meter], row: Sequence[float]
+) -> Iterator[Metric]:
+    """What some meters have counted, by the values of their labels."""
+    outcomes = CounterMetricFamily(f"{name}s", f"How many {what} there were", labels=[*labels, "outcome"])
+    seconds = HistogramMetricFamily(f"{name}_duration_seconds", f"How long {what} took", labels=labels)
+    for values, meter in meters.items():
+        for outcome, times in meter.outcomes(row).items():
+            outcomes.add_metric([*values, outcome], times)
+        seconds.add_metric(values, *meter.histogram(row))
+    yield outcomes
+    yield seconds
+
+
+class _Collected(Collector):
+    """Metrics as the library takes them."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics
+
+
+class _Files:
+    """Rows of numbers, a file for each, that processes have in memory and in common.
+
+    The name of a file tells what its numbers stand for: workers that were started after somebody changed the tools
+    do not mix theirs with those of before.
+    """
+
+    def __init__(self, folder: Path, meaning: str, size: int) -> None:
+        self.folder = folder
+        self.size = size
+        self.name = blake2b(meaning.encode(), digest_size=8).hexdigest()
+
+    def claim(self) -> memoryview[float]:
+        """The first row that no living process has; its lock ends with the process, however that ends."""
+        for number in count():
+            with (self.folder / f"{self.name}.{number}").open("a+b") as file:
+                try:
+                    flock(file, LOCK_EX | LOCK_NB)
+                except BlockingIOError:
+                    continue
+                file.write(bytes(8 * self.size - os.fstat(file.fileno()).st_size))  # of a new file, all
+                file.flush()
+                return memoryview(mmap(file.fileno(), 8 * self.size)).cast("d")  # the lock stays with the map
+        raise AssertionError
+
+    def total(self) -> list[float]:
+        """The sum of all rows, those of processes that have died among them."""
+        contents = [path.read_bytes() for path in self.folder.glob(f"{self.name}.*")]
+        rows = [array("d", content) for content in contents if len(content) == 8 * self.size]  # else it is just made
+        return [sum(cells) for cells in zip(*rows, strict=True)]

@@ -1,0 +1,453 @@
+"""The admin API: looking into sessions and changing them, over a real connection, on every kind of store."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.server import Limits, admin
+from stateroom.store import Store, open_store
+
+ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+
+
+class Ledger(State):
+    """A state with much that JSON lacks."""
+
+    opened: datetime = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    total: Decimal = Decimal("1.50")
+    tags: set[str] = {"b", "a", "c"}
+    numbers: frozenset[int] = frozenset({10, 9})
+    seal: bytes = b"\xff\x00"
+    days: list[tuple[date, str]] = []
+    by_number: dict[int, str] = {}
+    odd: dict[str, int] = {"\ud83d": 1}
+    limit: float = float("inf")
+
+
+class LedgerEnvironment(Environment[Ledger]):
+    """Keep a ledger."""
+
+    @tool
+    def note(self, state: Ledger, day: date, tag: str) -> str:
+        """Note a day."""
+        state.days.append((day, tag))
+        state.by_number[len(state.days)] = tag
+        state.tags.add(tag)
+        return tag
+
+    def seed(self, task: Any) -> Ledger:
+        return Ledger()
+
+    def verify(self, state: Ledger) -> float:
+        return 1.0
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+@pytest.fixture
+async def served(serve: Any, store_url: str) -> Any:
+    return await serve(store=store_url)
+
+
+async def ask(served: Any, method: str, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+    """The status and the decoded body of a reply."""
+    given = {} if body is None else {"json": body}
+    async with served.client.request(method, f"{served.url}/admin{path}", **given, **options) as reply:
+        return reply.status, await reply.json()
+
+
+async def seed(served: Any, environment: str = "counter", **options: Any) -> Any:
+    """A new session of the server's own."""
+    return await served.app.hosted[environment].sessions.seed(ROW, **options)
+
+
+async def counted(served: Any, *counts: int) -> Any:
+    """A new session in which the counter was incremented."""
+    session = await seed(served)
+    for count in counts:
+        assert (await session.call("increment_counter", {"count": count}, call_id=f"add {count}")).ok
+    return session
+
+
+async def list_all(served: Any, query: str, between: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
+    """A whole listing, page by page."""
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        status, page = await ask(served, "GET", f"/sessions?{query}{cursor}")
+        assert status == 200
+        found += page["sessions"]
+        if page["next"] is None:
+            return found
+        assert page["next"] not in cursor
+        cursor = f"&cursor={page['next']}"
+        if between:
+            await between()
+
+
+# The list.
+
+
+async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None:
+    session = await seed(served, owner="ann")
+    fork = await session.fork()
+    status, listed = await ask(served, "GET", "/sessions")
+    assert status == 200
+    assert listed["next"] is None
+    by_id = {one["id"]: one for one in listed["sessions"]}
+    head = await served.app.store.head(session.id)
+    assert by_id[session.id] == {
+        "id": session.id, "environment": "counter", "owner": "ann", "status": "live", "revision": 1,
+        "created": head.created, "expires": head.expires, "parent": None,
+    }  # fmt: skip
+    assert by_id[fork.id]["parent"] == {"session": session.id, "revision": 1}
+
+
+async def test_pages_hold_every_session_once_while_new_ones_come(served: Any) -> None:
+    await asyncio.gather(*(seed(served) for _ in range(250)))
+    there = [head.id for head in await served.app.store.heads(limit=1000)]
+
+    async def more() -> None:
+        await asyncio.gather(*(seed(served) for _ in range(3)))
+
+    assert [one["id"] for one in await list_all(served, "limit=40", more)] == there
+
+
+async def test_sessions_of_one_age_are_all_listed(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url, now=lambda: 1000.0)
+    there = {(await seed(served)).id for _ in range(25)}
+    listed = [one["id"] for one in await list_all(served, "limit=4")]
+    assert set(listed) == there
+    assert len(listed) == 25
+
+
+async def test_a_list_is_of_a_hundred_unless_told_otherwise_and_says_when_it_ends(served: Any) -> None:
+    for _ in range(100):
+        await seed(served)
+    assert (await ask(served, "GET", "/sessions"))[1]["next"] is None
+    await seed(served)
+    _, page = await ask(served, "GET", "/sessions")
+    assert len(page["sessions"]) == 100
+    _, last = await ask(served, "GET", f"/sessions?cursor={page['next']}")
+    assert len(last["sessions"]) == 1
+    assert last["next"] is None
+    assert len((await ask(served, "GET", "/sessions?limit=1"))[1]["sessions"]) == 1
+
+
+async def test_a_list_can_be_of_some_sessions_only(serve: Any, store_url: str) -> None:
+    now = 1000.0
+    served = await serve(CounterEnvironment(), LedgerEnvironment(), store=store_url, ttl=100.0, now=lambda: now)
+    old = await seed(served)
+    now = 1050.0
+    anns = await seed(served, owner="ann")
+    closed = await seed(served, "ledger", owner="ann")
+    await closed.close()
+    now = 1120.0
+
+    async def ids(query: str) -> set[str]:
+        return {one["id"] for one in await list_all(served, query)}
+
+    assert await ids("environment=counter") == {old.id, anns.id}
+    assert await ids("environment=nothing") == set()
+    assert await ids("owner=ann") == {anns.id, closed.id}
+    assert await ids("owner=") == {old.id}
+    assert await ids("status=live") == {anns.id}
+    assert await ids("status=expired") == {old.id}
+    assert await ids("status=closed") == {closed.id}
+    assert await ids("status=live&owner=ann&environment=ledger") == set()
+
+
+async def test_a_rare_session_is_found_over_several_pages(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "SCANNED", 5)
+    monkeypatch.setattr(admin, "SCANS", 2)
+    rare = await seed(served, owner="rare")
+    for _ in range(25):
+        await seed(served)
+    _, page = await ask(served, "GET", "/sessions?owner=rare")
+    assert page["sessions"] == []
+    assert page["next"] is not None
+    assert [one["id"] for one in await list_all(served, "owner=rare")] == [rare.id]
+    assert len(await list_all(served, "owner=&limit=7")) == 25
+
+
+# One session.
+
+
+async def test_a_session_with_and_without_its_verdict(served: Any) -> None:
+    session = await counted(served, 4, 2)
+    status, shown = await ask(served, "GET", f"/sessions/{session.id}")
+    assert status == 200
+    assert (shown["id"], shown["revision"], shown["status"]) == (session.id, 3, "live")
+    assert (shown["sealed"], shown["verdict"]) == (False, None)
+    await session.verify()
+    _, shown = await ask(served, "GET", f"/sessions/{session.id}")
+    assert (shown["sealed"], shown["verdict"]["reward"]) == (True, 1.0)
+    fork = await session.fork()
+    _, shown = await ask(served, "GET", f"/sessions/{fork.id}")
+    assert (shown["sealed"], shown["verdict"]) == (False, None)
+
+
+async def test_looking_does_not_prolong_a_life(serve: Any, store_url: str) -> None:
+    now = 1000.0
+    served = await serve(store=store_url, ttl=100.0, now=lambda: now)
+    session = await counted(served, 4)
+    now = 1090.0
+    for path in ("", "/log", "/state", "/diff?from=1"):
+        assert (await ask(served, "GET", f"/sessions/{session.id}{path}"))[0] == 200
+    assert (await served.app.store.head(session.id)).expires == 1100.0
+
+
+async def test_an_id_may_be_any_text(served: Any) -> None:
+    session = await served.app.hosted["counter"].sessions.seed(ROW, session_id="a/log? b%")
+    status, shown = await ask(served, "GET", "/sessions/a%2Flog%3F%20b%25")
+    assert (status, shown["id"]) == (200, session.id)
+    async with served.client.get(f"{served.url}/ng-rollout/r1/admin/sessions/a%2Flog%3F%20b%25/state") as reply:
+        assert (await reply.json())["state"] == {"value": 3}
+
+
+# The log.
+
+
+async def test_a_log_tells_what_each_entry_changed(served: Any) -> None:
+    session = await counted(served, 4)
+    await session.checkpoint("here")
+    await session.rewind(to=1)
+    await session.call("increment_counter", {"count": 1})
+    await session.verify()
+    await session.close()
+    status, log = await ask(served, "GET", f"/sessions/{session.id}/log")
+    assert status == 200
+    assert log["next"] is None
+    assert all(type(entry.pop("at")) is float for entry in log["entries"])
+    verdict = log["entries"][5].pop("verdict")
+    assert verdict["reward"] == 0.0
+    call = {"kind": "call", "name": "increment_counter", "output": {"success": True}}
+    assert log["entries"] == [
+        {"revision": 1, "kind": "seed", "call_id": None, "input": ROW, "changes": []},
+        {"revision": 2, "call_id": "add 4", "input": {"count": 4}, "changes": ["value: 3 → 7"], **call},
+        {"revision": 3, "kind": "checkpoint", "call_id": None, "name": "here", "changes": []},
+        {"revision": 4, "kind": "rewind", "call_id": None, "to": 1, "changes": ["value: 7 → 3"]},
+        {"revision": 5, "call_id": None, "input": {"count": 1}, "changes": ["value: 3 → 4"], **call},
+        {"revision": 6, "kind": "verdict", "call_id": None, "changes": []},
+        {"revision": 7, "kind": "close", "call_id": None, "changes": []},
+    ]
+
+
+async def test_a_log_in_pages_is_the_whole_log(served: Any) -> None:
+    session = await counted(served, 1, 2, 3, 4)
+    await session.rewind(to=2)
+    fork = await (await session.fork(at=5)).fork(at=3)
+    await fork.call("increment_counter", {"count": 9})
+    for one in (session, fork):
+        _, whole = await ask(served, "GET", f"/sessions/{one.id}/log")
+        assert [entry["revision"] for entry in whole["entries"]] == list(range(1, one.revision + 1))
+        for limit in (1, 2, 3, 100):
+            entries: list[Any] = []
+            after: int | None = 0
+            while after is not None:
+                _, page = await ask(served, "GET", f"/sessions/{one.id}/log?after={after}&limit={limit}")
+                assert 1 <= len(page["entries"]) <= limit
+                entries += page["entries"]
+                after = page["next"]
+            assert entries == whole["entries"]
+    assert whole["entries"][-1]["changes"] == ["value: 6 → 15"]
+    assert await ask(served, "GET", f"/sessions/{fork.id}/log?after=99") == (200, {"entries": [], "next": None})
+
+
+async def test_a_page_costs_the_same_wherever_it_lies(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await serve()
+    session = await counted(served, *range(1000))
+    store = served.app.store
+    read = 0
+
+    def counting(method: Any) -> Any:
+        async def counted(*args: Any, **options: Any) -> Any:
+            nonlocal read
+            found = await method(*args, **options)
+            read += len(found if isinstance(found, list) else found.entries)
+            return found
+
+        return counted
+
+    monkeypatch.setattr(store, "entries", counting(store.entries))
+    monkeypatch.setattr(store, "load", counting(store.load))
+    costs = []
+    for after in (100, 500, 950):
+        read = 0
+        assert (await ask(served, "GET", f"/sessions/{session.id}/log?after={after}&limit=20"))[0] == 200
+        costs.append(read)
+    assert max(costs) < 250
+
+
+# The state.
+
+
+async def test_the_state_at_any_revision_and_what_differs(served: Any) -> None:
+    session = await counted(served, 4, 2)
+    where = f"/sessions/{session.id}"
+    assert await ask(served, "GET", f"{where}/state") == (200, {"revision": 3, "state": {"value": 9}})
+    assert await ask(served, "GET", f"{where}/state?at=1") == (200, {"revision": 1, "state": {"value": 3}})
+    differs = {"from": 1, "to": 3, "differences": ["value: 3 → 9"]}
+    assert await ask(served, "GET", f"{where}/diff?from=1") == (200, differs)
+    differs = {"from": 3, "to": 2, "differences": ["value: 9 → 7"]}
+    assert await ask(served, "GET", f"{where}/diff?from=3&to=2") == (200, differs)
+    assert (await ask(served, "GET", f"{where}/diff?from=2&to=2"))[1]["differences"] == []
+    for path in ("state?at=4", "diff?from=4", "diff?from=1&to=4"):
+        status, reply = await ask(served, "GET", f"{where}/{path}")
+        assert (status, reply["error"]["code"]) == (404, "unknown_revision")
+        assert "has no revision 4; it has 1 to 3" in reply["error"]["message"]
+
+
+async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
+    served = await serve(LedgerEnvironment(), store=store_url)
+    session = await seed(served, "ledger")
+    for tag in ("x", "y"):
+        assert (await session.call("note", {"day": "2024-05-02", "tag": tag})).ok
+    where = f"/sessions/{session.id}"
+    status, shown = await ask(served, "GET", f"{where}/state")
+    assert status == 200
+    assert shown["state"] == {
+        "opened": "2024-05-01T12:00:00Z",
+        "total": "1.50",
+        "tags": ["a", "b", "c", "x", "y"],
+        "numbers": [9, 10],
+        "seal": "_wA=",
+        "days": [["2024-05-02", "x"], ["2024-05-02", "y"]],
+        "by_number": {"1": "x", "2": "y"},
+        "odd": {"\ud83d": 1},
+        "limit": "inf",
+    }
+    _, log = await ask(served, "GET", f"{where}/log")
+    assert [len(entry["changes"]) for entry in log["entries"]] == [0, 3, 3]
+    status, differs = await ask(served, "GET", f"{where}/diff?from=1&to=3")
+    assert status == 200
+    assert differs["differences"][0] == 'tags: ["a", "b", "c"] → ["a", "b", "c", "x", "y"]'
+    assert len(differs["differences"]) == 5
+
+
+# Changing.
+
+
+async def test_forks_can_be_driven_with_their_tokens(served: Any) -> None:
+    session = await counted(served, 4)
+    status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"at": 1, "n": 3})
+    assert status == 200
+    assert len({fork["id"] for fork in made["sessions"]}) == 3
+    assert len({fork["token"] for fork in made["sessions"]}) == 3
+    async with aiohttp.ClientSession() as client:
+        for count, fork in enumerate(made["sessions"]):
+            cookie = {"Cookie": f"stateroom_counter={fork['token']}"}
+            async with client.post(f"{served.url}/increment_counter", json={"count": count}, headers=cookie) as reply:
+                assert reply.status == 200
+            assert (await ask(served, "GET", f"/sessions/{fork['id']}/state"))[1]["state"] == {"value": 3 + count}
+    assert (await ask(served, "GET", f"/sessions/{session.id}/state"))[1]["state"] == {"value": 7}
+    status, made = await ask(served, "POST", f"/sessions/{session.id}/fork")
+    assert (status, len(made["sessions"])) == (200, 1)
+    assert (await ask(served, "GET", f"/sessions/{made['sessions'][0]['id']}/state"))[1]["state"] == {"value": 7}
+
+
+async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: Any) -> None:
+    session = await counted(served, 4)
+    await session.verify()
+    where = f"/sessions/{session.id}"
+    status, refused = await ask(served, "POST", f"{where}/rewind", {"to": 1})
+    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert (await ask(served, "POST", f"{where}/fork"))[0] == 200
+    status, closed = await ask(served, "POST", f"{where}/close")
+    assert (status, closed["status"], closed["revision"]) == (200, "closed", 4)
+    assert await ask(served, "POST", f"{where}/close") == (200, closed)
+    for action, body in (("rewind", {"to": 1}), ("checkpoint", {"name": "x"})):
+        status, refused = await ask(served, "POST", f"{where}/{action}", body)
+        assert (status, refused["error"]["code"]) == (410, "session_closed")
+    assert (await ask(served, "POST", f"{where}/fork"))[0] == 200
+
+
+async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url, limits=Limits(sessions=4))
+    session = await seed(served)
+    await served.app.census.count()
+    status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"n": 3})
+    assert status == 200
+    assert (await ask(served, "POST", f"/sessions/{session.id}/fork"))[0] == 503
+    one, two, three = (fork["id"] for fork in made["sessions"])
+    assert (await ask(served, "POST", f"/sessions/{one}/close"))[0] == 200
+    assert (await ask(served, "DELETE", f"/sessions/{one}"))[0] == 200  # to close it has made room already
+    assert (await ask(served, "DELETE", f"/sessions/{two}"))[0] == 200
+    assert served.app.census.live == await served.app.store.count(served.app.now()) == 2
+    assert (await ask(served, "POST", f"/sessions/{three}/fork", {"n": 2}))[0] == 200
+    assert (await ask(served, "POST", f"/sessions/{three}/fork"))[0] == 503
+
+
+async def test_a_rewind_and_a_checkpoint_are_entries(served: Any) -> None:
+    session = await counted(served, 4)
+    where = f"/sessions/{session.id}"
+    assert await ask(served, "POST", f"{where}/checkpoint", {"name": "here"}) == (200, {"name": "here", "revision": 3})
+    status, rewound = await ask(served, "POST", f"{where}/rewind", {"to": 1})
+    assert (status, rewound["revision"], rewound["status"]) == (200, 4, "live")
+    assert session.state.value == 3
+    status, refused = await ask(served, "POST", f"{where}/rewind", {"to": 9})
+    assert (status, refused["error"]["code"]) == (404, "unknown_revision")
+
+
+async def test_a_deleted_session_is_gone_for_its_client_too(served: Any) -> None:
+    _, seeded = await served.post("/seed_session", ROW)
+    session = seeded["session_id"]
+    assert (await served.post("/increment_counter", {"count": 1}))[0] == 200
+    assert served.app.hosted["counter"].sessions.at_hand(session)
+    assert await ask(served, "DELETE", f"/sessions/{session}") == (200, {"deleted": session})
+    assert not served.app.hosted["counter"].sessions.at_hand(session)
+    for tool_name in ("increment_counter", "get_counter_value"):
+        status, refused = await served.post(f"/{tool_name}", {"count": 1} if "inc" in tool_name else {})
+        assert (status, refused["error"]["code"]) == (410, "unknown_session")
+    assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 410
+    assert (await ask(served, "GET", "/sessions"))[1]["sessions"] == []
+
+
+async def test_forks_of_a_deleted_session_stay(served: Any) -> None:
+    _, seeded = await served.post("/seed_session", ROW)
+    session = seeded["session_id"]
+    _, made = await ask(served, "POST", f"/sessions/{session}/fork")
+    fork = made["sessions"][0]["id"]
+    assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 200
+    status, refused = await served.post("/increment_counter", {"count": 1})
+    assert (status, refused["error"]["code"]) == (410, "session_expired")
+    for action, body in (("fork", {}), ("rewind", {"to": 1}), ("checkpoint", {"name": "x"}), ("close", {})):
+        status, refused = await ask(served, "POST", f"/sessions/{session}/{action}", body)
+        assert (status, refused["error"]["code"]) == (410, "session_expired")
+    assert await ask(served, "GET", f"/sessions/{fork}/state") == (200, {"revision": 1, "state": {"value": 3}})
+    assert (await ask(served, "GET", f"/sessions/{fork}/log"))[1]["entries"][0]["kind"] == "seed"
+    assert (await ask(served, "DELETE", f"/sessions/{fork}"))[0] == 200
+    assert (await ask(served, "GET", f"/sessions/{fork}"))[0] == 410
+
+
+@asynccontextmanager
+async def another_process(url: str, environment: Environment[Any, Any]) -> AsyncIterator[tuple[Store, Sessions[Any]]]:
+    async with open_store(url) as store:
+        yield store, Sessions(environment, store)
+
+
+async def test_sessions_of_environments_that_are_not_served_can_be_read_and_deleted(serve: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rooms.db'}"
+    async with another_process(url, LedgerEnvironment()) as (_, sessions):
+        session = (await sessions.seed({})).id
+    served = await serve(store=url)
+    for path in ("", "/state", "/log", "/diff?from=1"):
+        assert (await ask(served, "GET", f"/sessions/{session}{path}"))[0] == 200
+    for action, body in (("fork", {}), ("rewind", {"to": 1}), ("checkpoint", {"name": "x"}), ("close", {})):
+        status, refused = await ask(served, "POST", f"/sessions/{session}/{action}", body)
+        assert status == 409
+        assert "is of ledger, which this server does not serve" in refused["error"]["message"]
+    assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 200
+    assert (await ask(served, "GET", f"/sessions/{session}"))[0] == 410

@@ -1,0 +1,124 @@
+"""What the admin API says to requests that it cannot answer."""
+
+import json
+from typing import Any
+
+from stateroom.server import Limits
+
+ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+
+MISTAKES: list[tuple[str, str, Any, str]] = [
+    ("GET", "sessions?limit=0", None, "limit"),
+    ("GET", "sessions?limit=1001", None, "limit"),
+    ("GET", "sessions?limit=few", None, "limit"),
+    ("GET", f"sessions?limit={'9' * 5000}", None, "limit"),
+    ("GET", "sessions?status=sleepy", None, "status"),
+    ("GET", "sessions?enviroment=counter", None, "enviroment"),
+    ("GET", "sessions?cursor=", None, "cursor"),
+    ("GET", "sessions?cursor=abc", None, "cursor"),
+    ("GET", "sessions?cursor=%FF%FE", None, "cursor"),
+    ("GET", "sessions?cursor=WzEsMl0=", None, "cursor"),
+    ("GET", "sessions?cursor=WzFlOTk5LCJhIl0=", None, "cursor"),
+    ("GET", "sessions/ID?at=1", None, "at"),
+    ("GET", "sessions/ID/log?after=-1", None, "after"),
+    ("GET", "sessions/ID/log?after=1.5", None, "after"),
+    ("GET", "sessions/ID/log?limit=0", None, "limit"),
+    ("GET", "sessions/ID/log/stream?after=x", None, "after"),
+    ("GET", "sessions/ID/log/stream?limit=1", None, "limit"),
+    ("GET", "sessions/ID/state?at=0", None, "at"),
+    ("GET", f"sessions/ID/state?at={2**64}", None, "at"),
+    ("GET", "sessions/ID/diff", None, "from"),
+    ("GET", "sessions/ID/diff?from=x", None, "from"),
+    ("GET", "sessions/ID/diff?from=1&to=0", None, "to"),
+    ("POST", "sessions/ID/fork", {"n": 0}, "n"),
+    ("POST", "sessions/ID/fork", {"n": 1001}, "n"),
+    ("POST", "sessions/ID/fork", {"n": True}, "n"),
+    ("POST", "sessions/ID/fork", {"at": "1"}, "at"),
+    ("POST", "sessions/ID/fork", {"at": 2**64}, "at"),
+    ("POST", "sessions/ID/fork", {"revision": 1}, "revision"),
+    ("POST", "sessions/ID/rewind", {}, "to"),
+    ("POST", "sessions/ID/rewind", {"to": None}, "to"),
+    ("POST", "sessions/ID/checkpoint", {}, "name"),
+    ("POST", "sessions/ID/checkpoint", {"name": ""}, "name"),
+    ("POST", "sessions/ID/checkpoint", {"name": "x" * 201}, "name"),
+    ("POST", "sessions/ID/close", {"now": True}, "now"),
+    ("DELETE", "sessions/ID?force=1", None, "force"),
+]
+"""A method, a path, a body, and the field that is wrong."""
+
+
+async def ask(served: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """The status and the decoded body of a reply."""
+    given = {} if body is None else {"json": body}
+    async with served.client.request(method, f"{served.url}/admin{path}", **given) as reply:
+        return reply.status, await reply.json()
+
+
+async def seed(served: Any) -> Any:
+    return await served.app.hosted["counter"].sessions.seed(ROW)
+
+
+async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
+    served = await serve()
+    session = await seed(served)
+    for method, path, body, field in MISTAKES:
+        status, refused = await ask(served, method, f"/{path.replace('ID', session.id)}", body)
+        assert (status, refused["error"]["code"]) == (422, "invalid_arguments"), (path, body)
+        assert list(refused["error"]["fields"]) == [field], (path, body)
+        assert refused["error"]["message"].startswith(f"{field}: "), (path, body)
+    assert (await served.app.store.head(session.id)).revision == 1
+    assert len(await served.app.store.heads()) == 1
+
+
+async def test_an_unknown_session_is_an_error_everywhere(serve: Any) -> None:
+    served = await serve()
+    for method, path, body in (
+        ("GET", "", None),
+        ("GET", "/log", None),
+        ("GET", "/log/stream", None),
+        ("GET", "/state", None),
+        ("GET", "/state?at=1", None),
+        ("GET", "/diff?from=1", None),
+        ("POST", "/fork", {}),
+        ("POST", "/rewind", {"to": 1}),
+        ("POST", "/checkpoint", {"name": "x"}),
+        ("POST", "/close", {}),
+        ("DELETE", "", None),
+    ):
+        status, refused = await ask(served, method, f"/sessions/nobody{path}", body)
+        assert (status, refused["error"]["code"]) == (410, "unknown_session")
+
+
+async def test_a_path_with_nothing_at_it(serve: Any) -> None:
+    served = await serve()
+    for path in ("", "/", "//", "/session", "/sessions/", "/sessions/ID/", "/sessions/ID/logs", "/sessions/ID/log/x/y"):
+        status, refused = await ask(served, "GET", path)
+        assert (status, refused["error"]["code"]) == (404, "not_found"), path
+        assert "sessions are at /admin/sessions" in refused["error"]["message"]
+
+
+async def test_a_method_that_does_not_go_there(serve: Any) -> None:
+    served = await serve()
+    for method, path, allowed in (
+        ("POST", "/sessions", "GET"),
+        ("DELETE", "/sessions", "GET"),
+        ("PUT", "/sessions/ID", "DELETE, GET"),
+        ("POST", "/sessions/ID/log", "GET"),
+        ("GET", "/sessions/ID/fork", "POST"),
+        ("OPTIONS", "/sessions/ID/fork", "POST"),
+    ):
+        async with served.client.request(method, f"{served.url}/admin{path}") as reply:
+            assert (reply.status, reply.headers["allow"]) == (405, allowed), (method, path)
+            assert (await reply.json())["error"]["code"] == "method_not_allowed"
+
+
+async def test_a_body_that_cannot_be_taken(serve: Any) -> None:
+    served = await serve(limits=Limits(body=100))
+    session = await seed(served)
+    for body, status, code in (
+        (b"{", 400, "invalid_json"),
+        (b"[]", 422, "invalid_arguments"),
+        (json.dumps({"name": "x" * 200}).encode(), 413, "too_large"),
+    ):
+        async with served.client.post(f"{served.url}/admin/sessions/{session.id}/checkpoint", data=body) as reply:
+            assert (reply.status, (await reply.json())["error"]["code"]) == (status, code)

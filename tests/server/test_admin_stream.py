@@ -1,0 +1,281 @@
+"""A session's log as it grows, as server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Sessions
+from stateroom.errors import BadData, StoreUnavailable
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.server.admin import log as admin_log
+from stateroom.session import History
+from stateroom.store import open_store
+
+ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+
+PATIENCE = 10.0
+"""After how many seconds a stream that says nothing fails its test."""
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_log, "POLL", 0.01)
+
+
+class Stream:
+    """The events of a stream, one by one."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+
+    async def lines(self) -> list[str]:
+        """The lines of the next event, or of a comment; none when the stream has ended."""
+        lines: list[str] = []
+        async with asyncio.timeout(PATIENCE):
+            while line := (await self.reply.content.readline()).decode():
+                if line == "\n":
+                    return lines
+                lines.append(line.rstrip("\n"))
+        assert lines == []
+        return []
+
+    async def next(self) -> dict[str, Any]:
+        fields = dict(line.split(": ", 1) for line in await self.lines())
+        return {**fields, "data": json.loads(fields["data"])}
+
+    async def entry(self) -> dict[str, Any]:
+        """The data of the next event, which is an entry."""
+        event = await self.next()
+        assert event["event"] == "entry"
+        assert event["id"] == str(event["data"]["revision"])
+        return event["data"]  # type: ignore[no-any-return]
+
+    async def end(self) -> dict[str, Any]:
+        """The data of the last event."""
+        event = await self.next()
+        assert event["event"] == "end"
+        assert await self.lines() == []
+        return event["data"]  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def follow(served: Any, session: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
+    where = f"{served.url}/admin/sessions/{session}/log/stream{query}"
+    async with served.client.get(where, headers=headers) as reply:
+        assert reply.status == 200
+        assert reply.headers["content-type"] == "text/event-stream"
+        yield Stream(reply)
+
+
+async def seed(served: Any) -> Any:
+    return await served.app.hosted["counter"].sessions.seed(ROW)
+
+
+async def test_a_growing_log_is_followed_to_its_end(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
+    _, seeded = await served.post("/seed_session", ROW)
+    session = seeded["session_id"]
+    async with follow(served, session) as stream:
+        assert (await stream.entry())["kind"] == "seed"
+        for count in (4, 2):
+            await served.post("/increment_counter", {"count": count})
+            entry = await stream.entry()
+            assert (entry["name"], entry["input"]) == ("increment_counter", {"count": count})
+            assert entry["changes"] == [f"value: {7 if count == 2 else 3} → {9 if count == 2 else 7}"]
+        await served.post(f"/admin/sessions/{session}/rewind", {"to": 1})
+        assert (await stream.entry())["changes"] == ["value: 9 → 3"]
+        await served.post("/increment_counter", {"count": 1})
+        assert (await stream.entry())["changes"] == ["value: 3 → 4"]
+        await served.post("/close_session", {"resources_session_id": session})
+        assert (await stream.entry())["kind"] == "close"
+        assert await stream.end() == {"status": "closed"}
+
+
+async def test_many_follow_one_log_and_miss_nothing(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
+    session = await seed(served)
+
+    async def revisions() -> list[int]:
+        async with follow(served, session.id) as stream:
+            found = []
+            while len(found) < 42:
+                found.append((await stream.entry())["revision"])
+            assert await stream.end() == {"status": "closed"}
+            return found
+
+    followers = [asyncio.create_task(revisions()) for _ in range(5)]
+    for _ in range(40):
+        await session.call("increment_counter", {"count": 1})
+        await asyncio.sleep(0)
+    await session.close()
+    for follower in followers:
+        assert await follower == list(range(1, 43))
+
+
+async def test_what_another_process_writes_is_seen(serve: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rooms.db'}"
+    served = await serve(store=url)
+    session = await seed(served)
+    async with follow(served, session.id) as stream, open_store(url) as store:
+        assert (await stream.entry())["kind"] == "seed"
+        other = await Sessions(CounterEnvironment(), store).open(session.id)
+        await other.call("increment_counter", {"count": 1})
+        assert (await stream.entry())["changes"] == ["value: 3 → 4"]
+        await other.close()
+        assert (await stream.entry())["kind"] == "close"
+        assert await stream.end() == {"status": "closed"}
+
+
+async def test_a_stream_begins_where_it_is_told_to(serve: Any) -> None:
+    served = await serve()
+    session = await seed(served)
+    for count in (1, 2, 3):
+        await session.call("increment_counter", {"count": count})
+    await session.close()
+    for query, headers, first in (
+        ("?after=0", {}, 1),
+        ("?after=2", {}, 3),
+        ("", {"Last-Event-ID": "3"}, 4),
+        ("?after=1", {"Last-Event-ID": "3"}, 4),
+    ):
+        async with follow(served, session.id, query, **headers) as stream:
+            entries = [await stream.entry() for _ in range(first, 6)]
+            assert [entry["revision"] for entry in entries] == list(range(first, 6))
+            assert await stream.end() == {"status": "closed"}
+    async with follow(served, session.id, "?after=99") as stream:
+        assert await stream.end() == {"status": "closed"}
+    where = f"/admin/sessions/{session.id}/log/stream"
+    status, refused = await served.get(where, headers={"Last-Event-ID": "latest"})
+    assert (status, list(refused["error"]["fields"])) == (422, ["Last-Event-ID"])
+
+
+async def test_a_stream_from_ahead_of_the_log_waits_for_it(serve: Any) -> None:
+    served = await serve()
+    session = await seed(served)
+    async with follow(served, session.id, "?after=2") as stream:
+        await session.call("increment_counter", {"count": 1})
+        await session.call("increment_counter", {"count": 1})
+        assert (await stream.entry())["changes"] == ["value: 4 → 5"]
+
+
+async def test_a_stream_ends_with_the_life_of_its_session(serve: Any, store_url: str) -> None:
+    now = 1000.0
+    served = await serve(store=store_url, ttl=100.0, now=lambda: now)
+    session = await seed(served)
+    async with follow(served, session.id) as stream:
+        assert (await stream.entry())["kind"] == "seed"
+        now = 1100.0
+        assert await stream.end() == {"status": "expired"}
+
+
+@pytest.mark.parametrize(("forked", "said"), [(False, "deleted"), (True, "expired")])
+async def test_a_stream_ends_when_its_session_is_deleted(serve: Any, store_url: str, forked: bool, said: str) -> None:
+    served = await serve(store=store_url)
+    session = await seed(served)
+    async with follow(served, session.id) as stream:
+        assert (await stream.entry())["kind"] == "seed"
+        if forked:
+            await session.fork()
+        async with served.client.delete(f"{served.url}/admin/sessions/{session.id}") as reply:
+            assert reply.status == 200
+        assert await stream.end() == {"status": said}
+
+
+async def test_a_stream_ends_without_a_last_word_when_the_server_stops(serve: Any) -> None:
+    served = await serve()
+    session = await seed(served)
+    async with follow(served, session.id) as stream:
+        assert (await stream.entry())["kind"] == "seed"
+        served.app.stopping.set()
+        assert await stream.lines() == []
+    async with follow(served, session.id) as stream:  # nor does one that begins now go on
+        assert (await stream.entry())["kind"] == "seed"
+        assert await stream.lines() == []
+
+
+async def test_a_silent_stream_shows_that_it_is_alive(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_log, "HEARTBEAT", 0.05)
+    served = await serve()
+    session = await seed(served)
+    async with follow(served, session.id) as stream:
+        assert (await stream.entry())["kind"] == "seed"
+        for _ in range(3):
+            assert await stream.lines() == [": still here"]
+        await session.close()
+        lines = await stream.lines()
+        while lines == [": still here"]:
+            lines = await stream.lines()
+        assert lines[0] == "event: entry"
+
+
+async def test_a_store_that_is_away_for_a_while_is_waited_for(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await serve()
+    session = await seed(served)
+    store = served.app.store
+    head, asked = store.head, asyncio.Event()
+
+    async def away(session: str) -> Any:
+        asked.set()
+        raise StoreUnavailable("SQLite: database is locked")
+
+    async with follow(served, session.id) as stream:
+        assert (await stream.entry())["kind"] == "seed"
+        monkeypatch.setattr(store, "head", away)
+        async with asyncio.timeout(PATIENCE):
+            await asked.wait()
+        monkeypatch.setattr(store, "head", head)
+        await session.close()
+        assert (await stream.entry())["kind"] == "close"
+
+
+async def test_a_log_that_cannot_be_read_ends_the_stream_with_the_reason(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise BadData("a stored snapshot cannot be read")
+
+    served = await serve()
+    session = await seed(served)
+    monkeypatch.setattr(History, "document", broken)
+    async with follow(served, session.id) as stream:
+        assert (await stream.end())["error"]["message"] == "a stored snapshot cannot be read"
+
+
+async def test_a_stream_ends_as_soon_as_its_client_has_gone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_log, "POLL", 600.0)
+    served = await serve()
+    session = await seed(served)
+    told, gone = asyncio.Event(), asyncio.Event()
+    received = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> Any:
+        for message in received:
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            told.set()
+
+    path = f"/admin/sessions/{session.id}/log/stream"
+    scope = {
+        "type": "http", "method": "GET", "scheme": "http", "http_version": "1.1", "client": ("127.0.0.1", 1),
+        "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+    async with asyncio.timeout(PATIENCE):
+        stream = asyncio.create_task(served.app(scope, receive, send))
+        await told.wait()
+        assert not stream.done()
+        gone.set()
+        await stream

@@ -1,0 +1,337 @@
+"""Whatever goes wrong is told in JSON, with the cookie, in words that say what to do."""
+
+import asyncio
+import json
+import re
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from stateroom import Environment, Episode, State, Task, ToolError, tool
+from stateroom.gallery.counter import CounterEnvironment
+
+ROW = {"initial_count": 3, "expected_count": 9}
+
+UNFIT = re.compile(r"Traceback|<[\w.]+ object|<class|0x[0-9a-f]{4}|\w+Error\(|\.py\b|pydantic|msgspec|stateroom\.")
+"""What a message must not have in it: a repr, the name of a class or of a file."""
+
+
+class Replies:
+    """Posts with the cookie of one session, and looks at what every error has in common."""
+
+    def __init__(self, served: Any) -> None:
+        self.served = served
+
+    async def seed(self, row: Any = ROW) -> None:
+        self.served.client.cookie_jar.clear()
+        assert (await self.served.post("/seed_session", row))[0] == 200
+        [cookie] = self.served.client.cookie_jar
+        self.token = f"{cookie.key}={cookie.value}"
+
+    async def error(self, path: str, method: str = "POST", **sent: Any) -> tuple[int, dict[str, Any]]:
+        async with self.served.client.request(method, f"{self.served.url}{path}", **sent) as reply:
+            text = await reply.text()
+            assert reply.status >= 400, (path, sent, text)
+            assert reply.content_type == "application/json"
+            assert reply.headers["Set-Cookie"].startswith(self.token)
+            found = json.loads(text)
+            assert found.keys() == {"error"}
+            assert found["error"].keys() - {"fields"} == {"code", "message"}
+            assert not UNFIT.search(text), text
+            return reply.status, found["error"]
+
+
+@pytest.fixture
+async def replies(serve: Any) -> Replies:
+    made = Replies(await serve())
+    await made.seed()
+    return made
+
+
+# What is no request.
+
+
+def nested(levels: int) -> bytes:
+    return b'{"count":' + b"[" * levels + b"]" * levels + b"}"
+
+
+ODD: list[tuple[bytes, int, str]] = [
+    (b"{", 400, "the body is not JSON: Expecting property name"),
+    (b"{} {}", 400, "the body is not JSON: Extra data"),
+    (b"  ", 400, "the body is not JSON: Expecting value"),
+    (b'{"count": 1,}', 400, "the body is not JSON: "),
+    (b'{"count": "\x00"}', 400, "the body is not JSON: Invalid control character"),
+    (b'{"count": "\xff"}', 400, "the body is not JSON: it is not UTF-8 from byte 11 on"),
+    (b"count=1", 400, "the body is not JSON: Expecting value"),
+    (nested(100_000), 400, "nested too deeply"),
+    (nested(500), 422, "must be JSON"),
+    (nested(100), 422, "count: Input should be a valid integer"),
+    (b'{"count": ' + b"9" * 5000 + b"}", 400, "a number with too many digits"),
+    (b'{"count": NaN}', 422, "count: Input should be a finite number"),
+    (b'{"count": 1e400}', 422, "count: Input should be a finite number"),
+    (b'{"count": 1.5}', 422, "count: Input should be a valid integer"),
+    (b'{"count": "\\ud800"}', 422, "count: Input should be a valid"),
+    (b'{"\\ud800": 1}', 422, "must be JSON"),
+    (b"[]", 422, "the body must be a JSON object"),
+    (b"null", 422, "the body must be a JSON object"),
+    (b'"count"', 422, "the body must be a JSON object"),
+    (b"6", 422, "the body must be a JSON object"),
+]
+
+
+async def test_odd_bodies_of_calls(replies: Replies) -> None:
+    for body, status, message in ODD:
+        found, error = await replies.error("/increment_counter", data=body)
+        assert (found, error["code"]) == (status, "invalid_json" if status == 400 else "invalid_arguments"), error
+        assert message in error["message"], error
+    assert await replies.served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_odd_bodies_elsewhere(replies: Replies) -> None:
+    for path in ("seed_session", "reset", "verify", "step", "close_session", "aggregate_metrics"):
+        for body, status, message in ODD:
+            if status == 400 or message == "the body must be a JSON object":
+                found, error = await replies.error(f"/{path}", data=body)
+                assert (found, message in error["message"]) == (status, True), (path, error)
+    assert await replies.served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_numbers_of_any_size_are_kept_exactly(replies: Replies) -> None:
+    large = 10**4000 + 7
+    body = b'{"count": %s}' % str(large).encode()
+    async with replies.served.client.post(f"{replies.served.url}/increment_counter", data=body) as reply:
+        assert reply.status == 200
+    async with replies.served.client.post(f"{replies.served.url}/get_counter_value") as reply:
+        assert await reply.text() == f'{{"count":{large + 3}}}'
+
+
+async def test_rows_that_cannot_be_seeded(serve: Any) -> None:
+    served = await serve()
+    for row, message in [
+        ({}, "initial_count: Field required; expected_count: Field required"),
+        ({**ROW, "initial_count": "x"}, "initial_count: Input should be a valid integer"),
+        ({**ROW, "responses_create_params": []}, "responses_create_params: Input should be a valid dictionary"),
+        ({**ROW, "deep": json.loads(nested(300))}, "the task is not JSON"),
+        ({**ROW, "odd": {"\ud800": 1}}, "the task is not JSON: a key in it is not a text"),
+    ]:
+        for path in ("seed_session", "reset"):
+            status, refused = await served.post(f"/{path}", row)
+            assert (status, refused["error"]["code"]) == (422, "invalid_task")
+            assert message in refused["error"]["message"]
+            assert not UNFIT.search(refused["error"]["message"])
+    assert (len(served.client.cookie_jar), await served.app.store.heads()) == (0, [])
+
+
+async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
+    for response, field in [
+        ([], "response"),
+        ("done", "response"),
+        ({"output": "done"}, "response.output"),
+        ({"output": ["done"]}, "response.output"),
+        ({"output": [{"type": "function_call"}]}, "response.output"),
+        ({"output": [{"type": "function_call", "call_id": 1, "name": "x"}]}, "response.output"),
+    ]:
+        status, error = await replies.error("/verify", json={"response": response})
+        assert (status, list(error["fields"])) == (422, [field])
+    assert (await replies.served.post("/verify", {"response": None}))[0] == 200
+
+
+async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
+    for rows in (
+        None,
+        {},
+        [1],
+        [{}],
+        [{"_ng_task_index": "1"}],
+        [{"_ng_task_index": True}],
+        [{"_ng_task_index": 0, "reward": 10**400}],
+        [{"_ng_task_index": 0, "reward": 1e308}, {"_ng_task_index": 0, "reward": 1e308}],
+    ):
+        status, error = await replies.error("/aggregate_metrics", json={"verify_responses": rows})
+        assert (status, list(error["fields"])) == (422, ["verify_responses"])
+    assert (await replies.served.post("/aggregate_metrics", {"verify_responses": []}))[0] == 200
+
+
+# What is not there.
+
+
+async def test_methods_that_a_path_does_not_have(replies: Replies) -> None:
+    for path, allowed in [
+        ("/increment_counter", "POST"),
+        ("/seed_session", "POST"),
+        ("/verify", "POST"),
+        ("/step", "POST"),
+        ("/ng-rollout/a/verify", "POST"),
+        ("/reverify_mode", "GET"),
+        ("/", "GET"),
+        ("/health", "GET"),
+    ]:
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - {allowed}:
+            status, error = await replies.error(path, method)
+            assert (status, error["code"]) == (405, "method_not_allowed")
+            async with replies.served.client.request(method, f"{replies.served.url}{path}") as reply:
+                assert reply.headers["Allow"] == allowed
+                assert allowed in (await reply.json())["error"]["message"]
+
+
+async def test_head_is_get_without_a_body(replies: Replies) -> None:
+    for path, status in [("/", 200), ("/health", 200), ("/reverify_mode", 200), ("/verify", 405), ("/nothing", 404)]:
+        async with replies.served.client.head(f"{replies.served.url}{path}") as reply:
+            assert (reply.status, await reply.read()) == (status, b"")
+            assert int(reply.headers["Content-Length"]) > 0
+
+
+async def test_paths_that_are_not_there(replies: Replies) -> None:
+    for path in ("/nothing", "/nothing/at/all", "/increment_counter/", "//", "/%00", "/%ff", "/a%0Ab"):
+        for method in ("GET", "POST", "DELETE"):
+            status, error = await replies.error(path, method)
+            assert (status, error["code"]) == (404, "unknown_tool")
+            assert "there are: get_counter_value, increment_counter" in error["message"]
+    _, error = await replies.error(f"/{'x' * 5000}")
+    assert len(error["message"]) < 400
+
+
+async def test_what_is_not_http_is_told_so(serve: Any) -> None:
+    address = urlsplit((await serve()).url)
+    for start in (
+        b"BREW / HTTP/1.1",
+        b"GET / HTTP/9.9",
+        b"GET",
+        b"\x16\x03\x01\x00",
+        b"POST / HTTP/1.1\r\nContent-Length: x",
+        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2",
+    ):
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(start + b"\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(5):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["code"] == "bad_request"
+
+
+# What an author did not mean to happen.
+
+
+class Broken(State):
+    value: int = 0
+
+
+class BrokenTask(Task):
+    how: str = ""
+
+
+def go_wrong(how: str) -> Any:
+    match how:
+        case "raise":
+            raise KeyError("a detail that is nobody's business")
+        case "exit":
+            sys.exit(3)
+        case "cancel":
+            raise asyncio.CancelledError
+        case "say":
+            raise ToolError("not on a Sunday")
+    return object()
+
+
+class BrokenEnvironment(Environment[Broken, BrokenTask]):
+    """Goes wrong in every way."""
+
+    def seed(self, task: BrokenTask) -> Any:
+        return Broken() if task.how in ("", "verify") else go_wrong(task.how)
+
+    @tool
+    def fail(self, state: Broken, how: str) -> Any:
+        """Go wrong."""
+        state.value += 1
+        return go_wrong(how)
+
+    @tool
+    def spoil(self, state: Broken) -> None:
+        """Leave what is no number."""
+        state.value = "x"  # type: ignore[assignment]
+
+    @tool(effect="read")
+    def peek(self, state: Broken) -> int:
+        """The value."""
+        return state.value
+
+    def verify(self, state: Broken, episode: Episode) -> Any:
+        return go_wrong(episode.response["how"]) if episode.response else 1.0
+
+
+async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> None:
+    replies = Replies(await serve(BrokenEnvironment()))
+    await replies.seed({})
+    for how, status, code, message in [
+        ("raise", 500, "tool_failed", "fail failed: unexpected KeyError"),
+        ("exit", 500, "tool_failed", "fail failed: unexpected SystemExit"),
+        ("cancel", 500, "tool_failed", "fail failed: unexpected CancelledError"),
+        ("say", 400, "tool_error", "not on a Sunday"),
+        ("other", 500, "tool_failed", "fail failed: what it returned cannot be written as JSON"),
+    ]:
+        assert await replies.error("/fail", json={"how": how}) == (status, {"code": code, "message": message})
+    status, error = await replies.error("/spoil")
+    assert (status, error["code"]) == (500, "tool_failed")
+    assert await replies.served.post("/peek") == (200, 0)
+
+
+async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
+    replies = Replies(await serve(BrokenEnvironment()))
+    await replies.seed({})
+    for how in ("raise", "exit", "cancel"):
+        status, error = await replies.error("/verify", json={"response": {"how": how}})
+        assert (status, error["code"]) == (500, "environment_error")
+        assert re.fullmatch(r"verify failed: unexpected \w+", error["message"])
+    assert (await replies.served.post("/verify", {"a": 1})) == (200, {"a": 1, "reward": 1.0})
+
+
+async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:
+    served = await serve(BrokenEnvironment())
+    for how in ("raise", "exit", "cancel", "other"):
+        status, refused = await served.post("/seed_session", {"how": how})
+        assert (status, refused["error"]["code"]) == (500, "environment_error")
+        assert not UNFIT.search(refused["error"]["message"])
+        assert "nobody's business" not in str(refused)
+    assert (len(served.client.cookie_jar), await served.app.store.heads(), served.app.census.live) == (0, [], 0)
+
+
+# Sessions that are no longer there.
+
+
+async def test_sessions_that_are_gone(serve: Any) -> None:
+    now = 1_000_000.0
+    replies = Replies(await serve(CounterEnvironment(), ttl=60, now=lambda: now))
+    served = replies.served
+    paths = [("/increment_counter", {"count": 1}), ("/get_counter_value", {}), ("/verify", ROW)]
+    await replies.seed()
+    [head] = await served.app.store.heads()
+    await served.post("/close_session", {"resources_session_id": head.id})
+    for path, body in paths:
+        status, error = await replies.error(path, json=body)
+        assert (status, error["code"]) == (410, "session_closed")
+    await replies.seed()
+    now += 61
+    for path, body in paths:
+        status, error = await replies.error(path, json=body)
+        assert (status, error["code"]) == (410, "session_expired")
+    await served.app.hosted["counter"].sessions.sweep()
+    for path, body in paths:
+        status, error = await replies.error(path, json=body)
+        assert (status, error["code"]) == (410, "unknown_session")
+
+
+async def test_a_server_error_of_our_own_is_told_and_logged(
+    replies: Replies, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Any) -> Any:
+        raise RuntimeError("a detail")
+
+    monkeypatch.setattr(replies.served.app.hosted["counter"].sessions, "at_hand", broken)
+    status, error = await replies.error("/get_counter_value")
+    message = "POST /get_counter_value failed: unexpected RuntimeError; the server's log has more"
+    assert (status, error) == (500, {"code": "internal_error", "message": message})
+    assert "RuntimeError: a detail" in caplog.text

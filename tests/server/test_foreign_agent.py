@@ -1,0 +1,332 @@
+"""An agent loop that knows nothing but the protocol, and a model behind it that does what it should not.
+
+It speaks HTTP by hand, posts whatever tool name its model utters, and its cookies are those of the last reply.
+"""
+
+import asyncio
+import json
+import posixpath
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from stateroom import tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.counter.environment import Counter
+from stateroom.gallery.weather import WeatherEnvironment
+
+ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
+
+FORGED = {"initial_count": 9, "expected_count": 9}
+"""A task that is solved from the start."""
+
+
+class Said(NamedTuple):
+    status: int
+    text: str
+    cookies: dict[str, str]
+
+    @property
+    def code(self) -> str:
+        error = json.loads(self.text).get("error", {})
+        return str(error.get("code", ""))
+
+
+class Agent:
+    """One rollout over one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, root: str) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.root = root
+        self.jar: dict[str, str] = {}
+
+    async def post(self, path: str, text: str) -> Said:
+        cookies = f"Cookie: {'; '.join(f'{name}={value}' for name, value in self.jar.items())}\r\n" if self.jar else ""
+        body = text.encode()
+        about = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n{cookies}{about}\r\n"
+        self.writer.write(head.encode() + body)
+        status = int((await self.reader.readline()).split()[1])
+        length, said = 0, {}
+        while (line := (await self.reader.readline()).decode().strip()) != "":
+            name, _, value = line.partition(": ")
+            if name.lower() == "content-length":
+                length = int(value)
+            if name.lower() == "set-cookie":
+                key, _, token = value.partition(";")[0].partition("=")
+                said[key] = token
+        self.jar = said  # as old clients do
+        return Said(status, (await self.reader.readexactly(length)).decode(), said)
+
+    async def call(self, name: str, arguments: Any) -> Said:
+        """Post what the model uttered, as a client's URL library would."""
+        target = f"{self.root}/{name}".partition("#")[0]
+        path, mark, query = target.partition("?")
+        if "/." in path:
+            path = posixpath.normpath(path)
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        return await self.post(quote(path, safe="/%") + mark + quote(query, safe="=&"), text)
+
+    async def seed(self, row: Any) -> Any:
+        said = await self.post(f"{self.root}/seed_session", json.dumps(row))
+        assert said.status == 200
+        return json.loads(said.text)
+
+    async def value(self) -> int:
+        return int(json.loads((await self.call("get_counter_value", {})).text)["count"])
+
+    async def verify(self, **more: Any) -> Said:
+        return await self.post(f"{self.root}/verify", json.dumps({**ROW, "response": {"output": []}, **more}))
+
+
+@asynccontextmanager
+async def agent_of(served: Any, root: str = "") -> AsyncIterator[Agent]:
+    address = urlsplit(served.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=2**20)
+    try:
+        yield Agent(reader, writer, root)
+    finally:
+        writer.close()
+        with suppress(ConnectionError):  # the server may have hung up
+            await writer.wait_closed()
+
+
+class UnsteadyEnvironment(CounterEnvironment):
+    """A counter with a tool that fails."""
+
+    @tool
+    def explode(self, state: Counter) -> None:
+        """Count, and fail."""
+        state.value += 100
+        raise KeyError("secret detail")
+
+
+def call(name: str, arguments: Any = "{}", call_id: str = "c") -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+RPC = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "increment_counter", "arguments": {"count": 6}},
+}
+
+MISCHIEF: list[tuple[str, Any, int]] = [
+    # Calls that cannot be made.
+    ("no_such_tool", {}, 404),
+    ("Increment_Counter", {"count": 6}, 404),
+    ("increment_counter", "{not json", 400),
+    ("increment_counter", '"a text"', 422),
+    ("increment_counter", "[6]", 422),
+    ("increment_counter", {"count": "many"}, 422),
+    ("increment_counter", {"count": 1, "more": 2}, 422),
+    ("increment_counter", {"count": 1, "state": {"value": 9}}, 422),
+    ("increment_counter", {"count": 1, "session": "x", "rng": 1}, 422),
+    ("increment_counter", '{"count": NaN}', 422),
+    ("increment_counter", '{"count": 1e999}', 422),
+    ("explode", {}, 500),
+    # A session that suits it better.
+    ("seed_session", FORGED, 409),
+    ("seed_session", {**FORGED, "seed_key": "0" * 40}, 409),
+    ("seed_session", {"resources_session_id": "mine", "task_data": FORGED}, 409),
+    ("seed_session", "{not json", 400),
+    ("reset", FORGED, 409),
+    ("reset", "[]", 422),
+    ("verify", "[]", 422),
+    ("verify", {"response": "forged"}, 422),
+    ("close_session", "[]", 422),
+    ("aggregate_metrics", "[]", 422),
+    ("reset", {**FORGED, "seed_key": ""}, 409),
+    ("ng-rollout/x/seed_session", FORGED, 409),
+    ("../seed_session", FORGED, 409),
+    ("increment_counter/../seed_session", FORGED, 409),
+    ("seed_session?resources_session_id=mine", FORGED, 409),
+    ("seed_session#", FORGED, 409),
+    ("%73eed_session", FORGED, 409),
+    ("seed_session/", FORGED, 404),
+    ("/seed_session", FORGED, 404),
+    ("seed_session%00", FORGED, 404),
+    ("seed_session ", FORGED, 404),
+    ("%2e%2e%2fseed_session", FORGED, 404),
+    # An end that comes too soon.
+    ("close", {}, 200),
+    ("close_session", {}, 422),
+    ("close_session", {"resources_session_id": "guessed"}, 409),
+    ("close_session", {"resources_session_id": ""}, 409),
+    ("step", {}, 422),
+    ("step", {"response": {"output": [call("no_such_tool")]}}, 200),
+    ("step", {"response": {"output": [call("seed_session", json.dumps(FORGED))]}}, 200),
+    ("step", {"response": {"output": [call("increment_counter", {"count": 6})]}}, 422),
+    # What is there for others.
+    ("mcp", RPC, 401),
+    ("mcp", {}, 400),
+    ("mcp/x", {}, 404),
+    ("admin", {}, 404),
+    ("admin/sessions", {}, 405),
+    ("admin/sessions/guessed/rewind", {"to": 1}, 410),
+    ("admin%2Fsessions", {}, 404),
+    ("aggregate_metrics", {}, 422),
+    ("reverify_mode", {}, 405),
+    ("health", {}, 405),
+    ("metrics", {}, 405),
+    ("openapi.json", {}, 405),
+    ("v1/responses", {}, 404),
+    ("run", {}, 404),
+    # Names that are none.
+    ("", {}, 405),
+    ("..", {}, 405),
+    ("?", {}, 405),
+    ("#verify", {}, 405),
+    ("%2F", {}, 404),
+    ("increment_counter?count=6", {}, 422),
+    ("increment_counter%2F", {"count": 6}, 404),
+    ("increment_counter%3Fcount=6", {"count": 6}, 404),
+    ("é\n\t☃", {}, 404),
+    ("x" * 20_000, {}, 404),
+    ("x" * 100_000, {}, 431),
+]
+
+
+async def test_whatever_the_model_utters_the_session_and_its_reward_are_right(serve: Any) -> None:
+    served = await serve(UnsteadyEnvironment())
+    async with agent_of(served) as agent:
+        seeded = await agent.seed(ROW)
+        [(name, token)] = agent.jar.items()
+        assert (await agent.call("increment_counter", {"count": 4})).text == '{"success":true}'
+        for uttered, arguments, status in MISCHIEF:
+            said = await agent.call(uttered, arguments)
+            assert said.status == status, (uttered, arguments, said)
+            assert said.cookies == {name: token}, (uttered, arguments, said)
+            assert status == 200 or said.code, (uttered, arguments, said)
+            assert "secret detail" not in said.text
+            assert seeded["session_id"] not in said.text
+            assert await agent.value() == 7, uttered
+        assert (await agent.call("increment_counter", {"count": 2})).status == 200
+        assert await agent.value() == 9
+        assert json.loads((await agent.verify()).text)["reward"] == 1.0
+    assert [head.id for head in await served.app.store.heads()] == [seeded["session_id"]]
+
+
+@pytest.mark.parametrize(
+    ("uttered", "arguments"),
+    [
+        ("verify", {}),
+        ("../verify", {**ROW, **FORGED, "reward": 1.0, "response": {"output": [{"type": "message", "text": "done"}]}}),
+        ("verify?reward=1", {"reward": 1.0, "state": {"value": 9}}),
+        ("ng-rollout/x/verify", FORGED),
+        ("step", {**FORGED, "response": {"output": []}}),
+    ],
+)
+async def test_a_model_that_judges_itself_is_judged_as_it_stands(serve: Any, uttered: str, arguments: Any) -> None:
+    served = await serve()
+    async with agent_of(served) as agent:
+        await agent.seed(ROW)
+        await agent.call("increment_counter", {"count": 4})
+        said = await agent.call(uttered, arguments)
+        assert (said.status, json.loads(said.text)["reward"]) == (200, 0.0)
+        for name, sent in [("increment_counter", {"count": 2}), ("step", {"response": {"output": [call("x")]}})]:
+            assert (await agent.call(name, sent)).code == "session_sealed"
+        assert (await agent.call("seed_session", FORGED)).code == "conflict"
+        assert json.loads((await agent.verify()).text)["reward"] == 0.0
+        assert (await agent.call("close", {})).status == 200
+        assert (await agent.call("increment_counter", {"count": 2})).code == "session_closed"
+        assert (await agent.call("seed_session", FORGED)).code == "conflict"
+        assert json.loads((await agent.verify()).text)["reward"] == 0.0
+        assert len(agent.jar) == 1
+
+
+async def test_among_many_environments_no_reply_leaves_a_client_without_its_cookie(serve: Any) -> None:
+    served = await serve(CounterEnvironment(), UnsteadyEnvironment(), WeatherEnvironment())
+    async with agent_of(served, "/counter") as agent:
+        await agent.seed(ROW)
+        [(name, token)] = agent.jar.items()
+        for uttered, arguments, status in [
+            ("../unsteady/seed_session", FORGED, 200),
+            ("../unsteady/increment_counter", {"count": 1}, 200),
+            ("../unsteady/nothing", {}, 404),
+            ("../unsteady/seed_session", FORGED, 409),
+            ("../weather/get_weather", {"city": "Lima"}, 200),
+            ("../weather/seed_session", {}, 200),
+            ("../counter/seed_session", FORGED, 409),
+            ("..", {}, 405),
+            ("../health", {}, 405),
+            ("../seed_session", FORGED, 404),
+            ("../nowhere/seed_session", FORGED, 404),
+            ("../admin/sessions", {}, 405),
+            ("../weather/mcp", {}, 400),
+            ("../mcp", {}, 404),
+            ("x" * 100_000, {}, 431),
+            ("seed_session", FORGED, 409),
+        ]:
+            said = await agent.call(uttered, arguments)
+            assert (said.status, said.cookies.get(name)) == (status, token), (uttered, said)
+            assert await agent.value() == 3
+        assert sorted(agent.jar) == ["stateroom_counter", "stateroom_unsteady", "stateroom_weather"]
+        assert json.loads((await agent.verify()).text)["reward"] == 0.0
+
+
+async def test_a_name_without_end_gets_no_reply(serve: Any) -> None:
+    served = await serve()
+    async with agent_of(served) as agent:
+        await agent.seed(ROW)
+        with pytest.raises((ConnectionError, IndexError)):  # rather than one that the cookie is missing from
+            await agent.call("x" * 5_000_000, {})
+
+
+async def test_early_or_late_a_reward_is_earned_once(serve: Any) -> None:
+    served = await serve()
+    async with agent_of(served) as agent:
+        await agent.seed(ROW)
+        await agent.call("increment_counter", {"count": 6})
+        assert json.loads((await agent.call("verify", {})).text)["reward"] == 1.0
+        assert (await agent.call("increment_counter", {"count": 1})).code == "session_sealed"
+        assert json.loads((await agent.verify()).text)["reward"] == 1.0
+
+
+async def test_a_step_is_nothing_but_calls(serve: Any) -> None:
+    served = await serve()
+    async with agent_of(served) as agent:
+        await agent.seed(ROW)
+        calls = [call("increment_counter", '{"count": 4}', "a"), call("verify", "{}", "b"), call("close", "{}", "c")]
+        said = await agent.call("step", {"response": {"output": calls}, **FORGED})
+        outputs = {found["call_id"]: found["output"] for found in json.loads(said.text)["info"]["tool_outputs"]}
+        assert outputs["a"] == '{"success":true}'
+        assert all("there is no tool named" in outputs[made] for made in "bc")
+        await agent.call("increment_counter", {"count": 2})
+        assert json.loads((await agent.verify()).text)["reward"] == 1.0
+
+
+async def test_the_cookie_of_another_episode_reaches_that_episode_and_no_more(serve: Any) -> None:
+    served = await serve()
+    async with agent_of(served) as mine, agent_of(served) as other:
+        await mine.seed(ROW)
+        await other.seed(FORGED)
+        mine.jar, own = dict(other.jar), dict(mine.jar)  # were the model ever able to
+        assert (await mine.call("increment_counter", {"count": 1})).status == 200
+        assert await other.value() == 10
+        mine.jar = own
+        assert await mine.value() == 3
+        assert json.loads((await mine.verify()).text)["reward"] == 0.0
+
+
+async def test_many_agents_at_once_do_not_meet(serve: Any) -> None:
+    served = await serve()
+
+    async def rollout(start: int) -> float:
+        async with agent_of(served) as agent:
+            await agent.seed({"initial_count": start, "expected_count": start + 5})
+            for name, arguments in [
+                ("increment_counter", {"count": 2}),
+                ("nonsense", {}),
+                ("increment_counter", {"count": 3}),
+            ]:
+                await agent.call(name, arguments)
+            assert await agent.value() == start + 5
+            return float(json.loads((await agent.verify()).text)["reward"])
+
+    assert await asyncio.gather(*(rollout(start) for start in range(20))) == [1.0] * 20

@@ -1,0 +1,137 @@
+"""The Gymnasium-style endpoints: reset, step and close."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+
+ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
+
+
+def made(*calls: tuple[str, Any], **more: Any) -> dict[str, Any]:
+    """A step's body: a response with these calls."""
+    items = [
+        {"type": "function_call", "call_id": f"c{index}", "name": name, "arguments": json.dumps(arguments)}
+        for index, (name, arguments) in enumerate(calls)
+    ]
+    return {**ROW, "response": {"output": [{"type": "reasoning"}, *items]}, **more}
+
+
+async def test_an_episode(serve: Any, store: str) -> None:
+    served = await serve(CounterEnvironment(), WeatherEnvironment(), store=store)
+    prefix = "/ng-rollout/7/counter"
+    status, begun = await served.post(f"{prefix}/reset", ROW)
+    assert (status, begun["observation"], begun["info"].keys()) == (200, None, {"session_id", "seed_key"})
+    status, stepped = await served.post(
+        f"{prefix}/step", made(("increment_counter", {"count": 4}), ("get_counter_value", {}))
+    )
+    outputs = [{"call_id": "c0", "output": '{"success":true}'}, {"call_id": "c1", "output": '{"count":7}'}]
+    ongoing = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
+    assert (status, stepped) == (200, {**ongoing, "info": {"tool_outputs": outputs}})
+    await served.post(f"{prefix}/step", made(("increment_counter", {"count": 2})))
+    over = {"observation": None, "reward": 1.0, "terminated": True, "truncated": False, "info": {"tool_outputs": []}}
+    for _ in range(2):
+        assert await served.post(f"{prefix}/step", made()) == (200, over)
+    for _ in range(2):
+        assert await served.post(f"{prefix}/close") == (200, {})
+    status, refused = await served.post(f"{prefix}/step", made(("get_counter_value", {})))
+    assert (status, refused["error"]["code"]) == (410, "session_closed")
+
+
+async def test_a_step_that_is_sent_again_is_made_once(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    await served.post("/reset", ROW)
+    for step_id in ("one", 2, "\n", "x" * 1000, "\ud800"):
+        step = made(
+            ("increment_counter", {"count": 1}), ("increment_counter", {"count": 1}), _ng_step_request_id=step_id
+        )
+        first = await served.post("/step", step)
+        assert first[0] == 200
+        assert await served.post("/step", step) == first
+    assert await served.post("/get_counter_value") == (200, {"count": 13})
+    for none in ("", None):
+        await served.post("/step", made(("increment_counter", {"count": 1}), _ng_step_request_id=none))
+    assert await served.post("/get_counter_value") == (200, {"count": 15})
+
+
+async def test_calls_that_fail_are_told_to_the_model(serve: Any) -> None:
+    served = await serve()
+    await served.post("/reset", ROW)
+    step = made(("increment_counter", {"count": "x"}), ("verify", {}), ("increment_counter", [1]))
+    step["response"]["output"].append({"type": "function_call", "call_id": "c3", "name": "x", "arguments": "{not"})
+    status, stepped = await served.post("/step", step)
+    codes = [json.loads(found["output"])["error"]["code"] for found in stepped["info"]["tool_outputs"]]
+    assert (status, stepped["terminated"]) == (200, False)
+    assert codes == ["invalid_arguments", "unknown_tool", "invalid_arguments", "invalid_arguments"]
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_the_plain_endpoints_share_the_session(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    await served.post("/step", made(("increment_counter", {"count": 4})))
+    await served.post("/increment_counter", {"count": 2})
+    assert (await served.post("/verify", ROW))[1]["reward"] == 1.0
+    status, refused = await served.post("/step", made(("increment_counter", {"count": 4})))
+    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert (await served.post("/step", made()))[1]["reward"] == 1.0
+
+
+async def test_close_leaves_a_session_without_a_verdict_alone(serve: Any) -> None:
+    served = await serve()
+    await served.post("/reset", ROW)
+    assert await served.post("/close") == (200, {})
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/rooms.db"
+    one, other = await serve(store=store), await serve(store=store)
+    _, begun = await one.post("/reset", ROW)
+    cookies = {found.key: found.value for found in one.client.cookie_jar}
+    assert (await other.post("/step", made(), cookies=cookies))[1]["terminated"]
+    assert await one.post("/close") == (200, {})
+    assert (await one.app.store.head(begun["info"]["session_id"])).closed
+
+
+def odd_call(**fields: Any) -> dict[str, Any]:
+    return {"response": {"output": [{"type": "function_call", **fields}]}}
+
+
+async def test_what_is_no_step_is_refused(serve: Any) -> None:
+    served = await serve()
+    await served.post("/reset", ROW)
+    for wrong, field in [
+        ({}, "response"),
+        ({"response": []}, "response"),
+        ({"response": {"output": {}}}, "response.output"),
+        ({"response": {"output": [1]}}, "response.output"),
+        (odd_call(name="x", arguments="{}"), "response.output"),
+        (odd_call(call_id="x", name=1, arguments="{}"), "response.output"),
+        (odd_call(call_id="x", name="x", arguments={}), "response.output"),
+        ({**made(), "_ng_step_request_id": ["one"]}, "_ng_step_request_id"),
+        ({**made(), "_ng_step_request_id": True}, "_ng_step_request_id"),
+    ]:
+        status, refused = await served.post("/step", wrong)
+        assert (status, list(refused["error"]["fields"])) == (422, [field])
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_steps_without_a_state(serve: Any) -> None:
+    served = await serve(WeatherEnvironment())
+    for _ in range(2):  # without a session, and with one
+        status, stepped = await served.post("/step", made(("get_weather", {"city": "Lima"})))
+        assert (status, "Lima" in stepped["info"]["tool_outputs"][0]["output"]) == (200, True)
+        assert (await served.post("/step", made()))[1]["reward"] == 1.0
+        assert await served.post("/close") == (200, {})
+        status, _ = await served.post("/reset", {})
+    assert status == 409

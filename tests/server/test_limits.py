@@ -1,0 +1,265 @@
+"""How much of everything there may be, and what is said when it is too much."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from stateroom import Environment, State, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.server import Limits
+
+ROW = {"initial_count": 3, "expected_count": 9}
+
+
+class Notes(State):
+    text: str = ""
+
+
+class NotesEnvironment(Environment[Notes]):
+    """Write, and wait."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.release = asyncio.Event()
+
+    def seed(self, task: Any) -> Notes:
+        return Notes(text="x" * task.model_dump().get("size", 0))
+
+    @tool
+    def write(self, state: Notes, text: str) -> int:
+        """Write."""
+        state.text += text
+        return len(state.text)
+
+    @tool
+    async def wait(self, state: Notes) -> str:
+        """Write, and wait to be let go."""
+        state.text += "waited"
+        self.started.set()
+        await self.release.wait()
+        return state.text
+
+    @tool(effect="read", timeout=0.02)
+    async def hurry(self, state: Notes) -> None:
+        """Wait, and not for long."""
+        await asyncio.Event().wait()
+
+    async def verify(self, state: Notes) -> float:
+        if state.text == "never":
+            await asyncio.Event().wait()
+        return float(len(state.text))
+
+
+@asynccontextmanager
+async def connected(served: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    address = urlsplit(served.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and body of the next reply on a connection."""
+    async with asyncio.timeout(5):
+        status = int((await reader.readline()).split()[1])
+        headers = {}
+        while line := (await reader.readline()).decode().strip():
+            name, _, value = line.partition(": ")
+            headers[name] = value
+        return status, headers, json.loads(await reader.readexactly(int(headers["content-length"])))
+
+
+async def token_of(served: Any) -> str:
+    """The cookie of a new session."""
+    await served.post("/seed_session", ROW)
+    [cookie] = served.client.cookie_jar
+    return f"{cookie.key}={cookie.value}"
+
+
+# Bodies.
+
+
+def body_of(size: int) -> bytes:
+    """A call's body of exactly so many bytes."""
+    call = b'{"count":6'
+    return call + b" " * (size - len(call) - 1) + b"}"
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+async def test_a_body_may_be_so_large_and_no_larger(serve: Any, chunked: bool) -> None:
+    served = await serve(limits=Limits(body=1000))
+    token = await token_of(served)
+
+    async def parts(data: bytes) -> AsyncIterator[bytes]:
+        for start in range(0, len(data), 100):
+            yield data[start : start + 100]
+
+    for size, status in [(1001, 413), (100_000, 413), (1000, 200)]:
+        data: Any = parts(body_of(size)) if chunked else body_of(size)
+        async with served.client.post(f"{served.url}/increment_counter", data=data) as answer:
+            said = await answer.json()
+            assert answer.status == status
+            assert answer.headers["Set-Cookie"].startswith(token)
+        if status == 413:
+            message = "the body is larger than the 1,000 bytes that this server takes"
+            assert said == {"error": {"code": "too_large", "message": message}}
+    assert await served.post("/get_counter_value") == (200, {"count": 9})
+
+
+async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any) -> None:
+    served = await serve(limits=Limits(body=1000))
+    token = await token_of(served)
+    for path in ("increment_counter", "seed_session", "verify", "close_session", "aggregate_metrics", "step"):
+        async with connected(served) as (reader, writer):
+            head = f"POST /{path} HTTP/1.1\r\nHost: x\r\nCookie: {token}\r\nContent-Length: 99999999999\r\n\r\n"
+            writer.write(head.encode())
+            status, headers, said = await reply(reader)
+            assert (status, said["error"]["code"]) == (413, "too_large")
+            assert headers["set-cookie"].startswith(token)
+
+
+async def test_one_who_waits_to_be_told_to_go_on_is_told_at_once_not_to(serve: Any) -> None:
+    served = await serve(limits=Limits(body=1000))
+    token = await token_of(served)
+    head = f"POST /increment_counter HTTP/1.1\r\nHost: x\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
+    async with connected(served) as (reader, writer):
+        writer.write(f"{head}Content-Length: 1001\r\n\r\n".encode())
+        assert (await reply(reader))[0] == 413
+    async with connected(served) as (reader, writer):
+        writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
+        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+        await reader.readline()
+        writer.write(b'{"count": 6}')
+        assert (await reply(reader))[0] == 200
+
+
+async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(serve: Any) -> None:
+    environment = NotesEnvironment()
+    environment.release.set()
+    served = await serve(environment)
+    token = await token_of(served)
+    head = f"POST /wait HTTP/1.1\r\nHost: x\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
+    async with connected(served) as (reader, writer):
+        writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
+        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert served.app.in_flight == 1
+        writer.write(b"{")
+    async with asyncio.timeout(5):
+        while served.app.in_flight:  # noqa: ASYNC110 - nobody is told of it
+            await asyncio.sleep(0)
+    assert not environment.started.is_set()
+
+
+async def test_a_head_may_be_so_large_and_no_larger(serve: Any) -> None:
+    served = await serve(limits=Limits(head=4000))
+    token = await token_of(served)
+    for size, status in [(3000, 404), (5000, 431), (50_000, 431)]:
+        for request in (f"POST /{'x' * size} HTTP/1.1\r\n", f"POST /x HTTP/1.1\r\nX-Filler: {'x' * size}\r\n"):
+            async with connected(served) as (reader, writer):
+                writer.write(f"{request}Host: x\r\nCookie: {token}\r\nContent-Length: 0\r\n\r\n".encode())
+                found, headers, said = await reply(reader)
+                assert headers["set-cookie"].startswith(token)
+                assert (found, said["error"]["code"]) == (status, "unknown_tool" if status == 404 else "head_too_large")
+                if status == 431:
+                    assert "4,000 bytes" in said["error"]["message"]
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+# States.
+
+
+async def test_a_state_may_be_so_large_and_no_larger(serve: Any) -> None:
+    served = await serve(NotesEnvironment(), limits=Limits(state=20_000))
+    await served.post("/seed_session", {})
+    assert await served.post("/write", {"text": "x" * 15_000}) == (200, 15_000)
+    status, refused = await served.post("/write", {"text": "x" * 10_000})
+    assert (status, refused["error"]["code"]) == (413, "too_large")
+    assert "20,000 bytes" in refused["error"]["message"]
+    assert await served.post("/write", {"text": "x"}) == (200, 15_001)
+    served.client.cookie_jar.clear()
+    status, refused = await served.post("/seed_session", {"size": 30_000})
+    assert (status, refused["error"]["code"]) == (413, "too_large")
+    assert len(served.client.cookie_jar) == 0
+
+
+# Sessions.
+
+
+async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
+    now = 1_000_000.0
+    served = await serve(limits=Limits(sessions=2), now=lambda: now)
+    _, first = await served.post("/seed_session", ROW)
+    for wrong in ({}, {"initial_count": "x"}):  # what could not be seeded does not count
+        served.client.cookie_jar.clear()
+        assert (await served.post("/seed_session", wrong))[0] == 422
+    assert (await served.post("/seed_session", ROW))[0] == 200
+    cookies = {cookie.key: cookie.value for cookie in served.client.cookie_jar}
+    for path in ("seed_session", "reset"):
+        served.client.cookie_jar.clear()
+        async with served.client.post(f"{served.url}/{path}", json=ROW) as answer:
+            said = await answer.json()
+            assert (answer.status, said["error"]["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
+            assert "2 sessions" in said["error"]["message"]
+    assert (await served.post("/get_counter_value", cookies=cookies))[0] == 200
+    session = await served.app.hosted["counter"].sessions.open(first["session_id"])
+    await session.close()
+    now += 2
+    served.client.cookie_jar.clear()
+    assert (await served.post("/seed_session", ROW))[0] == 200
+
+
+# Calls.
+
+
+async def test_so_many_calls_may_be_in_flight_and_no_more(serve: Any) -> None:
+    environment = NotesEnvironment()
+    served = await serve(environment, limits=Limits(calls=1))
+    await served.post("/seed_session", {})
+    waiting = asyncio.create_task(served.post("/wait"))
+    await environment.started.wait()
+    async with served.client.post(f"{served.url}/write", json={"text": "x"}) as answer:
+        said = await answer.json()
+        assert (answer.status, said["error"]["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
+        assert "in flight already" in said["error"]["message"]
+        assert "Set-Cookie" in answer.headers
+    environment.release.set()
+    assert await waiting == (200, "waited")
+    assert await served.post("/write", {"text": "x"}) == (200, 7)
+
+
+async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
+    served = await serve(NotesEnvironment(), limits=Limits(seconds=0.05))
+    await served.post("/seed_session", {})
+    status, refused = await served.post("/wait")
+    assert (status, refused["error"]["code"]) == (504, "timeout")
+    assert refused["error"]["message"] == "wait did not finish within 0.05 s"
+    status, refused = await served.post("/hurry")
+    assert (status, refused["error"]["message"]) == (504, "hurry did not finish within 0.02 s")
+    assert await served.post("/write", {"text": "never"}) == (200, 5)
+    status, refused = await served.post("/verify", {})
+    assert (status, refused["error"]["code"]) == (504, "timeout")
+    assert await served.post("/write", {"text": "theless"}) == (200, 12)  # there was no verdict
+    assert (await served.post("/verify", {}))[1]["reward"] == 12.0
+
+
+class SlowSeedEnvironment(CounterEnvironment):
+    """Takes its time."""
+
+    async def seed(self, task: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
+    served = await serve(SlowSeedEnvironment(), limits=Limits(seconds=0.05))
+    status, refused = await served.post("/seed_session", ROW)
+    assert (status, refused["error"]["code"]) == (504, "timeout")
+    assert refused["error"]["message"] == "slow_seed.seed did not finish within 0.05 s"
+    assert (len(served.client.cookie_jar), served.app.census.live) == (0, 0)

@@ -1,0 +1,494 @@
+"""MCP, by the SDK's own client over a real connection."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, TextContent
+
+from stateroom import Environment, State, ToolError, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.server import mcp
+from stateroom.server.monitoring.metrics import Figures
+
+ROW = {"responses_create_params": {"input": "count"}, "initial_count": 3, "expected_count": 9}
+HEADER = "X-NeMo-Gym-Session-Token"
+ERAS = ["legacy", "2026-07-28"]
+"""With the handshake of the older versions of the protocol, and the newer one without."""
+
+
+class Note(State):
+    lines: list[str] = []
+
+
+class Desk(Environment[Note]):
+    """Tools of every effect and with every kind of result."""
+
+    def seed(self, task: Any) -> Note:
+        return Note()
+
+    @tool(effect="read")
+    def read(self, state: Note) -> list[str]:
+        """The lines."""
+        return list(state.lines)
+
+    @tool
+    def add(self, state: Note, line: str, places: dict[str, list[int]] | None = None) -> str:
+        """Add a line.
+
+        Args:
+            line: What it says.
+            places: Where it belongs.
+        """
+        state.lines.append(line)
+        return f"{len(state.lines)} lines"
+
+    @tool(effect="external")
+    def mail(self, state: Note, to: str) -> dict[str, Any]:
+        """Mail the lines."""
+        raise ToolError(f"nobody lives at {to}")
+
+    @tool
+    def stumble(self, state: Note) -> str:
+        """Fall over."""
+        state.lines.append("never seen")
+        raise KeyError("a secret of the author's")
+
+    @tool(effect="read")
+    def odd(self, state: Note) -> dict[str, Any]:
+        """What few can say."""
+        return {"half": "\ud83d", "large": 10**30}
+
+    def verify(self, state: Note, episode: Any) -> float:
+        return 0.0
+
+
+@asynccontextmanager
+async def connected(url: str, headers: dict[str, str] | None = None, era: str = "legacy") -> AsyncIterator[Client]:
+    """A client of the SDK's that sends these headers with everything."""
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=20, verify=False) as http,  # certificates take long to load
+        Client(streamable_http_client(url, http_client=http), mode=era) as client,
+    ):
+        yield client
+
+
+async def seeded(served: Any, row: Any = None, prefix: str = "") -> dict[str, str]:
+    """The headers that a new session is reached with; the cookie of the seeding is let go."""
+    status, reply = await served.post(f"{prefix}/seed_session", ROW if row is None else row)
+    assert status == 200
+    served.client.cookie_jar.clear()
+    headers = reply["mcp"]["headers"]
+    assert isinstance(headers, dict)
+    return headers
+
+
+def text_of(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+def error_of(result: CallToolResult) -> dict[str, Any]:
+    assert result.is_error
+    assert result.structured_content is None
+    error = json.loads(text_of(result))["error"]
+    assert isinstance(error, dict)
+    return error
+
+
+def message(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+async def post(served: Any, body: Any, headers: dict[str, str] | None = None, path: str = "/mcp") -> tuple[int, Any]:
+    """A message without the SDK's client, which does not tell the status."""
+    return await served.post(path, body, headers={"Accept": "application/json", **(headers or {})})
+
+
+# Listing.
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_tools_are_listed_with_their_schemas(serve: Any, era: str) -> None:
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp", era=era) as client:
+        listed = {listed.name: listed for listed in (await client.list_tools()).tools}
+    assert set(listed) == {"read", "add", "mail", "stumble", "odd"}
+    for definition in Desk().tool_definitions():
+        assert listed[definition["name"]].input_schema == definition["parameters"]
+        assert listed[definition["name"]].description == definition["description"]
+    assert listed["add"].input_schema["properties"]["line"]["description"] == "What it says."
+
+
+async def test_annotations_say_what_a_tool_does(serve: Any) -> None:
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp") as client:
+        hints = {
+            listed.name: listed.annotations and listed.annotations.model_dump(by_alias=True, exclude_none=True)
+            for listed in (await client.list_tools()).tools
+        }
+    assert hints["read"] == {"readOnlyHint": True, "openWorldHint": False}
+    changes = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False}
+    assert hints["add"] == {**changes, "openWorldHint": False}
+    assert hints["mail"] == {**changes, "openWorldHint": True}
+
+
+async def test_a_client_learns_whom_it_talks_to(serve: Any) -> None:
+    served = await serve()
+    _, reply = await served.post("/seed_session", ROW)
+    async with connected(served.url + reply["mcp"]["url_path"]) as client:
+        assert client.server_info is not None
+        assert (client.server_info.name, bool(client.server_info.version)) == ("counter", True)
+        assert client.server_capabilities.tools is not None
+        assert client.server_capabilities.resources is None
+    assert reply["mcp"]["server_name"] == "counter"
+
+
+# Calling.
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_calls_change_the_session_that_the_token_names(serve: Any, era: str) -> None:
+    served = await serve()
+    headers = await seeded(served)
+    async with connected(f"{served.url}/mcp", headers, era) as client:
+        done = await client.call_tool("increment_counter", {"count": 6})
+        assert (done.is_error, done.structured_content, text_of(done)) == (False, {"success": True}, '{"success":true}')
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 9}
+    cookie = {"Cookie": f"stateroom_counter={headers[HEADER]}"}
+    status, verdict = await served.post("/verify", {**ROW, "response": {"output": []}}, headers=cookie)
+    assert (status, verdict["reward"]) == (200, 1.0)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_sessions_side_by_side_keep_to_themselves(serve: Any, era: str) -> None:
+    served = await serve()
+    tokens = [await seeded(served, {**ROW, "initial_count": number * 100}) for number in range(5)]
+
+    async def episode(number: int) -> None:
+        async with connected(f"{served.url}/mcp", tokens[number], era) as client:
+            for step in range(1, 5):
+                await client.call_tool("increment_counter", {"count": number})
+                value = await client.call_tool("get_counter_value")
+                assert value.structured_content == {"count": number * 100 + number * step}
+
+    await asyncio.gather(*(episode(number) for number in range(5)))
+
+
+async def test_calls_of_one_client_at_once_all_count(serve: Any) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
+        await asyncio.gather(*(client.call_tool("increment_counter", {"count": 1}) for _ in range(20)))
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 23}
+
+
+async def test_any_worker_answers_any_call(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'shared.db'}"
+    one, other = await serve(store=store), await serve(store=store)
+    headers = await seeded(one)
+    async with connected(f"{one.url}/mcp", headers) as here, connected(f"{other.url}/mcp", headers) as there:
+        for client in (here, there, here):
+            await client.call_tool("increment_counter", {"count": 1})
+        assert (await there.call_tool("get_counter_value")).structured_content == {"count": 6}
+    status, reply = await post(other, message("tools/call", name="get_counter_value"), headers)  # with no handshake
+    assert (status, reply["result"]["structuredContent"]) == (200, {"count": 6})
+
+
+async def test_results_that_are_no_object_are_text(serve: Any) -> None:
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
+        added = await client.call_tool("add", {"line": "é", "places": {"a": [1]}})
+        assert (text_of(added), added.structured_content) == ('"1 lines"', None)
+        lines = await client.call_tool("read")
+        assert (text_of(lines), lines.structured_content) == ('["é"]', None)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_results_that_few_can_read_arrive_as_text(serve: Any, era: str) -> None:
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
+        odd = await client.call_tool("odd")
+        assert json.loads(text_of(odd)) == {"half": "\ud83d", "large": 10**30}
+        assert not odd.is_error
+
+
+async def test_failures_read_as_they_do_over_http(serve: Any) -> None:
+    served = await serve(Desk())
+    headers = await seeded(served)
+    cookie = {"Cookie": f"stateroom_desk={headers[HEADER]}"}
+    async with connected(f"{served.url}/mcp", headers) as client:
+        for name, arguments in (("mail", {"to": "x"}), ("add", {"lin": "a"}), ("stumble", {})):
+            failed = await client.call_tool(name, arguments)
+            async with served.client.post(f"{served.url}/{name}", json=arguments, headers=cookie) as reply:
+                assert text_of(failed) == await reply.text()
+            assert "secret" not in error_of(failed)["message"]
+        assert error_of(await client.call_tool("mail", {"to": "x"}))["message"] == "nobody lives at x"
+        assert set(error_of(await client.call_tool("add", {"lin": "a"}))["fields"]) == {"line", "lin"}
+        assert text_of(await client.call_tool("read")) == "[]"
+
+
+async def test_a_call_id_makes_a_call_once(serve: Any) -> None:
+    served = await serve()
+    headers = await seeded(served)
+    async with connected(f"{served.url}/mcp", headers) as client:
+        for _ in range(3):
+            await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": "a"})
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 4}
+        bad = await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": 7})
+        assert error_of(bad)["message"] == "a call id is a text of printable characters"
+    call = message("tools/call", name="increment_counter", arguments={"count": 1})
+    for key in ("b", "b", "a"):
+        await post(served, call, {**headers, "Idempotency-Key": key})
+    async with connected(f"{served.url}/mcp", headers) as client:
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 5}
+
+
+async def test_calls_are_counted(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[tuple[str, str, str]] = []
+
+    class Tally:
+        def __init__(self, tool: str) -> None:
+            self.tool = tool
+
+        def called(self, outcome: str, seconds: float) -> None:
+            assert 0 < seconds < 60
+            counted.append((served.app.environments[0].name, self.tool, outcome))
+
+    monkeypatch.setattr(Figures, "of_tool", lambda self, environment, tool: Tally(tool))
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
+        await client.call_tool("read")
+        await client.call_tool("mail", {"to": "x"})
+        await client.call_tool("made_up")
+    await post(served, message("tools/call", name="read"))
+    assert counted == [("desk", "read", "ok"), ("desk", "mail", "tool_error"), ("desk", "read", "error")]
+
+
+# Who may call what.
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_without_a_token_there_is_no_session(serve: Any, era: str) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/mcp", era=era) as client:
+        assert len((await client.list_tools()).tools) == 2
+        with pytest.raises(MCPError, match="seed a session"):
+            await client.call_tool("get_counter_value")
+    status, reply = await post(served, message("tools/call", name="get_counter_value"))
+    assert (status, reply["error"]["data"], reply["id"]) == (401, {"code": "unauthorized"}, 1)
+    assert (await post(served, message("tools/list")))[0] == 200
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_forged_token_is_refused(serve: Any, era: str) -> None:
+    served = await serve()
+    token = (await seeded(served))[HEADER]
+    other = (await seeded(served))[HEADER]
+    session, issued, signature = token.split(".")
+    foreign = await seeded(await serve(secrets=("another secret, no better",)))
+    call = message("tools/call", name="increment_counter", arguments={"count": 1})
+    forgeries = ["", session, f"{other.split('.')[0]}.{issued}.{signature}", f"{token}x", foreign[HEADER], "é"]
+    for forgery in forgeries:
+        status, reply = await post(served, call, {HEADER: forgery})
+        assert (status, reply["error"]["data"]) == (401, {"code": "unauthorized"}), forgery
+    async with connected(f"{served.url}/mcp", {HEADER: f"{token}x"}, era) as client:
+        with pytest.raises(MCPError, match="not made here"):
+            await client.call_tool("increment_counter", {"count": 1})
+    async with connected(f"{served.url}/mcp", {HEADER: token}, era) as client:
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
+
+
+async def test_a_cookie_is_no_token_here(serve: Any) -> None:
+    served = await serve()
+    assert (await served.post("/seed_session", ROW))[0] == 200
+    assert len(served.client.cookie_jar) == 1
+    assert (await post(served, message("tools/call", name="get_counter_value")))[0] == 401
+
+
+async def test_a_token_is_good_for_as_long_as_it_says(serve: Any) -> None:
+    time = [1_000_000.0]
+    served = await serve(ttl=60.0, now=lambda: time[0])
+    headers = await seeded(served)
+    call = message("tools/call", name="get_counter_value")
+    time[0] += 61
+    status, reply = await post(served, call, headers)
+    assert (status, reply["result"]["isError"]) == (200, True)
+    assert json.loads(reply["result"]["content"][0]["text"])["error"]["code"] == "session_expired"
+    time[0] += 25 * 3600
+    assert (await post(served, call, headers))[0] == 401
+
+
+async def test_only_tools_can_be_called(serve: Any) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
+        for name in ("seed_session", "verify", "close_session", "reset", "mcp", "admin", "__init__", "made up", ""):
+            failed = error_of(await client.call_tool(name, {"resources_session_id": "x", **ROW}))
+            assert failed["code"] == "unknown_tool"
+            assert failed["message"].endswith("there are: get_counter_value, increment_counter")
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
+
+
+async def test_a_sealed_session_says_so(serve: Any) -> None:
+    served = await serve()
+    headers = await seeded(served)
+    cookie = {"Cookie": f"stateroom_counter={headers[HEADER]}"}
+    async with connected(f"{served.url}/mcp", headers) as client:
+        await client.call_tool("increment_counter", {"count": 6})
+        assert (await served.post("/verify", {**ROW, "response": {}}, headers=cookie))[0] == 200
+        failed = await client.call_tool("increment_counter", {"count": 1})
+        assert error_of(failed)["code"] == "session_sealed"
+        async with served.client.post(f"{served.url}/increment_counter", json={"count": 1}, headers=cookie) as reply:
+            assert (reply.status, await reply.text()) == (409, text_of(failed))
+
+
+async def test_a_closed_session_says_so(serve: Any) -> None:
+    served = await serve()
+    _, reply = await served.post("/seed_session", ROW)
+    async with connected(f"{served.url}/mcp", reply["mcp"]["headers"]) as client:
+        await client.call_tool("increment_counter", {"count": 6})
+        assert (await served.post("/close_session", {"resources_session_id": reply["session_id"]}))[0] == 200
+        assert error_of(await client.call_tool("get_counter_value"))["code"] == "session_closed"
+
+
+async def test_a_lost_session_says_so(serve: Any) -> None:
+    headers = await seeded(await serve())
+    served = await serve()  # the same secret, but a store of its own
+    async with connected(f"{served.url}/mcp", headers) as client:
+        assert error_of(await client.call_tool("get_counter_value"))["code"] == "unknown_session"
+
+
+# Environments.
+
+
+async def test_a_stateless_environment_needs_no_token(serve: Any) -> None:
+    served = await serve(WeatherEnvironment())
+    async with connected(f"{served.url}/mcp") as client:
+        told = await client.call_tool("get_weather", {"city": "Lima"})
+        assert told.structured_content["city"] == "Lima"
+    async with connected(f"{served.url}/mcp", await seeded(served, {"responses_create_params": {}})) as client:
+        assert (await client.call_tool("get_weather", {"city": "Lima"})).content == told.content
+    assert (await post(served, message("tools/call", name="get_weather"), {HEADER: "forged"}))[0] == 401
+
+
+async def test_environments_of_one_server_are_apart(serve: Any) -> None:
+    served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment())
+    counter = await seeded(served, prefix="/counter")
+    async with (
+        connected(f"{served.url}/counter/mcp", counter) as counting,
+        connected(f"{served.url}/extraction/mcp", counter) as extracting,
+        connected(f"{served.url}/weather/mcp") as asking,
+    ):
+        assert {listed.name for listed in (await counting.list_tools()).tools} == {
+            "increment_counter",
+            "get_counter_value",
+        }
+        assert [listed.name for listed in (await asking.list_tools()).tools] == ["get_weather"]
+        assert (await counting.call_tool("get_counter_value")).structured_content == {"count": 3}
+        assert error_of(await counting.call_tool("get_weather", {"city": "Lima"}))["code"] == "unknown_tool"
+        assert not (await asking.call_tool("get_weather", {"city": "Lima"})).is_error
+        with pytest.raises(MCPError, match="not made here"):
+            await extracting.call_tool("get_synonym_value", {"synonym": "a"})
+    assert (await post(served, message("tools/list")))[0] == 404
+
+
+# HTTP.
+
+
+async def test_what_is_no_message_is_refused(serve: Any) -> None:
+    served = await serve()
+    for method in ("GET", "DELETE", "PUT"):
+        async with served.client.request(method, f"{served.url}/mcp", headers={"Accept": "text/event-stream"}) as reply:
+            assert (reply.status, reply.headers["Allow"]) == (405, "POST")
+            assert (await reply.json())["error"]["code"] == "method_not_allowed"
+    status, reply = await post(served, message("tools/list"), path="/mcp/tools")
+    assert (status, reply["error"]["message"]) == (404, "there is nothing at /mcp/tools; MCP is at /mcp")
+    assert (await post(served, [message("tools/list")]))[0] == 400
+    status, reply = await post(served, message("resources/list"))
+    assert reply["error"]["message"] == "Method not found"
+    version = {"io.modelcontextprotocol/protocolVersion": ERAS[1], "io.modelcontextprotocol/clientCapabilities": {}}
+    listen = message("subscriptions/listen", notifications={}, _meta=version)
+    streaming = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": ERAS[1]}
+    status, reply = await post(served, listen, {**streaming, "Mcp-Method": "subscriptions/listen"})
+    assert (status, reply["error"]["message"]) == (404, "Method not found")  # there is nothing to stream
+
+
+async def test_a_path_may_name_the_rollout(serve: Any) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/ng-rollout/task-7/mcp", await seeded(served)) as client:
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
+
+
+async def test_any_host_name_will_do(serve: Any) -> None:
+    served = await serve()
+    headers = {"Host": "gym.example:8000", "Origin": "https://gym.example"}
+    assert (await post(served, message("tools/list"), headers))[0] == 200
+
+
+async def test_a_body_may_be_as_large_as_elsewhere(serve: Any) -> None:
+    served = await serve(WeatherEnvironment())
+    city = "x" * 5 * 2**20  # more than the SDK takes by itself
+    async with connected(f"{served.url}/mcp") as client:
+        told = await client.call_tool("get_weather", {"city": city})
+        assert told.structured_content["city"] == city
+    host, port = served.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\naccept: application/json\r\n")
+    writer.write(b"content-length: %d\r\n\r\n{" % (17 * 2**20))
+    assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"content-type: application/json" in head
+    writer.close()
+
+
+# The SDK.
+
+
+def test_the_sdk_is_imported_when_it_is_needed() -> None:
+    program = "import sys, stateroom.server.running; print([n for n in sys.modules if n.split('.')[0] == 'mcp'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+async def test_first_requests_at_once_wait_for_one_import(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loads, may_load = mcp._load, [], threading.Event()
+
+    def load_slowly(hosted: Any, max_body: int) -> Any:
+        loads.append(hosted.environment.name)
+        assert may_load.wait(timeout=20)
+        return load(hosted, max_body)
+
+    monkeypatch.setattr(mcp, "_load", load_slowly)
+    served = await serve(CounterEnvironment(), WeatherEnvironment())
+    paths = ["/counter/mcp", "/weather/mcp"] * 5
+    asked = asyncio.gather(*(post(served, message("tools/list"), path=path) for path in paths))
+    while len(loads) < 2:
+        assert (await served.get("/health"))[0] == 200
+    assert not asked.done()
+    may_load.set()
+    assert [status for status, _ in await asked] == [200] * 10
+    assert sorted(loads) == ["counter", "weather"]
+
+
+async def test_without_the_sdk_the_reply_says_what_to_install(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_types")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "stateroom.server.mcp.tools", raising=False)
+    served = await serve()
+    headers = await seeded(served)
+    for _ in range(2):
+        status, reply = await post(served, message("tools/list"), headers)
+        assert (status, reply["error"]["code"]) == (501, "not_installed")
+        assert reply["error"]["message"].endswith("pip install 'stateroom[server]'")

@@ -1,0 +1,381 @@
+"""What is counted, by whom, and what a scrape tells of it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
+from stateroom import Environment, State, tool
+from stateroom.errors import Conflict, StoreUnavailable, ToolError, UnknownSession, UnknownStore
+from stateroom.server.monitoring.measured import MeasuredStore
+from stateroom.server.monitoring.metrics import BOUNDS, OUTCOMES, Figures
+from stateroom.store import Entry, Head
+from stateroom.store.conformance import StoreConformance
+from stateroom.store.memory import MemoryStore
+
+ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
+TOOLS = {"counter": ["increment", "read"], "weather": ["read"]}
+
+
+class Samples:
+    """What a scrape tells: `found(name, *labels)` is a value, by the name and the values of its labels."""
+
+    def __init__(self, text: bytes, parse: Any = parse_plain) -> None:
+        self.values = {
+            (sample.name, frozenset(sample.labels.values())): sample.value
+            for family in parse(text.decode())
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, *labels: str) -> float:
+        return self.values[name, frozenset(labels)]
+
+    def above_zero(self, name: str) -> dict[frozenset[str], float]:
+        return {labels: value for (known, labels), value in self.values.items() if known == name and value}
+
+
+def scrape(figures: Figures, live: int = 0) -> Samples:
+    return Samples(figures.exposition(b"", live)[0])
+
+
+class Mood(State):
+    word: str = ""
+
+
+class Moody(Environment[Mood]):
+    """Does as it is told."""
+
+    def verify(self, state: Mood) -> float:
+        return 1.0
+
+    @tool
+    def answer(self, state: Mood, mood: str) -> str:
+        """Answer in a mood."""
+        if mood == "sorry":
+            raise ToolError("not today")
+        if mood == "broken":
+            raise ZeroDivisionError
+        return mood
+
+
+async def scraped(served: Any, **headers: str) -> tuple[str, bytes]:
+    async with served.client.get(f"{served.url}/metrics", headers=headers) as reply:
+        assert reply.status == 200
+        return reply.headers["content-type"], await reply.read()
+
+
+async def test_a_scrape_tells_what_came_of_calls(serve: Any) -> None:
+    served = await serve(Moody())
+    await served.post("/answer", {"mood": "fine"})  # without a session
+    await served.post("/seed_session", ROW)
+    for mood in ("fine", "fine", "sorry", "broken", 3):
+        await served.post("/answer", {"mood": mood})
+    content_type, text = await scraped(served)
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    found = Samples(text)
+    assert found.above_zero("stateroom_calls_total") == {
+        frozenset(("moody", "answer", outcome)): times
+        for outcome, times in {"ok": 2, "error": 1, "tool_error": 1, "tool_failed": 1, "invalid_arguments": 1}.items()
+    }
+    assert found("stateroom_call_duration_seconds_count", "moody", "answer") == 6
+    assert 0 < found("stateroom_call_duration_seconds_sum", "moody", "answer") < 60
+    assert found("stateroom_sessions_seeded_total", "moody") == 1
+    assert found("stateroom_store_operations_total", "create", "ok") == 1
+    assert found("stateroom_store_operations_total", "append", "ok") == 2
+    assert found("stateroom_store_operation_duration_seconds_count", "append") == 2
+    assert found("process_resident_memory_bytes") > 0
+
+
+async def test_openmetrics_for_those_who_ask_for_it(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    await served.post("/increment_counter", {"count": 1})
+    content_type, text = await scraped(
+        served, accept="application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    )
+    assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    found = Samples(text, parse_openmetrics)
+    assert found("stateroom_calls_total", "counter", "increment_counter", "ok") == 1
+
+
+async def test_sessions_that_live_and_that_expire_are_counted(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'rooms.db'}"
+    before = await serve(store=store, ttl=100.0, now=lambda: 1_000.0)
+    await before.post("/seed_session", ROW)
+    _, text = await scraped(before)
+    assert Samples(text)("stateroom_sessions_live") == 1
+    after = await serve(store=store, ttl=100.0, now=lambda: 2_000.0)  # which sweeps when it has started
+    expired = 0.0
+    async with asyncio.timeout(30):
+        while not expired:
+            _, text = await scraped(after)
+            expired = Samples(text)("stateroom_sessions_expired_total")
+    assert (expired, Samples(text)("stateroom_sessions_live")) == (1, 0)
+
+
+async def test_environments_are_told_apart(serve: Any) -> None:
+    class Other(Moody):
+        pass
+
+    served = await serve(Moody(), Other())
+    await served.post("/other/seed_session", ROW)
+    await served.post("/other/answer", {"mood": "fine"})
+    found = Samples((await scraped(served))[1])
+    assert found("stateroom_calls_total", "other", "answer", "ok") == 1
+    assert found("stateroom_calls_total", "moody", "answer", "ok") == 0
+    assert found("stateroom_sessions_seeded_total", "other") == 1
+    assert found("stateroom_sessions_seeded_total", "moody") == 0
+
+
+TIMES = st.floats(0, 100) | st.sampled_from(BOUNDS)
+CALLS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from([(environment, name) for environment, names in TOOLS.items() for name in names]),
+        st.sampled_from(OUTCOMES),
+        TIMES,
+    )
+)
+
+
+def check(found: Samples, calls: list[Any]) -> None:
+    """A scrape tells exactly of these calls."""
+    for environment, names in TOOLS.items():
+        for name in names:
+            mine = [(outcome, seconds) for _, tool_, outcome, seconds in calls if tool_ == (environment, name)]
+            for outcome in OUTCOMES:
+                times = sum(outcome == other for other, _ in mine)
+                assert found("stateroom_calls_total", environment, name, outcome) == times
+            times = [seconds for _, seconds in mine]
+            histogram = "stateroom_call_duration_seconds"
+            assert found(f"{histogram}_count", environment, name) == len(times)
+            assert found(f"{histogram}_sum", environment, name) == pytest.approx(sum(times))
+            for bound in BOUNDS:
+                within = sum(seconds <= bound for seconds in times)
+                assert found(f"{histogram}_bucket", environment, name, str(bound)) == within
+            assert found(f"{histogram}_bucket", environment, name, "+Inf") == len(times)
+
+
+@given(CALLS)
+def test_every_call_is_counted_once_by_one_process(calls: list[Any]) -> None:
+    figures = Figures(TOOLS)
+    for _, labels, outcome, seconds in calls:
+        figures.of_tool(*labels).called(outcome, seconds)
+    check(scrape(figures), calls)
+
+
+@settings(max_examples=30)
+@given(CALLS)
+def test_any_worker_tells_of_the_calls_of_all(calls: list[Any]) -> None:
+    with TemporaryDirectory() as folder:
+        workers = [Figures(TOOLS, Path(folder)) for _ in range(3)]
+        assert len(list(Path(folder).iterdir())) == 3
+        for worker, labels, outcome, seconds in calls:
+            workers[worker].of_tool(*labels).called(outcome, seconds)
+        for worker in workers:
+            check(scrape(worker), calls)
+
+
+def test_a_worker_does_not_speak_of_its_own_process_for_all(tmp_path: Path) -> None:
+    assert not [name for name, _ in scrape(Figures(TOOLS, tmp_path)).values if name.startswith("process_")]
+
+
+def test_workers_with_other_tools_do_not_mix_their_figures(tmp_path: Path) -> None:
+    before = Figures({"counter": ["increment", "read"]}, tmp_path)
+    after = Figures({"counter": ["decrement", "read"]}, tmp_path)
+    before.of_tool("counter", "increment").called("ok", 1)
+    after.of_tool("counter", "read").called("ok", 1)
+    found = scrape(after)
+    assert found("stateroom_calls_total", "counter", "decrement", "ok") == 0
+    assert found("stateroom_calls_total", "counter", "read", "ok") == 1
+
+
+def test_a_row_that_was_only_half_made_is_made_whole(tmp_path: Path) -> None:
+    whole = Figures(TOOLS, tmp_path)
+    row = next(tmp_path.iterdir())
+    row.with_suffix(".1").write_bytes(bytes(24))
+    assert scrape(whole)("stateroom_sessions_expired_total") == 0
+    second = Figures(TOOLS, tmp_path)
+    second.expired(2)
+    assert scrape(whole)("stateroom_sessions_expired_total") == 2
+    assert row.with_suffix(".1").stat().st_size == row.stat().st_size
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from stateroom.server.monitoring.metrics import Figures
+
+figures = Figures({"counter": ["increment"]}, Path(sys.argv[1]))
+for line in sys.stdin:
+    for _ in range(int(line)):
+        figures.of_tool("counter", "increment").called("ok", 0.001)
+    text = figures.exposition(b"", 0)[0].decode()
+    print(next(line for line in text.splitlines() if "stateroom_calls_total" in line and "ok" in line), flush=True)
+"""
+
+
+class Worker:
+    """A process that counts as many calls as it is told, and then tells the sum of all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def count(self, calls: int) -> float:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{calls}\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline().split()[-1])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Any]:
+    workers: list[Worker] = []
+
+    def start() -> Worker:
+        workers.append(Worker(tmp_path))
+        return workers[-1]
+
+    yield start
+    for each in workers:
+        each.kill()
+
+
+def test_a_worker_that_is_killed_leaves_its_figures_to_the_next(worker: Any, tmp_path: Path) -> None:
+    first, second = worker(), worker()
+    told = [first.count(1000), second.count(200), first.count(0)]
+    first.kill()
+    told.append(second.count(30))
+    third = worker()
+    told += [third.count(4), second.count(0)]
+    assert told == [1000, 1200, 1200, 1230, 1234, 1234]
+    assert all(earlier <= later for earlier, later in pairwise(told))
+    assert len(list(tmp_path.iterdir())) == 2  # the third took over the first's
+
+
+def children(pid: int) -> list[int]:
+    """The worker processes of a server."""
+    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the worker processes as Linux shows them")
+async def test_any_worker_of_a_server_answers_for_all(tmp_path: Path) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "stateroom.cli", "serve", "counter", "--workers", "2", "--port", "0"),
+        *("--store", f"sqlite:///{tmp_path / 'rooms.db'}"),
+        env={**os.environ, "STATEROOM_SECRET": "good for one test only", "TMPDIR": str(shared)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert server.stdout
+    url = (await server.stdout.readline()).decode().split()[-1]
+
+    async def post(path: str, body: Any, cookie: str = "") -> str:
+        async with (
+            aiohttp.ClientSession() as client,  # with a connection of its own, which any worker may take
+            client.post(f"{url}{path}", json=body, headers={"cookie": cookie}) as reply,
+        ):
+            assert reply.status == 200, await reply.text()
+            return reply.headers["set-cookie"].partition(";")[0]
+
+    async def counted() -> float:
+        async with aiohttp.ClientSession() as client, client.get(f"{url}/metrics") as reply:
+            return Samples(await reply.read())("stateroom_calls_total", "counter", "increment_counter", "ok")
+
+    @contextmanager
+    def without(worker: int) -> Iterator[None]:
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
+    try:
+        async with asyncio.timeout(30):
+            while len(list(shared.glob("*/*"))) < 2:  # noqa: ASYNC110 - until both have begun, which only files tell
+                await asyncio.sleep(0.01)
+        first, second = children(server.pid)
+        with without(first):
+            cookie = await post("/seed_session", ROW)
+            await post("/increment_counter", {"count": 1}, cookie)
+        with without(second):
+            await post("/increment_counter", {"count": 1}, cookie)
+            assert await counted() == 2
+        with without(first):
+            assert await counted() == 2
+    finally:
+        server.terminate()
+        await server.wait()
+    assert list(shared.iterdir()) == []
+
+
+class Faulty(MemoryStore):
+    async def head(self, session: str) -> Head:
+        raise StoreUnavailable("gone fishing")
+
+
+async def test_what_comes_of_a_stores_operations() -> None:
+    figures = Figures(TOOLS)
+    store = MeasuredStore(Faulty(), figures)
+    await store.create(Head("room", "counter", "", 0.0, 10.0, 0))
+    await store.append("room", Entry(1, "call", 1.0, b""), expires=None)
+    with pytest.raises(Conflict):
+        await store.append("room", Entry(1, "call", 1.0, b""), expires=None)
+    with pytest.raises(UnknownSession):
+        await store.load("nowhere")
+    with pytest.raises(StoreUnavailable, match="gone fishing"):
+        await store.head("room")
+    assert await store.sweep(20.0) == 1
+    found = scrape(figures)
+    assert found.above_zero("stateroom_store_operations_total") == {
+        frozenset(("create", "ok")): 1,
+        frozenset(("append", "ok")): 1,
+        frozenset(("append", "conflict")): 1,
+        frozenset(("load", "refused")): 1,
+        frozenset(("head", "error")): 1,
+        frozenset(("sweep", "ok")): 1,
+    }
+    assert found("stateroom_conflicts_total") == 1
+    assert found("stateroom_store_operation_duration_seconds_count", "append") == 2
+
+
+async def test_a_measured_store_has_no_url() -> None:
+    with pytest.raises(UnknownStore, match="put around a store that is open"):
+        await MeasuredStore.open("memory://")
+
+
+class TestMeasuredStore(StoreConformance):
+    """A store that is measured keeps all promises of the one that it measures."""
+
+    shared = False
+    durable = False
+
+    @pytest.fixture
+    def url(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        async def opened(_: str) -> MeasuredStore:
+            return MeasuredStore(MemoryStore(), Figures({}))
+
+        monkeypatch.setattr(MemoryStore, "open", opened)
+        return "memory://"

@@ -1,0 +1,172 @@
+"""Seeding and closing sessions by names that clients give them, as 0.7 clients do."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.gallery.weather import WeatherEnvironment
+
+ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
+
+NEW, OLD = "the secret that takes over", "the secret that was there first"
+
+
+def seeding(name: Any, row: Any = ROW) -> dict[str, Any]:
+    return {
+        "resources_session_id": name,
+        "episode_id": {"rollout_id": "r-1", "attempt": 0},
+        "task_id": {"taskset": "counter", "task_id": "7"},
+        "task_data": row,
+    }
+
+
+def closing(name: str) -> dict[str, Any]:
+    return {"resources_session_id": name, "episode_id": {"rollout_id": "r-1", "attempt": 0}}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
+
+
+async def post_afresh(served: Any, path: str, body: Any) -> tuple[int, Any]:
+    """Post as a client that has no cookie yet."""
+    served.client.cookie_jar.clear()
+    return await served.post(path, body)  # type: ignore[no-any-return]
+
+
+async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    status, first = await served.post("/seed_session", seeding("one"))
+    assert status == 200
+    assert first.keys() == {"resources_session_id", "seed_key", "resources_tools", "mcp"}
+    assert [tool["name"] for tool in first["resources_tools"]] == ["increment_counter", "get_counter_value"]
+    await served.post("/increment_counter", {"count": 2})
+    assert await served.post("/seed_session", seeding("one")) == (200, {"resources_session_id": "one"})
+    status, again = await post_afresh(served, "/seed_session", seeding("one"))
+    assert (status, again["resources_session_id"]) == (200, "one")
+    assert "seed_key" not in again
+    assert await served.post("/get_counter_value") == (200, {"count": 5})
+    await post_afresh(served, "/seed_session", seeding("another"))
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+    assert len(await served.app.store.heads()) == 2
+
+
+async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    replies = await asyncio.gather(*(post_afresh(served, "/seed_session", seeding("one")) for _ in range(8)))
+    assert {status for status, _ in replies} == {200}
+    assert sum("seed_key" in reply for _, reply in replies) == 1
+    assert len(await served.app.store.heads()) == 1
+    assert await served.app.store.count(served.app.now()) == 1
+
+
+async def test_a_name_is_not_joined_with_another_task(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", seeding("one"))
+    other = seeding("one", {**ROW, "initial_count": 9})
+    for post in (served.post, lambda path, body: post_afresh(served, path, body)):
+        status, refused = await post("/seed_session", other)
+        assert (status, refused["error"]["code"]) == (409, "conflict")
+        assert "another task" in refused["error"]["message"]
+    assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 200
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_the_row_may_stand_beside_the_name(serve: Any) -> None:
+    served = await serve()
+    body = {"resources_session_id": "one", **ROW}
+    for _ in range(2):
+        assert (await post_afresh(served, "/seed_session", body))[0] == 200
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_a_closed_name_is_not_resurrected(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    await served.post("/seed_session", seeding("one"))
+    for _ in range(2):
+        assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
+    for path, body in [("/seed_session", seeding("one")), ("/get_counter_value", {}), ("/verify", ROW)]:
+        status, refused = await served.post(path, body)
+        assert (status, refused["error"]["code"]) == (410, "session_closed")
+    status, refused = await post_afresh(served, "/seed_session", seeding("one"))
+    assert (status, refused["error"]["code"]) == (410, "session_closed")
+    assert len(served.client.cookie_jar) == 0
+    assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
+
+
+async def test_a_name_closes_its_session_without_a_cookie(serve: Any) -> None:
+    served = await serve()
+    _, seeded = await served.post("/seed_session", seeding("one"))
+    session_id = (await served.app.store.heads())[0].id
+    served.client.cookie_jar.clear()
+    for stranger in (session_id, "never seeded"):  # without a token, an id that leaked closes nothing
+        assert await served.post("/close_session", closing(stranger)) == (200, {"resources_session_id": stranger})
+    assert not (await served.app.store.head(session_id)).closed
+    assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
+    assert (await served.app.store.head(session_id)).closed
+    assert seeded["resources_session_id"] == "one"
+
+
+async def test_names_outlive_a_change_of_secrets(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/rooms.db"
+    before = await serve(store=store, secrets=(OLD,))
+    await before.post("/seed_session", seeding("one"))
+    await before.post("/increment_counter", {"count": 2})
+    after = await serve(store=store, secrets=(NEW, OLD))
+    assert (await after.post("/seed_session", seeding("one")))[0] == 200
+    assert await after.post("/get_counter_value") == (200, {"count": 5})
+    assert await after.post("/seed_session", seeding("one")) == (200, {"resources_session_id": "one"})
+    assert await after.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
+    assert (await post_afresh(after, "/seed_session", seeding("one")))[0] == 410
+    stranger = await serve(store=store, secrets=(NEW,))
+    assert (await stranger.post("/seed_session", seeding("one")))[0] == 200  # to it, the name is new
+    assert await stranger.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_an_expired_name_is_gone_and_closing_it_is_fine(serve: Any) -> None:
+    now = 1_000_000.0
+    served = await serve(now=lambda: now, ttl=60)
+    await served.post("/seed_session", seeding("one"))
+    now += 61
+    for _ in range(2):
+        status, refused = await served.post("/seed_session", seeding("one"))
+        assert (status, refused["error"]["code"]) in [(410, "session_expired"), (410, "unknown_session")]
+        assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
+        await served.app.hosted["counter"].sessions.sweep()
+    assert (await served.app.store.heads()) == []
+
+
+async def test_what_is_no_name_is_refused(serve: Any) -> None:
+    served = await serve()
+    for name in ("", None, 7, "x" * 201, ["one"]):
+        status, refused = await served.post("/seed_session", seeding(name))
+        assert (status, list(refused["error"]["fields"])) == (422, ["resources_session_id"])
+    assert len(served.client.cookie_jar) == 0
+
+
+async def test_odd_names_and_rows(serve: Any) -> None:
+    served = await serve()
+    for name in ("\ud800", "é\n", "../one"):
+        status, seeded = await post_afresh(served, "/seed_session", seeding(name))
+        assert (status, seeded["resources_session_id"]) == (200, name)
+    for row in (None, [], "row", 3):
+        status, refused = await post_afresh(served, "/seed_session", seeding("one", row))
+        assert (status, list(refused["error"]["fields"])) == (422, ["task_data"])
+    status, refused = await post_afresh(served, "/seed_session", seeding("one", {"initial_count": 3}))
+    assert (status, refused["error"]["code"]) == (422, "invalid_task")
+    assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 200
+
+
+async def test_names_without_a_state(serve: Any) -> None:
+    served = await serve(WeatherEnvironment())
+    status, seeded = await served.post("/seed_session", seeding("one", {}))
+    assert (status, seeded["resources_session_id"]) == (200, "one")
+    assert (await served.post("/get_weather", {"city": "Lima"}))[0] == 200
+    assert await served.post("/seed_session", seeding("one", {})) == (200, {"resources_session_id": "one"})
+    status, refused = await served.post("/seed_session", seeding("another", {}))
+    assert (status, refused["error"]["code"]) == (409, "conflict")
+    for _ in range(2):
+        assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})

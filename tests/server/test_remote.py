@@ -1,0 +1,400 @@
+"""Our runner on our server: the same files as in process, whatever happens on the way."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, State, ToolError, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run
+from stateroom.session import Clock, SessionInfo
+
+COUNTS = generate_tasks(CounterEnvironment, 8, seed=1)
+
+
+def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any) -> Run:
+    settings: dict[str, Any] = {
+        "environment": environment,
+        "policy": policy,
+        "policy_name": "some_policy",
+        "files": RunFiles(folder / f"{name}.jsonl"),
+        "repeats": 3,
+    }
+    return Run(**(settings | more))
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file in a fixed order, letter by letter but for the names of the sessions."""
+    found = path.read_text(encoding="utf-8").split("\n")[:-1]
+    names = [json.loads(line)["_stateroom_session"] for line in found]
+    assert len(set(names)) == len(names)
+    return sorted(line.replace(name, "", 1) for line, name in zip(found, names, strict=True))
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+async def run_in_both(
+    folder: Path, server: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any
+) -> tuple[Report, Run]:
+    """Run the same here and on the server; all files must be the same. Gives the report and the plan of the latter."""
+    here = plan(folder, "here", environment, policy, **more)
+    there = plan(folder, "there", environment, policy, server=server, **more)
+    reports = [await run(here), await run(there)]
+    assert [report.first_error for report in reports] == [None, None]
+    assert lines(there.files.rollouts) == lines(here.files.rollouts)
+    assert there.files.inputs.read_bytes() == here.files.inputs.read_bytes()
+    assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
+    assert set(there.files.as_dict()) == {"rollouts", "inputs", "metrics"}
+    return reports[1], there
+
+
+# The same files.
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("policy", ["reference", "faltering"])
+@pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
+async def test_here_and_there_give_the_same_files(
+    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: str, store: str
+) -> None:
+    url = "memory://" if store == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
+    served = await serve(kind(), store=url)
+    tasks = generate_tasks(kind, 8, seed=1)
+    report, _ = await run_in_both(tmp_path, served.url, kind(), kind.policies[policy], tasks=tasks)
+    assert report.episodes == len(report.rows) == 24
+    assert policy == "faltering" or report.metrics["agent_metrics"]["mean/reward"] == 1.0
+
+
+class Dice(State):
+    seen: list[str] = []
+
+
+class DiceEnvironment(Environment[Dice]):
+    """All the luck that there is."""
+
+    def seed(self, rng: Random, clock: Clock, new_id: Callable[[], str]) -> Dice:
+        return Dice(seen=[f"{rng.random()} {clock.now()} {new_id()}"])
+
+    @tool
+    def roll(self, state: Dice, session: SessionInfo, rng: Random, clock: Clock, new_id: Callable[[], str]) -> Any:
+        """Try one's luck."""
+        state.seen.append(f"{rng.random()} {clock.now()} {new_id()} {session.call_id} {session.revision}")
+        return state.seen
+
+    def verify(self, state: Dice, rng: Random) -> float:
+        return rng.random()
+
+
+class OracleEnvironment(Environment):
+    """Luck without a state."""
+
+    @tool
+    def roll(self, rng: Random, clock: Clock, new_id: Callable[[], str]) -> str:
+        """Try one's luck."""
+        return f"{rng.random()} {clock.now()} {new_id()}"
+
+    def verify(self) -> float:
+        return 1.0
+
+
+class Rolls(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        if len(outputs_of(conversation)) == 6:
+            return [message("done")]
+        return [function_call("roll", "again"), function_call("roll", "again")]
+
+
+@pytest.mark.parametrize("kind", [DiceEnvironment, OracleEnvironment])
+async def test_luck_and_time_are_the_same(serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]]) -> None:
+    served = await serve(kind())
+    report, there = await run_in_both(tmp_path, served.url, kind(), Rolls, tasks=[{}, {}], seed=5)
+    assert report.episodes == 6
+    outputs = [text for row in rows(there.files.rollouts) for text in map(str, outputs_of(row["response"]["output"]))]
+    assert len(set(outputs)) == len(outputs) == 36
+
+
+class Waits(Policy):
+    """Makes a call, and then thinks for ever."""
+
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        if outputs_of(conversation):
+            await asyncio.Event().wait()
+        return [function_call("roll", "c")]
+
+
+@pytest.mark.parametrize(("policy", "limits"), [(Waits, {"deadline": 0.3}), (Rolls, {"max_steps": 2})])
+async def test_limits_are_the_same(serve: Any, tmp_path: Path, policy: type[Policy], limits: dict[str, Any]) -> None:
+    served = await serve(DiceEnvironment())
+    report, _ = await run_in_both(tmp_path, served.url, DiceEnvironment(), policy, tasks=[{}], **limits)
+    assert [row["truncated"] for row in report.rows] == [1, 1, 1]
+
+
+async def test_every_session_is_judged_and_closed(serve: Any, tmp_path: Path) -> None:
+    served = await serve()
+    policy = CounterEnvironment.policies["reference"]
+    there = plan(tmp_path, "there", CounterEnvironment(), policy, tasks=COUNTS, server=served.url)
+    await run(there)
+    sessions = served.app.hosted["counter"].sessions
+    heads = await sessions.store.heads(limit=100)
+    assert {head.id for head in heads} == {row["_stateroom_session"] for row in rows(there.files.rollouts)}
+    assert len(heads) == 24
+    assert all(head.closed for head in heads)
+
+
+async def test_rollouts_can_be_run_again(serve: Any, tmp_path: Path) -> None:
+    served = await serve(ExtractionEnvironment())
+    tasks = generate_tasks(ExtractionEnvironment, 4, seed=1)
+    policies = ExtractionEnvironment.policies
+    first = plan(tmp_path, "first", ExtractionEnvironment(), policies["faltering"], tasks=tasks, server=served.url)
+    await run(first)
+    again = {"tasks": rows(first.files.rollouts), "repeats": 1}
+    here = plan(tmp_path, "here", ExtractionEnvironment(), policies["reference"], **again)
+    there = plan(tmp_path, "there", ExtractionEnvironment(), policies["reference"], server=served.url, **again)
+    await run(here)
+    await run(there)
+    assert lines(there.files.rollouts) == lines(here.files.rollouts)
+
+
+async def test_a_row_cannot_make_episodes_share_a_session(serve: Any, tmp_path: Path) -> None:
+    served = await serve()
+    tasks = [{**task, "resources_session_id": "ours"} for task in COUNTS]
+    policy = CounterEnvironment.policies["reference"]
+    report, _ = await run_in_both(tmp_path, served.url, CounterEnvironment(), policy, tasks=tasks)
+    assert report.metrics["agent_metrics"]["mean/reward"] == 1.0
+
+
+async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:
+    served = await serve(CounterEnvironment(), WeatherEnvironment())
+    policy = CounterEnvironment.policies["reference"]
+    await run_in_both(tmp_path, f"{served.url}/counter/", CounterEnvironment(), policy, tasks=COUNTS)
+    lost = plan(tmp_path, "lost", CounterEnvironment(), policy, tasks=COUNTS, server=served.url)
+    report = await run(lost)
+    assert report.failed == 24
+    assert "environments are at /counter, /weather" in str(report.first_error)
+
+
+# Calls that fail.
+
+
+class Mishaps(State):
+    done: list[str] = []
+
+
+class MishapEnvironment(Environment[Mishaps]):
+    """Tools that fail, each in its own way."""
+
+    @tool
+    def work(self, state: Mishaps, text: Any) -> Any:
+        """Do something."""
+        state.done.append(repr(text))
+        return {"text": text, "é": "\ud83d", "all": state.done}
+
+    @tool
+    def refuse(self, state: Mishaps, why: str) -> None:
+        """Say no."""
+        state.done.append("refuse")
+        raise ToolError(why)
+
+    @tool
+    def crash(self, state: Mishaps) -> None:
+        """Break."""
+        state.done.append("crash")
+        raise ZeroDivisionError("a secret")
+
+    @tool
+    def mumble(self, state: Mishaps) -> Any:
+        """Return what is not JSON."""
+        return object()
+
+    @tool(timeout=0.02)
+    async def dawdle(self, state: Mishaps) -> None:
+        """Take too long."""
+        await asyncio.Event().wait()
+
+    @tool(effect="read")
+    def peek(self, state: Mishaps) -> None:
+        """Change what may only be read."""
+        state.done.append("peek")
+
+    @tool(effect="external")
+    def reach(self, state: Mishaps) -> None:
+        """Fail outside."""
+        raise OSError("outside")
+
+    def verify(self, state: Mishaps) -> float:
+        return float(len(state.done))
+
+
+def raw_call(name: str, arguments: Any = "{}") -> Item:
+    return {"type": "function_call", "call_id": "c", "name": name, "arguments": arguments}
+
+
+MISHAPS = [
+    raw_call("work", '{"text": "fine"}'),
+    raw_call("work", '{"text": "\\ud800 é \\u0000"}'),
+    raw_call("work", '{"text": [1e400, -1e400, NaN, 123456789012345678901234567890, 1.0, 1e16, null]}'),
+    raw_call("work", '{"text": 1, "text": 2}'),
+    raw_call("work", '{"text": ' + "[" * 400 + "]" * 400 + "}"),
+    raw_call("work"),
+    raw_call("work", ""),
+    raw_call("work", None),
+    raw_call("work", '{"text": 1, "more": 2}'),
+    raw_call("work", '{"text": '),
+    raw_call("work", "[1]"),
+    raw_call("refuse", '{"why": "not <today> é"}'),
+    raw_call("refuse", '{"why": 5}'),
+    raw_call("refuse", '{"why": ""}'),
+    raw_call("crash"),
+    raw_call("mumble"),
+    raw_call("dawdle"),
+    raw_call("peek"),
+    raw_call("reach"),
+    *map(raw_call, ("nothing", "verify", "seed_session", "close_session", "admin", "openapi.json", "health", "mcp")),
+    *map(raw_call, ("", "/", "..", "../health", "work/", "work?a=b", "a b", "wörk", "work\n", "\ud800")),
+]
+
+
+class Stumbles(Policy):
+    """Makes all the calls, one at a time."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        done = len(outputs_of(conversation))
+        return [dict(MISHAPS[done])] if done < len(MISHAPS) else [message("done")]
+
+
+async def test_a_call_that_fails_reads_the_same(serve: Any, tmp_path: Path) -> None:
+    served = await serve(MishapEnvironment())
+    report, there = await run_in_both(
+        tmp_path, served.url, MishapEnvironment(), Stumbles, tasks=[{}], repeats=2, max_steps=len(MISHAPS) + 1
+    )
+    assert [row["reward"] for row in report.rows] == [4.0, 4.0]
+    outputs = outputs_of(rows(there.files.rollouts)[0]["response"]["output"])
+    codes = [output["error"]["code"] for output in outputs if "error" in output]
+    assert {*codes} == {"invalid_arguments", "tool_error", "tool_failed", "timeout", "unknown_tool"}
+    assert codes.count("unknown_tool") == 18
+
+
+# A session that is gone.
+
+
+class Meddles(Policy):
+    """Lets something happen to the session between two calls."""
+
+    happens: Callable[[], Awaitable[None]]
+
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        if outputs_of(conversation):
+            await type(self).happens()
+        return [function_call("increment_counter", "c", count=1)]
+
+
+@pytest.mark.parametrize(
+    ("what", "code"), [("close", "410 session_closed"), ("verify", "409 session_sealed"), ("delete", "410 unknown")]
+)
+async def test_a_session_that_is_gone_ends_the_episode(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, code: str
+) -> None:
+    served = await serve()
+
+    async def happens() -> None:
+        sessions = served.app.hosted["counter"].sessions
+        (head,) = await sessions.store.heads(limit=2)
+        if what == "delete":
+            sessions.forget(head.id)
+            await sessions.store.sweep(head.expires + 1)
+        else:
+            session = await sessions.open(head.id)
+            await (session.close() if what == "close" else session.verify())
+
+    monkeypatch.setattr(Meddles, "happens", staticmethod(happens), raising=False)
+    there = plan(
+        tmp_path, "there", CounterEnvironment(), Meddles, tasks=COUNTS[:1], repeats=1, server=served.url, max_steps=5
+    )
+    report = await run(there)
+    (failed,) = rows(there.files.failures)
+    assert report.failed == 1
+    assert (failed["_ng_failure_class"], failed["_ng_failure_terminal"]) == ("environment", True)
+    assert failed["error"].startswith(f"ServerFailed: increment_counter got {code}")
+    assert len(failed["_stateroom_session"]) == 24
+
+
+async def test_a_verifier_that_breaks_fails_the_episode(serve: Any, tmp_path: Path) -> None:
+    class BrokenEnvironment(Environment[Dice]):
+        """Cannot judge."""
+
+        @tool
+        def roll(self, state: Dice) -> None:
+            """Nothing."""
+
+        def verify(self, state: Dice) -> float:
+            raise LookupError("a secret")
+
+    served = await serve(BrokenEnvironment())
+    there = plan(tmp_path, "there", BrokenEnvironment(), Rolls, tasks=[{}], repeats=1, server=served.url)
+    await run(there)
+    (failed,) = rows(there.files.failures)
+    assert (failed["_ng_failure_class"], failed["_ng_failure_terminal"]) == ("environment", True)
+    assert failed["error"] == ("ServerFailed: verify got 500 environment_error: verify failed: unexpected LookupError")
+
+
+async def test_a_task_that_the_server_cannot_use_fails_its_episode(serve: Any, tmp_path: Path) -> None:
+    served = await serve()
+    there = plan(tmp_path, "there", DiceEnvironment(), Rolls, tasks=[{}, COUNTS[0]], repeats=1, server=served.url)
+    report = await run(there)
+    (failed,) = rows(there.files.failures)
+    assert report.failed == 1
+    assert failed["error"].startswith("ServerFailed: seed_session got 422 invalid_task: initial_count: Field required")
+
+
+# The command.
+
+
+async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """How `stateroom run` ended, and what it printed."""
+    program = [sys.executable, "-m", "stateroom.cli", "run", *arguments]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*program, cwd=folder, stdout=pipe, stderr=pipe)
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_the_command_with_an_environment(serve: Any, tmp_path: Path) -> None:
+    served = await serve()
+    options = ("counter", "--policy", "faltering", "--repeats", "2", "--json", "--output")
+    here, there = await asyncio.gather(
+        command(tmp_path, *options, "here.jsonl"),
+        command(tmp_path, *options, "there.jsonl", "--server", served.url),
+    )
+    assert (here[0], there[0]) == (0, 0), there[2]
+    found = json.loads(there[1])
+    assert found["metrics"] == json.loads(here[1])["metrics"]
+    assert set(found["files"]) == {"rollouts", "inputs", "metrics"}
+    assert lines(tmp_path / "there.jsonl") == lines(tmp_path / "here.jsonl")
+
+
+async def test_the_command_without_an_environment(serve: Any, tmp_path: Path) -> None:
+    served = await serve()
+    tools = CounterEnvironment().tool_definitions()
+    tasks = [
+        {**task, "responses_create_params": {**task["responses_create_params"], "tools": tools}} for task in COUNTS
+    ]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    policy = "stateroom.gallery.counter.policies:ReferencePolicy"
+    code, out, err = await command(
+        tmp_path, "--server", served.url, "--input", "tasks.jsonl", "--policy", policy, "--json"
+    )
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (8, 0, 1.0)
+    assert Path(found["files"]["rollouts"]).name.startswith("remote-")

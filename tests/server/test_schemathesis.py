@@ -1,0 +1,93 @@
+"""A stranger who has only read the OpenAPI document: what it sends is answered as the document says, and soon."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.specs.openapi.checks import negative_data_rejection
+
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+
+ROWS: dict[str, dict[str, Any]] = {
+    "counter": {"initial_count": 3, "expected_count": 9},
+    "extraction": {
+        "id": 1,
+        "expected_synonym_values": [543],
+        "expected_synonyms": ["large"],
+        "minefield_label": "big",
+        "minefield_label_value": 306,
+    },
+    "weather": {},
+}
+
+LONGEST = 5.0
+"""Seconds that a reply may take on a machine that has much else to do."""
+
+careful = settings(
+    max_examples=8, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+class Stranger:
+    """Sends what the document allows, and what it does not, and checks every reply against the document."""
+
+    def __init__(self, url: str, *, with_session: bool) -> None:
+        self.url = url
+        self.with_session = with_session
+        self.replies: Counter[tuple[str, int]] = Counter()
+        self.connection = requests.Session()
+        self.schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+        self.schema.validate()
+
+    def operations(self) -> Iterator[Any]:
+        for found in self.schema.get_all_operations():
+            yield found.ok()
+
+    def try_all(self) -> None:
+        with self.connection:
+            for operation in self.operations():
+                self._try(operation, GenerationMode.POSITIVE)
+                if operation.body:
+                    self._try(operation, GenerationMode.NEGATIVE)
+
+    def _try(self, operation: Any, mode: GenerationMode) -> None:
+        @careful
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def send(case: Case) -> None:
+            reply = case.call(session=self.connection, cookies=self._cookies(operation.path))
+            self.replies[operation.label, reply.status_code] += 1
+            # Fields and headers that are not for an endpoint pass by it, so not all that is wrong is refused.
+            case.validate_response(reply, excluded_checks=[negative_data_rejection])
+            assert reply.elapsed < LONGEST
+
+        send()
+
+    def _cookies(self, path: str) -> dict[str, str]:
+        """The cookie of a session of its own for each request, so that none is sealed or closed by another's."""
+        self.connection.cookies.clear()
+        environment = path.split("/")[1]
+        if not self.with_session or environment not in ROWS:
+            return {}
+        seeded = self.connection.post(f"{self.url}/{environment}/seed_session", json=ROWS[environment])
+        self.connection.cookies.clear()
+        return seeded.cookies.get_dict()
+
+
+@pytest.mark.parametrize("with_session", [False, True], ids=["without a session", "with a session"])
+async def test_every_reply_is_as_the_document_says(serve: Any, with_session: bool) -> None:
+    served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment())
+    stranger = await asyncio.to_thread(Stranger, served.url, with_session=with_session)
+    await asyncio.to_thread(stranger.try_all)
+    assert not [reply for reply in stranger.replies if reply[1] >= 500]
+    accepted = {label for label, status in stranger.replies if status == 200}
+    seeding = {f"POST /{name}/{path}" for name in ROWS for path in ("seed_session", "reset", "close_session")}
+    acting = {operation.label for operation in stranger.operations()} - seeding
+    assert accepted >= acting if with_session else accepted >= seeding

@@ -1,0 +1,179 @@
+"""`stateroom serve` as a process: how it starts, where it serves, and what it says."""
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+
+SEED = {"initial_count": 3, "expected_count": 5}
+MODULE = (sys.executable, "-m", "stateroom.cli")
+
+
+@pytest.fixture(scope="module")
+def served(launch_once: Any) -> Any:
+    """Two environments, all else by default."""
+    return launch_once("counter", "weather", STATEROOM_SECRET=None)
+
+
+async def test_one_environment_is_served_at_the_root_in_less_than_two_seconds(launch: Any, connect: Any) -> None:
+    tries = []
+    while not tries or (min(tries) > 2 and len(tries) < 3):  # another process may have had the machine
+        command = launch("counter")
+        client = await connect(command.url)
+        assert await client.get("/ready") == (200, {"status": "ok"})
+        tries.append(command.seconds)
+    assert min(tries) < 2
+    assert command.lines[0] == f"counter: http://127.0.0.1:{command.port}"
+    assert (await client.post("/seed_session", SEED))[0] == 200
+    assert (await client.post("/counter/seed_session", SEED))[0] == 404
+
+
+def test_it_says_where_it_serves(served: Any) -> None:
+    root = f"http://127.0.0.1:{served.port}"
+    assert served.lines[:2] == [f"counter: {root}/counter", f"weather: {root}/weather"]
+    assert served.lines[2] == f"docs: {root}/docs   store: sqlite:///stateroom.db   workers: 1   stop with Ctrl-C"
+
+
+async def test_several_environments_are_served_side_by_side(served: Any, connect: Any) -> None:
+    client = await connect(served.root)
+    assert (await client.post("/counter/seed_session", SEED))[0] == 200
+    assert await client.post("/counter/get_counter_value") == (200, {"count": 3})
+    assert (await client.post("/weather/get_weather", {"city": "Rome"}))[0] == 200
+    assert (await client.post("/seed_session", SEED))[0] == 404
+
+
+def test_the_default_store_is_a_file_in_the_current_folder(served: Any) -> None:
+    assert (served.folder / "stateroom.db").stat().st_size > 0
+
+
+def test_a_secret_is_made_on_first_use_for_the_user_alone(served: Any) -> None:
+    secret = served.folder / "data" / "stateroom" / "secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert len(secret.read_text().strip()) > 30
+
+
+async def test_a_new_secret_takes_over_from_an_old_one(launch: Any, connect: Any) -> None:
+    old, new = "the old secret is long", "the new secret is long"
+    before = launch("counter", STATEROOM_SECRET=old)
+    client = await connect(before.url)
+    assert (await client.post("/seed_session", SEED))[0] == 200
+    both = launch("counter", STATEROOM_SECRET=f"{new}, {old}")
+    renewed = await connect(both.url, like=client)
+    assert await renewed.post("/get_counter_value") == (200, {"count": 3})
+    after = launch("counter", STATEROOM_SECRET=new)
+    for holder, status in ((client, 401), (renewed, 200)):
+        assert (await (await connect(after.url, like=holder)).post("/get_counter_value"))[0] == status
+
+
+async def test_environments_of_ones_own(launch: Any, connect: Any, room: str, tmp_path: Path) -> None:
+    path = room.partition(":")[0]
+    shutil.copy(path, tmp_path / "hotel.py")
+    command = launch("hotel:Room", "hotel.py:Lobby", "--workers", "2")
+    for name in ("room", "lobby"):
+        client = await connect(f"{command.root}/{name}")
+        assert (await client.post("/seed_session"))[0] == 200
+        assert (await client.post("/add", {"count": 2}))[0] == 200
+        assert (await client.post("/look"))[1]["value"] == 2
+
+
+async def test_workers_without_a_state_can_do_without_a_shared_store(launch: Any, connect: Any) -> None:
+    client = await connect(launch("weather", "--workers", "2", "--store", "memory://").url)
+    assert (await client.post("/get_weather", {"city": "Rome"}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "warnings"),
+    [
+        (["--host", "0.0.0.0"], {"STATEROOM_SECRET": None}, ["no --admin-token", "which other hosts do not share"]),
+        (["--host", "0.0.0.0", "--admin-token", "x"], {}, []),
+        (["--host", "localhost"], {"STATEROOM_SECRET": None}, []),
+        pytest.param(["--host", "::1"], {"STATEROOM_SECRET": None}, [], marks=needs_ipv6),
+    ],
+)
+def test_a_server_that_others_can_reach_says_what_is_missing(
+    launch: Any, arguments: list[str], variables: dict[str, None], warnings: list[str]
+) -> None:
+    command = launch("weather", *arguments, **variables)
+    command.signal(signal.SIGTERM)
+    command.wait()
+    assert urlsplit(command.url).hostname == {"localhost": "127.0.0.1"}.get(arguments[1], arguments[1])
+    assert len(command.said.splitlines()) == bool(warnings)
+    assert all(warning in command.said for warning in warnings)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_the_log_has_what_a_tool_raised(launch: Any, connect: Any, room: str, workers: str) -> None:
+    command = launch(room, "--workers", workers)
+    client = await connect(command.url)
+    await client.post("/seed_session")
+    status, body = await client.post("/fail")
+    assert (status, body["error"]["code"]) == (500, "tool_failed")
+    assert "lamp" not in str(body)
+    command.wait_until(lambda: "RuntimeError: the lamp has gone out" in command.said)
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ WARNING stateroom\.", command.said)
+
+
+# The allocator.
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no other allocator to choose")
+class TestAllocator:
+    def chosen(self, process: int) -> str | None:
+        variables = Path(f"/proc/{process}/environ").read_text().split("\0")
+        return dict(variable.partition("=")[::2] for variable in variables if variable).get("PYTHONMALLOC")
+
+    @pytest.mark.parametrize("starter", [None, MODULE])
+    async def test_it_is_the_one_of_the_c_library_in_the_same_process(
+        self, launch: Any, connect: Any, starter: tuple[str, ...] | None
+    ) -> None:
+        command = launch("counter", **({"starter": starter} if starter else {}))
+        assert self.chosen(command.process.pid) == "malloc"
+        client = await connect(command.url)
+        assert await client.get("/ready") == (200, {"status": "ok"})
+        command.signal(signal.SIGTERM)
+        assert command.wait() == 0
+
+    def test_the_users_choice_stands(self, launch: Any) -> None:
+        assert self.chosen(launch("counter", PYTHONMALLOC="pymalloc").process.pid) == "pymalloc"
+
+    def test_there_is_no_second_start_when_python_ignores_its_variables(self, launch: Any) -> None:
+        command = launch("counter", starter=(sys.executable, "-E", "-m", "stateroom.cli"))
+        assert self.chosen(command.process.pid) == "malloc"
+
+    def test_an_exit_code_comes_through(self, tmp_path: Path) -> None:
+        ended = subprocess.run([*MODULE, "serve", "nothing"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert len(ended.stderr.splitlines()) == 1
+
+    def test_another_program_that_runs_the_command_is_not_started_again(self, tmp_path: Path) -> None:
+        program = (
+            "import sys; print('begun', flush=True); sys.argv = ['stateroom', 'serve', 'nothing'];"
+            "from stateroom.cli import main; main()"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (ended.returncode, ended.stdout) == (2, "begun\n")
+
+
+async def test_it_outlives_its_terminal_under_nohup(launch: Any, connect: Any) -> None:
+    nohup = shutil.which("nohup")
+    if nohup is None:
+        pytest.skip("there is no nohup")
+    command = launch("counter", "--workers", "2", starter=(nohup, *MODULE))
+    client = await connect(command.url)
+    assert (await client.post("/seed_session", SEED))[0] == 200
+    os.killpg(command.process.pid, signal.SIGHUP)
+    assert await client.post("/get_counter_value") == (200, {"count": 3})
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 0

@@ -1,0 +1,241 @@
+"""The end of a server: asked for, calls in flight are finished; by force, nothing that was acknowledged is lost."""
+
+import asyncio
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import uvicorn
+
+from stateroom.server.http import Reply, send_reply
+from stateroom.server.running import bind, configured
+
+SOON = 3.0
+"""Seconds in which a server ends that has nothing left to do: it needs a fraction of one."""
+
+
+async def refuses(port: int) -> bool:
+    """Whether nobody listens any more."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return True
+    writer.close()
+    return False
+
+
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)],
+    ids=["SIGTERM", "SIGINT", "workers"],
+)
+async def test_calls_in_flight_are_finished_and_all_else_ends(
+    launch: Any, wire: Any, until: Any, connect: Any, room: str, tmp_path: Path, number: int, workers: int
+) -> None:
+    command = launch(room, "--workers", str(workers))
+    client = await connect(command.url)
+    _, seeded = await client.post("/seed_session")
+    stream = await client.client.get(f"{command.url}/admin/sessions/{seeded['session_id']}/log/stream")
+    assert await stream.content.readline() == b"event: entry\n"
+    idle_reader, idle_writer = await wire(command.port)
+    idle_writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await idle_reader.readuntil(b'ok"}')).startswith(b"HTTP/1.1 200")
+    fresh_reader, _ = await wire(command.port)
+    began, go_on = tmp_path / "began", tmp_path / "go on"
+    call = asyncio.create_task(client.post("/add_later", {"began": str(began), "go_on": str(go_on)}))
+    await until(began.exists)
+
+    command.signal(number)
+    await until(lambda: refuses(command.port))
+    async with asyncio.timeout(SOON):
+        assert await idle_reader.read() == b""
+        assert await fresh_reader.read() == b""
+        assert (await stream.content.read()).startswith(b"id: 1\n")
+    assert not call.done()
+    assert command.process.poll() is None
+
+    go_on.touch()
+    assert await call == (200, 1)
+    ending = time.monotonic()
+    assert await asyncio.to_thread(command.wait) == 0
+    assert time.monotonic() - ending < SOON
+    command.wait_until(lambda: not command.alive())
+    assert command.said == ""
+    client = await connect(launch(room).url, like=client)
+    assert (await client.post("/look"))[1]["value"] == 1
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_thread_that_a_tool_has_left_behind_keeps_nobody_waiting(
+    launch: Any, connect: Any, room: str, workers: str
+) -> None:
+    command = launch(room, "--timeout", "0.1", "--workers", workers)
+    client = await connect(command.url)
+    await client.post("/seed_session")
+    assert (await client.post("/hang"))[0] == 504
+    command.signal(signal.SIGTERM)
+    ending = time.monotonic()
+    assert command.wait() == 0
+    assert time.monotonic() - ending < SOON
+
+
+async def test_an_interrupt_that_is_repeated_ends_it_at_once(
+    launch: Any, until: Any, connect: Any, room: str, tmp_path: Path
+) -> None:
+    command = launch(room)
+    client = await connect(command.url)
+    await client.post("/seed_session")
+    began = tmp_path / "began"
+    call = asyncio.create_task(client.post("/add_later", {"began": str(began), "go_on": str(tmp_path / "never")}))
+    await until(began.exists)
+    command.signal(signal.SIGINT)
+    await until(lambda: refuses(command.port))
+    command.signal(signal.SIGINT)
+    assert await asyncio.to_thread(command.wait) == 0
+    with pytest.raises(aiohttp.ClientError):
+        await call
+
+
+async def test_a_reply_that_waits_to_be_sent_is_not_lost() -> None:
+    """At the moment of the stop it is in the outbox, where it stays until the end of the loop's turn."""
+    server: uvicorn.Server
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        await send_reply(scope, send, Reply(200, b"the last word"))
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+
+    listening = bind("127.0.0.1", 0)
+    server = uvicorn.Server(configured(lambda: app, 1.0))
+    task = asyncio.create_task(server.serve([listening]))
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.read()).endswith(b"\r\n\r\nthe last word")
+    writer.close()
+    server.should_exit = True
+    await task
+    listening.close()
+
+
+class Traffic:
+    """A client that counts, and remembers what was acknowledged."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.acknowledged = 0
+
+    async def run(self) -> None:
+        """Add one again and again, until the server is gone."""
+        while True:
+            try:
+                status, _ = await self.add(self.acknowledged + 1)
+            except aiohttp.ClientError:
+                return
+            assert status == 200
+            self.acknowledged += 1
+
+    async def add(self, number: int) -> Any:
+        return await self.client.post("/increment_counter", {"count": 1}, headers={"Idempotency-Key": str(number)})
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_what_was_acknowledged_is_there_after_a_crash(
+    launch: Any, until: Any, connect: Any, tmp_path: Path, workers: str
+) -> None:
+    command = launch("counter", "--workers", workers, STATEROOM_SECRET=None)
+    clients = [Traffic(await connect(command.url)) for _ in range(8)]
+    for traffic in clients:
+        assert (await traffic.client.post("/seed_session", {"initial_count": 0, "expected_count": 0}))[0] == 200
+    running = [asyncio.create_task(traffic.run()) for traffic in clients]
+    await until(lambda: sum(traffic.acknowledged for traffic in clients) >= 400)
+    command.kill()
+    await asyncio.gather(*running)
+    command.wait()
+
+    again = launch("counter", STATEROOM_SECRET=None)
+    for traffic in clients:
+        traffic.client = await connect(again.url, like=traffic.client)
+        for number in (1, traffic.acknowledged, traffic.acknowledged + 1):  # the last one nobody heard of
+            assert await traffic.add(number) == (200, {"success": True})
+        assert await traffic.client.post("/get_counter_value") == (200, {"count": traffic.acknowledged + 1})
+    with closing(sqlite3.connect(tmp_path / "stateroom.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+# The sweep.
+
+
+async def test_expired_sessions_are_removed_from_the_file(
+    launch: Any, until: Any, connect: Any, tmp_path: Path
+) -> None:
+    command = launch("counter", "--ttl", "0.5")
+    client = await connect(command.url)
+    await client.post("/seed_session", {"initial_count": 0, "expected_count": 0})
+    assert (await client.post("/get_counter_value"))[0] == 200
+
+    def left() -> int:
+        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=30)) as connection:
+            tables = ("sessions", "entries", "snapshots")
+            return sum(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
+
+    assert left() > 0
+    await until(lambda: left() == 0)
+    status, body = await client.post("/get_counter_value")
+    assert (status, body["error"]["code"]) == (410, "unknown_session")
+    assert (await client.post("/increment_counter", {"count": 1}))[0] == 410
+
+
+async def test_expired_sessions_are_removed_from_memory(until: Any, serve: Any) -> None:
+    served = await serve(ttl=0.3)
+    _, seeded = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
+    sessions = served.app.hosted["counter"].sessions
+    assert sessions.at_hand(seeded["session_id"]) is not None
+    await until(lambda: sessions.at_hand(seeded["session_id"]) is None and served.app.census.live == 0)
+    assert await served.app.store.heads() == []
+    assert (await served.post("/get_counter_value"))[0] == 410
+
+
+async def test_what_expired_while_nobody_served_is_removed_at_the_start(
+    launch: Any, until: Any, connect: Any, tmp_path: Path
+) -> None:
+    before = launch("counter", "--ttl", "0.1")
+    client = await connect(before.url)
+    await client.post("/seed_session", {"initial_count": 0, "expected_count": 0})
+    before.signal(signal.SIGKILL)
+    before.wait()
+    client = await connect(launch("counter").url, like=client)
+
+    def left() -> int:
+        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=30)) as connection:
+            return int(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
+
+    await until(lambda: left() == 0)
+    assert (await client.post("/get_counter_value"))[0] == 410
+
+
+async def test_a_store_that_fails_once_is_swept_later(until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await serve(ttl=0.3)
+    failed = asyncio.Event()
+    sweep = served.app.store.sweep
+
+    async def fail(now: float) -> int:
+        if failed.is_set():
+            return await sweep(now)
+        failed.set()
+        raise ZeroDivisionError("a fault of the store's own")
+
+    await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
+    monkeypatch.setattr(served.app.store, "sweep", fail)
+    await until(lambda: failed.is_set() and served.app.census.live == 0)
+    assert await served.app.store.heads() == []

@@ -1,0 +1,350 @@
+"""Session tokens, the cookie they travel in, and the secrets that sign them."""
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.server.tokens import DAY, Signer, find_secrets
+
+ROW = {"initial_count": 3, "expected_count": 9}
+
+SECRET, OTHER = "a secret that is only good for tests", "another secret that is for tests"
+
+HOUR = 3600.0
+
+GOOD = Signer((SECRET,), "counter", HOUR, lambda: 1e9).sign("5f0c" * 6)
+
+
+# Signing.
+
+
+def signer(*secrets: str, environment: str = "counter", now: float = 1e9, ttl: float = HOUR) -> Signer:
+    return Signer(secrets or (SECRET,), environment, ttl, lambda: now)
+
+
+def test_a_token_is_read_as_it_was_signed() -> None:
+    for subject in ("5f0c" * 6, "abc~12~0.5", "x"):
+        token = signer().sign(subject)
+        assert signer().read(token) == (subject, token)
+
+
+@given(place=st.integers(0, len(GOOD) - 1), byte=st.integers(0, 255))
+def test_a_token_altered_in_any_byte_is_refused(place: int, byte: int) -> None:
+    altered = GOOD[:place] + bytes([byte]) + GOOD[place + 1 :]
+    if altered != GOOD:
+        with pytest.raises(Unauthorized):
+            signer().read(altered)
+
+
+@given(st.binary(max_size=100))
+@example(b"")
+@example(b".")
+@example(b"..")
+@example("é.5.ü".encode())
+@example(b"a.zz." + b"0" * 40)
+def test_what_was_not_signed_is_refused(token: bytes) -> None:
+    with pytest.raises(Unauthorized):
+        signer().read(token)
+
+
+def test_parts_of_a_token_are_refused() -> None:
+    pieces = [GOOD[:end] for end in range(len(GOOD))] + [GOOD[start:] for start in range(1, len(GOOD))]
+    for piece in [*pieces, GOOD + b"0", GOOD + GOOD, GOOD.upper()]:
+        with pytest.raises(Unauthorized):
+            signer().read(piece)
+
+
+def test_neither_another_secret_nor_another_environment_reads_it() -> None:
+    for stranger in (signer(OTHER), signer(environment="weather"), signer(environment="counter2")):
+        with pytest.raises(Unauthorized):
+            stranger.read(GOOD)
+
+
+def test_keys_and_ids_are_no_tokens_and_do_not_follow_from_one() -> None:
+    subject, _ = signer().read(GOOD)
+    key = signer().seed_key(subject)
+    assert key.encode() not in GOOD
+    assert not signer().is_seed_key(subject, GOOD.rpartition(b".")[2].decode())
+    with pytest.raises(Unauthorized):
+        signer().read(GOOD.rpartition(b".")[0] + b"." + key.encode())
+    assert signer().session_ids("one") != signer(environment="weather").session_ids("one")
+    assert signer().session_ids("one") != signer(OTHER).session_ids("one")
+
+
+def test_a_token_lives_a_day_longer_than_a_session_left_alone() -> None:
+    assert signer(now=1e9 + HOUR + DAY).read(GOOD)[0] == "5f0c" * 6
+    with pytest.raises(Unauthorized, match="out of date"):
+        signer(now=1e9 + HOUR + DAY + 1).read(GOOD)
+
+
+def test_a_token_is_renewed_when_half_a_day_old_even_if_known() -> None:
+    now = 1e9
+    good = Signer((SECRET,), "counter", HOUR, lambda: now)
+    token = good.sign("abc")
+    assert good.read(token) == ("abc", token)
+    now += DAY / 2 + 1
+    subject, renewed = good.read(token)
+    assert (subject, renewed) == ("abc", good.sign("abc"))
+    now += HOUR + DAY
+    assert good.read(renewed)[0] == "abc"  # it lives on from when it was renewed
+    with pytest.raises(Unauthorized):
+        good.read(token)
+
+
+def test_an_older_secret_is_good_and_a_newer_one_takes_over() -> None:
+    both = signer(OTHER, SECRET)
+    for _ in range(2):
+        subject, renewed = both.read(GOOD)
+        assert (subject, renewed) == ("5f0c" * 6, signer(OTHER).sign("5f0c" * 6))
+    assert signer(OTHER).read(renewed)[0] == "5f0c" * 6
+    assert both.is_seed_key("abc", signer(SECRET).seed_key("abc"))
+    assert both.seed_key("abc") == signer(OTHER).seed_key("abc")
+    assert set(signer(SECRET).session_ids("one")) < set(both.session_ids("one"))
+
+
+@pytest.mark.parametrize("secrets", [(), ("",), ("fifteen letters",), (SECRET, "short")])
+def test_nothing_is_signed_with_what_can_be_guessed(secrets: tuple[str, ...]) -> None:
+    with pytest.raises(DefinitionError, match="16 characters or more"):
+        Signer(secrets, "counter", HOUR)
+
+
+# Over the wire.
+
+
+def cookie(served: Any, name: str = "stateroom_counter") -> str:
+    return next(str(found.value) for found in served.client.cookie_jar if found.key == name)
+
+
+async def posted(served: Any, path: str, token: str | None, name: str = "stateroom_counter") -> tuple[int, str, Any]:
+    """Status, code and cookies of the reply to a client that has this token only."""
+    served.client.cookie_jar.clear()
+    headers = {} if token is None else {"Cookie": f"{name}={token}"}
+    async with served.client.post(f"{served.url}{path}", json={}, headers=headers) as reply:
+        body = await reply.json()
+        return reply.status, body.get("error", {}).get("code", ""), reply.cookies
+
+
+async def test_a_bad_token_gets_401_and_no_session(serve: Any) -> None:
+    served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment())
+    await served.post("/counter/seed_session", ROW)
+    good = cookie(served)
+    subject, issued, signature = good.split(".")
+    foreign = Signer((OTHER,), "counter", HOUR).sign(subject).decode()
+    of_another = Signer((SECRET,), "extraction", HOUR).sign(subject).decode()
+    altered = [f"{subject[:-1]}{'0' if subject[-1] != '0' else '1'}.{issued}.{signature}", f"{subject}.0.{signature}"]
+    bad = ["", ".", "..", "abc", good[:-1], good + "0", f'"{good}"', foreign, of_another, *altered, "%00", "é"]
+    for token in [*bad, None]:
+        for path in ("get_counter_value", "verify", "step", "close"):
+            status, code, cookies = await posted(served, f"/counter/{path}", token)
+            assert (status, code, cookies) == (401, "unauthorized", {}), (token, path)
+    assert len(await served.app.store.heads()) == 1
+    for token in bad:
+        status, code, _ = await posted(served, "/weather/get_weather", token, "stateroom_weather")
+        assert (status, code) == (401, "unauthorized")
+    assert (await posted(served, "/counter/get_counter_value", good))[0] == 200
+
+
+async def test_a_token_is_good_in_its_own_environment_only(serve: Any) -> None:
+    served = await serve(CounterEnvironment(), ExtractionEnvironment())
+    await served.post("/counter/seed_session", ROW)
+    token = cookie(served)
+    status, code, _ = await posted(served, "/extraction/verify", token, "stateroom_extraction")
+    assert (status, code) == (401, "unauthorized")
+    status, code, _ = await posted(served, "/extraction/verify", token)  # under the name of its own it is not looked at
+    assert (status, code) == (401, "unauthorized")
+
+
+async def test_cookies_of_others_do_no_harm(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    good = f"stateroom_counter={cookie(served)}"
+    address = urlsplit(served.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)  # a client would tidy them up
+    for cookies in (
+        f"Cookie: a=b; {good}; c=d\r\n",
+        f"Cookie: a=b;{good};c=d\r\n",
+        f"Cookie: a=b\r\nCookie: {good}\r\nCookie: c=d\r\n",
+        f"Cookie: xstateroom_counter=bad; stateroom_counter2=bad; =; ;; {good} \r\n",
+    ):
+        writer.write(f"POST /get_counter_value HTTP/1.1\r\nHost: x\r\n{cookies}Content-Length: 0\r\n\r\n".encode())
+        async with asyncio.timeout(5):
+            said = (await reader.readuntil(b'{"count":3}')).decode()
+        assert f"set-cookie: {good};" in said
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_the_cookie_is_for_http_alone_and_secure_behind_tls(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    good = cookie(served)
+    for proto, secure in [("https", True), ("HTTPS, http", True), ("http", False), (None, False)]:
+        headers = {"Cookie": f"stateroom_counter={good}"} | ({"X-Forwarded-Proto": proto} if proto else {})
+        async with served.client.post(f"{served.url}/get_counter_value", headers=headers) as reply:
+            [given] = reply.headers.getall("Set-Cookie")
+            expected = f"stateroom_counter={good}; Path=/; HttpOnly; SameSite=Lax"
+            assert given == (f"{expected}; Secure" if secure else expected)
+
+
+async def test_tokens_expire_and_are_renewed_on_the_way(serve: Any) -> None:
+    now = 1_000_000_000.0
+    served = await serve(now=lambda: now, ttl=2 * DAY)
+    await served.post("/seed_session", ROW)
+    first = cookie(served)
+    now += DAY
+    status, _, cookies = await posted(served, "/get_counter_value", first)
+    renewed = cookies["stateroom_counter"].value
+    assert (status, renewed == first) == (200, False)
+    now += 2 * DAY + 1  # the session has had its time, and its token has not
+    status, code, cookies = await posted(served, "/get_counter_value", renewed)
+    assert (status, code) == (410, "session_expired")
+    assert "stateroom_counter" in cookies
+    assert (await posted(served, "/get_counter_value", first))[:2] == (401, "unauthorized")
+    now += DAY
+    assert (await posted(served, "/get_counter_value", renewed))[:2] == (401, "unauthorized")
+
+
+async def test_a_token_of_an_older_secret_is_signed_anew(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/rooms.db"
+    before = await serve(store=store, secrets=(SECRET,))
+    await before.post("/seed_session", ROW)
+    old = cookie(before)
+    after = await serve(store=store, secrets=(OTHER, SECRET))
+    status, _, cookies = await posted(after, "/get_counter_value", old)
+    assert status == 200
+    later = await serve(store=store, secrets=(OTHER,))
+    assert (await posted(later, "/get_counter_value", old))[:2] == (401, "unauthorized")
+    assert (await posted(later, "/get_counter_value", cookies["stateroom_counter"].value))[0] == 200
+
+
+async def test_ids_are_long_and_never_the_same(serve: Any) -> None:
+    served = await serve()
+    ids = set()
+    for _ in range(20):
+        served.client.cookie_jar.clear()
+        ids.add((await served.post("/seed_session", ROW))[1]["session_id"])
+    assert len(ids) == 20
+    assert all(len(found) == 24 for found in ids)
+
+
+async def test_any_altered_letter_is_seen_over_the_wire(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", ROW)
+    good = cookie(served)
+    for place, letter in enumerate(good):
+        altered = good[:place] + ("0" if letter != "0" else "1") + good[place + 1 :]
+        assert (await posted(served, "/get_counter_value", altered)) == (401, "unauthorized", {})
+
+
+# Secrets.
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("STATEROOM_SECRET", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data" / "stateroom" / "secret"
+
+
+def test_a_secret_is_made_on_first_use_and_kept(secret_file: Path) -> None:
+    secrets, origin = find_secrets()
+    assert (len(secrets), len(secrets[0]) >= 40, origin) == (1, True, str(secret_file))
+    assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(secret_file.parent.stat().st_mode) == 0o700
+    assert find_secrets() == (secrets, origin)
+    assert list(secret_file.parent.iterdir()) == [secret_file]
+
+
+def test_of_many_that_start_at_once_one_makes_the_secret(secret_file: Path) -> None:
+    code = "from stateroom.server.tokens import find_secrets; print(flush=True); input(); print(find_secrets()[0])"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is ready to look for a secret
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert len({process.communicate()[0] for process in started}) == 1
+    assert list(secret_file.parent.iterdir()) == [secret_file]
+
+
+def test_a_secret_made_meanwhile_is_taken(secret_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def link_too_late(draft: Path, path: Path) -> None:
+        path.write_text("the secret of another process")
+        path.chmod(0o600)
+        link(draft, path)
+
+    monkeypatch.setattr(os, "link", link_too_late)
+    assert find_secrets()[0] == ["the secret of another process"]
+    assert list(secret_file.parent.iterdir()) == [secret_file]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_secret_that_others_can_reach_is_refused(secret_file: Path, mode: int) -> None:
+    find_secrets()
+    secret_file.chmod(mode)
+    with pytest.raises(DefinitionError, match=rf"{secret_file} can be read by others: chmod 600"):
+        find_secrets()
+
+
+def test_a_folder_that_cannot_be_used_is_named(secret_file: Path) -> None:
+    secret_file.parent.parent.write_text("a file where the folder should be")
+    with pytest.raises(CannotWrite, match=rf"cannot use {secret_file}: .*; set STATEROOM_SECRET"):
+        find_secrets()
+
+
+def test_a_user_without_a_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("STATEROOM_SECRET", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(CannotWrite, match="no home folder to keep one in; set STATEROOM_SECRET"):
+        find_secrets()
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "short", f"{SECRET}\nshort"])
+def test_a_file_without_a_secret_is_named(secret_file: Path, text: str) -> None:
+    secret_file.parent.mkdir(parents=True)
+    secret_file.write_text(text)
+    secret_file.chmod(0o600)
+    with pytest.raises(DefinitionError, match=rf"{secret_file}: a secret must have 16 characters"):
+        find_secrets()
+
+
+def test_a_file_may_hold_any_bytes_and_many_secrets(secret_file: Path) -> None:
+    secret_file.parent.mkdir(parents=True)
+    secret_file.write_bytes(b"\xff" * 20 + b"\n" + SECRET.encode() + b"\n")
+    secret_file.chmod(0o600)
+    secrets, _ = find_secrets()
+    assert secrets[1] == SECRET
+    assert signer(*secrets).read(GOOD)[0] == "5f0c" * 6
+
+
+def test_the_variable_comes_first_and_names_many(secret_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEROOM_SECRET", f"{OTHER}, {SECRET},")
+    assert find_secrets() == ([OTHER, SECRET], "STATEROOM_SECRET")
+    assert not secret_file.exists()
+    monkeypatch.setenv("STATEROOM_SECRET", f"{OTHER},short")
+    with pytest.raises(DefinitionError, match="STATEROOM_SECRET: a secret must have 16 characters"):
+        find_secrets()

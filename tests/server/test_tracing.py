@@ -1,0 +1,343 @@
+"""Traces: when there are any, what they tell, and that they reach a collector."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import EntryPoints
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from stateroom.errors import Conflict, StoreUnavailable
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.server import Application, Options
+from stateroom.server.monitoring import tracing as tracing_module
+from stateroom.server.monitoring.spans import Tracing
+from stateroom.server.monitoring.tracing import configure
+from stateroom.store import Entry, Head
+from stateroom.store.memory import MemoryStore
+
+ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACEPARENT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+
+ENVIRONMENT = '''
+from opentelemetry import trace
+from stateroom import Environment, State, tool
+
+class Room(State):
+    value: int = 0
+
+class Workshop(Environment[Room]):
+    """Works, and breaks."""
+
+    def verify(self, state: Room) -> float:
+        return 1.0
+
+    @tool
+    def work(self, state: Room) -> int:
+        """Do some work."""
+        with trace.get_tracer("workshop").start_as_current_span("the author's own"):
+            state.value += 1
+        return state.value
+
+    @tool
+    def smash(self, state: Room) -> None:
+        """Break."""
+        raise ZeroDivisionError
+'''
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+
+
+@dataclass
+class Exported:
+    """A span as a collector gets it."""
+
+    name: str
+    id: str
+    parent: str
+    trace: str
+    kind: int
+    status: int
+    attributes: dict[str, Any]
+    service: str
+
+
+class Collector:
+    """Takes spans in, as OpenTelemetry's own collector would."""
+
+    def __init__(self) -> None:
+        self.spans: list[Exported] = []
+        self.url = ""
+
+    async def receive(self, request: web.Request) -> web.Response:
+        assert request.content_type == "application/x-protobuf"
+        for group in ExportTraceServiceRequest.FromString(await request.read()).resource_spans:
+            service = _plain(group.resource.attributes)["service.name"]
+            for scope in group.scope_spans:
+                for span in scope.spans:
+                    ids = [value.hex() for value in (span.span_id, span.parent_span_id, span.trace_id)]
+                    self.spans.append(
+                        Exported(span.name, *ids, span.kind, span.status.code, _plain(span.attributes), service)
+                    )
+        return web.Response()
+
+    def named(self, name: str) -> Exported:
+        """The only span of this name."""
+        [found] = [span for span in self.spans if span.name == name]
+        return found
+
+    def below(self, parent: Exported) -> list[str]:
+        return [span.name for span in self.spans if span.parent == parent.id]
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    made = Collector()
+    app = web.Application()
+    app.router.add_post("/v1/traces", made.receive)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def server(*arguments: str, **variables: str) -> AsyncIterator[str]:
+    """A server in a process of its own; its URL. When the block ends, so has the server."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "stateroom.cli", "serve", "--port", "0", "--store", "memory://", *arguments),
+        env={**os.environ, "STATEROOM_SECRET": "good for one test only", **variables},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout
+        yield (await process.stdout.readline()).decode().split()[-1]
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+async def test_a_server_sends_its_traces_to_a_collector(collector: Collector, tmp_path: Path) -> None:
+    path = tmp_path / "workshop.py"
+    path.write_text(ENVIRONMENT)
+    async with (
+        server(f"{path}:Workshop", OTEL_EXPORTER_OTLP_ENDPOINT=collector.url) as url,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client,
+    ):
+
+        async def post(path: str, status: int, **headers: str) -> Any:
+            async with client.post(f"{url}{path}", json={}, headers=headers) as reply:
+                assert reply.status == status
+                return await reply.json()
+
+        session = (await post("/seed_session", 200))["session_id"]
+        await post("/ng-rollout/r1/work", 200, **TRACEPARENT)
+        await post("/smash", 500)
+        await post("/made_up_by_a_model", 404)
+
+    called = collector.named("POST /work")
+    assert (called.trace, called.parent, called.service) == (TRACE, PARENT, "stateroom")
+    assert (called.kind, called.status) == (2, 0)  # a server's; nothing went wrong
+    assert called.attributes == {
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "http.route": "/work",
+        "stateroom.environment": "workshop",
+        "stateroom.session": session,
+        "url.path": "/ng-rollout/r1/work",
+        "url.scheme": "http",
+    }
+    assert sorted(collector.below(called)) == ["store.append", "the author's own"]
+    appended = next(span for span in collector.spans if span.parent == called.id and span.name == "store.append")
+    assert (appended.trace, appended.attributes) == (TRACE, {"stateroom.session": session})
+
+    seeded = collector.named("POST /seed_session")
+    assert seeded.parent == ""
+    assert seeded.attributes["stateroom.session"] == session
+    assert collector.below(seeded) == ["store.create"]
+
+    smashed = collector.named("POST /smash")
+    assert (smashed.status, smashed.attributes["error.type"]) == (2, "500")
+
+    unknown = collector.named("POST")  # a name for all that clients make up
+    assert unknown.status == 0
+    assert unknown.attributes["url.path"] == "/made_up_by_a_model"
+    assert "http.route" not in unknown.attributes
+
+
+async def test_a_service_has_the_name_that_it_is_given(collector: Collector) -> None:
+    settings = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces"}
+    async with (
+        server("counter", OTEL_SERVICE_NAME="rooms", **settings) as url,
+        aiohttp.ClientSession() as client,
+        client.get(f"{url}/health"),
+    ):
+        pass
+    assert collector.named("GET /health").service == "rooms"
+
+
+@dataclass
+class Traced:
+    """Traces that stay in memory."""
+
+    tracing: Tracing
+    memory: InMemorySpanExporter
+
+    def span(self, name: str) -> ReadableSpan:
+        [found] = [span for span in self.memory.get_finished_spans() if span.name == name]
+        return found
+
+
+@pytest.fixture
+def traced() -> Traced:
+    provider, memory = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    return Traced(Tracing(provider), memory)
+
+
+class Faulty(MemoryStore):
+    async def head(self, session: str) -> Head:
+        raise StoreUnavailable("gone fishing")
+
+
+async def test_a_refusal_of_the_store_is_no_fault_but_a_failure_is(traced: Traced) -> None:
+    store = traced.tracing.store(Faulty())
+    await store.create(Head("room", "counter", "", 0.0, 10.0, 0))
+    with pytest.raises(Conflict):
+        await store.append("room", Entry(7, "call", 1.0, b""), expires=None)
+    with pytest.raises(StoreUnavailable):
+        await store.head("room")
+    assert await store.sweep(20.0) == 1
+    refused, failed = traced.span("store.append"), traced.span("store.head")
+    assert refused.status.status_code is StatusCode.UNSET
+    assert refused.attributes == {"stateroom.session": "room", "error.type": "Conflict"}
+    assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "gone fishing")
+    assert failed.attributes == {"stateroom.session": "room", "error.type": "StoreUnavailable"}
+    assert traced.span("store.sweep").attributes == {}
+
+
+async def request(traced: Traced, method: str, path: str) -> None:
+    """Send a request to an application that has no server around it."""
+    app = Application([CounterEnvironment()], Options(("good for one test only",)), tracing=traced.tracing)
+    await app.start()
+    scope = {"type": "http", "method": method, "path": path, "scheme": "https", "headers": [], "query_string": b""}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(_: Any) -> None:
+        return
+
+    await traced.tracing.around(app)(scope, receive, send)
+    await app.stop()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name", "route"),
+    [
+        ("GET", "/metrics", "GET /metrics", "/metrics"),
+        ("GET", "/admin/sessions/abc", "GET /admin", "/admin"),
+        ("PUT", "/increment_counter", "PUT", None),
+        ("BREW", "/coffee", "HTTP", None),
+    ],
+)
+async def test_a_span_is_named_by_its_route(
+    method: str, path: str, name: str, route: str | None, traced: Traced
+) -> None:
+    await request(traced, method, path)
+    span = traced.span(name)
+    assert span.kind is SpanKind.SERVER
+    assert span.attributes
+    assert span.attributes.get("http.route") == route
+    assert span.attributes["url.path"] == path
+    assert "stateroom.environment" not in span.attributes
+    if method == "BREW":
+        assert span.attributes["http.request.method"] == "_OTHER"
+        assert span.attributes["http.request.method_original"] == "BREW"
+
+
+async def test_a_request_that_breaks_the_application_is_a_fault(traced: Traced) -> None:
+    class Broken:
+        def place_of(self, method: str, path: str) -> tuple[None, None]:
+            return None, None
+
+        async def __call__(self, *_: Any) -> None:
+            raise ZeroDivisionError
+
+    scope = {"type": "http", "method": "GET", "path": "/", "scheme": "http", "headers": []}
+    with pytest.raises(ZeroDivisionError):
+        await traced.tracing.around(Broken())(scope, None, None)  # type: ignore[arg-type]
+    assert traced.span("GET").status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+        {"OTEL_TRACES_EXPORTER": "", "OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+        {"OTEL_SDK_DISABLED": "True", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+    ],
+    ids=str,
+)
+def test_nothing_is_imported_unless_traces_are_asked_for(variables: dict[str, str]) -> None:
+    program = (
+        "import sys, stateroom.server.running, stateroom.server.monitoring.tracing as tracing;"
+        "assert tracing.configure() is None;"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_an_exporter_that_is_not_there_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "pigeon")
+    assert configure() is None
+    assert "no exporter named 'pigeon', there are: console, otlp_proto_http" in caplog.text
+
+
+def test_traces_without_their_packages_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(tracing_module, "entry_points", lambda **_: EntryPoints())
+    assert configure() is None
+    assert "pip install 'stateroom[tracing]'" in caplog.text
+
+
+def test_a_protocol_that_is_not_there_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    assert configure() is None
+    assert "no exporter named 'otlp_proto_grpc'" in caplog.text
