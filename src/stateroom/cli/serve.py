@@ -71,8 +71,8 @@ def serve(
     served.application()  # what is wrong with the environments or the store is said here, and not by each worker
     asyncio.run(_try_store(store))
     listening = bind(host, port)
-    _announce(listening, environments, options, workers)
     _warn(host, options, origin)
+    _announce(listening, environments, options, workers)
     run(served, listening, workers)
 
 
