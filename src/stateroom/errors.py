@@ -56,6 +56,10 @@ class BadTask(StateroomError):
     """A row of task data cannot be used."""
 
 
+class EnvironmentFailed(StateroomError):
+    """A function of the author's raised what it was not meant to."""
+
+
 class TooLarge(StateroomError):
     """A state, or a request, is larger than it may be."""
 

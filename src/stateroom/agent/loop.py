@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from stateroom.errors import PolicyFailed
 from stateroom.model import Item, Policy, function_call_output
 from stateroom.session import Result
+from stateroom.session.execution import was_cancelled
 from stateroom.state import to_json
 
 MAX_STEPS = 50
@@ -87,9 +88,8 @@ async def _answer(policy: Policy, conversation: list[Item], tools: list[Item]) -
         answer = policy.respond(conversation, tools)
         items = await answer if inspect.isawaitable(answer) else answer
     except (Exception, SystemExit, asyncio.CancelledError) as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise  # the episode was cancelled; else something of the policy's own
+        if was_cancelled(error):
+            raise  # the episode was; else it is something of the policy's own
         raise PolicyFailed(f"{type(policy).__name__} raised {type(error).__name__}: {error}") from error
     if not isinstance(items, list) or not all(isinstance(item, dict) and "type" in item for item in items):
         raise PolicyFailed(f"{type(policy).__name__} must answer with a list of Responses items, not {items!r:.200}")

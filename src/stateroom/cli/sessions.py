@@ -15,7 +15,7 @@ from rich.text import Text
 from stateroom.cli.output import console, entry_line, print_json, table, when
 from stateroom.errors import NotFound
 from stateroom.session import History, LogEntry
-from stateroom.session.transcript import Transcript, entry_data
+from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state.describe import brief, differences
 from stateroom.store import Head, Store, open_store
 
@@ -41,7 +41,7 @@ def list_sessions(
     """
     heads = asyncio.run(_heads(store, environment, limit))
     if json_output:
-        print_json([_head_dict(head) for head in heads])
+        print_json([head_data(head, time.time()) for head in heads])
         return
     if not heads:
         console.print("no sessions")
@@ -75,7 +75,7 @@ def show(
     changes = list(differences(older, state)) if diff else None
     if json_output:
         shown = {"differences": changes} if diff else {"state": state}
-        print_json({**_head_dict(head), "at": revision, **shown})
+        print_json({**head_data(head, time.time()), "at": revision, **shown})
         return
     what = f" of {head.environment}, {head.status(time.time())}, revision {revision} of {head.revision}"
     console.print(Text.assemble((head.id, "bold"), what), soft_wrap=True)
@@ -136,16 +136,3 @@ async def _states(store_url: str, session: str, at: int | None, diff: int | None
         head = await store.head(session)
         state = (await history.document(session, at)).state
         return head, state, (await history.document(session, diff)).state if diff else None
-
-
-def _head_dict(head: Head) -> dict[str, Any]:
-    return {
-        "id": head.id,
-        "environment": head.environment,
-        "owner": head.owner,
-        "status": head.status(time.time()),
-        "revision": head.revision,
-        "created": head.created,
-        "expires": head.expires,
-        "parent": {"session": head.parent, "revision": head.parent_revision} if head.parent else None,
-    }

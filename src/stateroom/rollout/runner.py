@@ -19,6 +19,7 @@ from stateroom.rollout.files import Appender, RunFiles, line_of
 from stateroom.rollout.local import local_world
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.world import Row, Seat, World
+from stateroom.session.execution import was_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -132,9 +133,8 @@ async def _episode_or_failure(plan: Run, world: World, row: Row) -> _Ended:
         seat = await world.seed(row, seed=seed, began=EPOCH)
         return await _episode(plan, seat, row, seed)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise  # the run was cancelled; else something of the environment's own
+        if was_cancelled(error):
+            raise  # the run was; else it is something of the environment's own
         if not isinstance(error, StateroomError):
             logger.warning("an episode of %s broke down", plan.environment.name, exc_info=error)
         failure = {

@@ -21,7 +21,7 @@ from stateroom.errors import Busy, DefinitionError, NotFound, StateroomError
 from stateroom.server.admin import Admin
 from stateroom.server.census import Census
 from stateroom.server.description import Description
-from stateroom.server.faults import error_reply, fault
+from stateroom.server.faults import error_reply, fault, wrong_method
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.hosted import Endpoint, Hosted
 from stateroom.server.http import (
@@ -229,11 +229,10 @@ class Application:
 
     async def _elsewhere(self, request: Request, path: str) -> Reply:
         """The reply to a request that no endpoint is for."""
-        allowed = sorted(method for method, known in self._routes if known == path)
+        allowed = [method for method, known in self._routes if known == path]
         hosted, rest = self._home_of(path)
         if allowed:
-            reply = error_reply(405, "method_not_allowed", f"{path} answers {' and '.join(allowed)} only")
-            return Reply(reply.status, reply.body, headers=((b"allow", ", ".join(allowed).encode()),))
+            return wrong_method(path, allowed)
         if hosted is None:
             raise NotFound(f"there is nothing at {path}; environments are at {', '.join(f'/{n}' for n in self.hosted)}")
         return await hosted.no_tool(request, rest)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
+
+from msgspec.structs import replace
 
 from stateroom import errors
 from stateroom.server.http import BadJSON, Reply
@@ -61,6 +64,18 @@ def fault(error: Exception, what: str) -> Reply:
     return error_reply(
         500, "internal_error", f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
     )
+
+
+def wrong_method(path: str, allowed: Iterable[str]) -> Reply:
+    """The reply to a request whose method a path does not answer."""
+    methods = sorted(allowed)
+    reply = error_reply(405, "method_not_allowed", f"{path} answers {' and '.join(methods)} only")
+    return replace(reply, headers=((b"allow", ", ".join(methods).encode()),))
+
+
+def wrong_field(field: str, message: str) -> errors.InvalidArguments:
+    """The error about one field of a request."""
+    return errors.InvalidArguments(f"{field}: {message}", {field: message})
 
 
 def error_reply(status: int, code: str, message: str, fields: dict[str, str] | None = None) -> Reply:

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any
 
 from stateroom.agent import call_tool
-from stateroom.errors import InvalidArguments
+from stateroom.server.faults import wrong_field
 from stateroom.server.hosted import LONGEST_NAME, Endpoint, Hosted
 from stateroom.server.http import Reply, Request
 from stateroom.server.response import calls_of, checked_response
@@ -42,7 +42,7 @@ class Gymnasium:
         body = await request.json()
         response = checked_response(body)
         if response is None:
-            raise InvalidArguments("response: should be a Responses object", {"response": "is missing"})
+            raise wrong_field("response", "should be a Responses object")
         calls, step_id = calls_of(response), _step_id(body)
         outputs: list[dict[str, str]] = []
         reward = 0.0
@@ -82,7 +82,7 @@ def _step_id(body: dict[str, Any]) -> str | None:
     if given is None or given == "":
         return None
     if isinstance(given, bool) or not isinstance(given, str | int):
-        raise InvalidArguments(f"{STEP_ID}: should be a text", {STEP_ID: "should be a text"})
+        raise wrong_field(STEP_ID, "should be a text")
     text = str(given)
     if len(text) <= LONGEST_NAME and text.isprintable():
         return text

@@ -13,7 +13,7 @@ from stateroom.environment import Environment
 from stateroom.errors import (
     BadTask,
     Conflict,
-    InvalidArguments,
+    EnvironmentFailed,
     SessionClosed,
     SessionError,
     SessionExpired,
@@ -24,12 +24,13 @@ from stateroom.errors import (
 )
 from stateroom.rollout import aggregate, verdict_fields
 from stateroom.server.census import Census
-from stateroom.server.faults import STATUS_OF_RESULT, error_reply
+from stateroom.server.faults import STATUS_OF_RESULT, error_reply, wrong_field
 from stateroom.server.http import Reply, Request
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.server.response import checked_response
 from stateroom.server.tokens import Signer
 from stateroom.session import History, Moment, Session, Sessions, new_session_id
+from stateroom.session.execution import was_cancelled
 from stateroom.session.journal import read_entry
 from stateroom.state import to_json
 
@@ -335,9 +336,8 @@ class Hosted:
         except StateroomError:
             raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # the request was cancelled; else something of the author's own
+            if was_cancelled(error):
+                raise  # the request was; else it is something of the author's own
             raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error
 
     async def close_session(self, request: Request) -> Reply:
@@ -345,8 +345,7 @@ class Hosted:
         found = self.token_of(request)
         name = (await request.json()).get("resources_session_id")
         if not isinstance(name, str):
-            problem = "resources_session_id: should be the id that the session was seeded with, or was given then"
-            raise InvalidArguments(problem, {"resources_session_id": problem})
+            raise wrong_field("resources_session_id", "should be the id that the session was seeded with, or was given")
         ids = [*self.signer.session_ids(name), *([name] if found else [])]
         if found is not None and found[0].partition("~")[0] not in ids:
             raise Conflict(found[0], 0, "this cookie is of another session than the one that the body names")
@@ -370,35 +369,27 @@ class Hosted:
             self.census.leave()
 
     async def aggregate_metrics(self, request: Request) -> Reply:
-        self._token_if_any(request)
         rows = (await request.json()).get("verify_responses")
-        problem = "verify_responses: should be a list of verify replies, each with its _ng_task_index"
         if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
-            raise InvalidArguments(problem, {"verify_responses": problem})
+            raise wrong_field("verify_responses", "should be a list of verify replies, each with its _ng_task_index")
         try:
             return Reply(200, to_json(await asyncio.to_thread(aggregate, rows)))
         except (ArithmeticError, ValueError, AttributeError):  # what `statistics` makes of them
-            problem = "verify_responses: the numbers should be finite, and not so large that their sum is not"
-            raise InvalidArguments(problem, {"verify_responses": problem}) from None
+            message = "the numbers should be finite, and not so large that their sum is not"
+            raise wrong_field("verify_responses", message) from None
 
     async def reverify_mode(self, request: Request) -> Reply:
-        self._token_if_any(request)
         return Reply(200, b'"stateless"' if self.stateless else b'"unsupported"')
-
-
-class EnvironmentFailed(StateroomError):
-    """A function of the author's raised what it was not meant to."""
 
 
 def _named(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name that a client gives the session that it seeds, and the task row."""
     name = body["resources_session_id"]
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        problem = f"resources_session_id: should be a text of 1 to {LONGEST_NAME} characters"
-        raise InvalidArguments(problem, {"resources_session_id": problem})
+        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
     row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
     if not isinstance(row, dict):
-        raise InvalidArguments("task_data: should be the task row, an object", {"task_data": "should be an object"})
+        raise wrong_field("task_data", "should be the task row, an object")
     return name, row
 
 

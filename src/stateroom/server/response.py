@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stateroom.errors import InvalidArguments
+from stateroom.server.faults import wrong_field
 
 
 def checked_response(body: dict[str, Any]) -> dict[str, Any] | None:
@@ -13,22 +13,18 @@ def checked_response(body: dict[str, Any]) -> dict[str, Any] | None:
     if response is None:
         return None
     if not isinstance(response, dict):
-        raise _wrong("response", "should be a Responses object")
+        raise wrong_field("response", "should be a Responses object")
     output = response.get("output", [])
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        raise _wrong("response.output", "should be a list of items")
+        raise wrong_field("response.output", "should be a list of items")
     for call in calls_of(response):
         if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
-            raise _wrong("response.output", "a function_call should have a call_id and a name")
+            raise wrong_field("response.output", "a function_call should have a call_id and a name")
         if not isinstance(call.get("arguments"), str | None):
-            raise _wrong("response.output", "the arguments of a function_call should be JSON as a text")
+            raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
     return response
 
 
 def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
     """The tool calls in a response."""
     return [item for item in response.get("output", ()) if item.get("type") == "function_call"]
-
-
-def _wrong(field: str, message: str) -> InvalidArguments:
-    return InvalidArguments(f"{field}: {message}", {field: message})

@@ -12,7 +12,7 @@ import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.errors import BadVerdict, Busy, InvalidState, ReadOnlyState, TamperedState, TimedOut, ToolError
-from stateroom.session.execution import Runner
+from stateroom.session.execution import Runner, was_cancelled
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Code, Operation, Procedure, SessionInfo, Verdict
 from stateroom.state import ENDED, Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
@@ -110,11 +110,8 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
             else:
                 state, patch = commit(draft)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise  # the caller was cancelled; else something of the tool's own
-        if isinstance(error, Busy):
-            raise  # it was not run
+        if was_cancelled(error) or isinstance(error, Busy):
+            raise  # the caller was cancelled, or it was not run; else something of the tool's own
         raise _failure(tool, error, draft) from error
     finally:
         desk.closed = ENDED

@@ -133,6 +133,12 @@ async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:
     return result
 
 
+def was_cancelled(error: BaseException) -> bool:
+    """Whether an error says that the task in which it is caught was cancelled, and not something that it waited for."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 class _Exit(NamedTuple):
     """A function wanted to leave the process."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
 from stateroom.state.describe import describe, differences
-from stateroom.store import Store
+from stateroom.store import Head, Store
 
 
 class Transcript:
@@ -45,3 +45,17 @@ def entry_data(entry: LogEntry, changes: list[str]) -> dict[str, Any]:
     call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a mark of the session's own
     said = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
     return {**said, **entry.facts, "changes": changes}
+
+
+def head_data(head: Head, now: float) -> dict[str, Any]:
+    """What is known of a session without reading its log, as JSON data."""
+    return {
+        "id": head.id,
+        "environment": head.environment,
+        "owner": head.owner,
+        "status": head.status(now),
+        "revision": head.revision,
+        "created": head.created,
+        "expires": head.expires,
+        "parent": {"session": head.parent, "revision": head.parent_revision} if head.parent is not None else None,
+    }

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from stateroom.errors import InvalidArguments, NotFound, SessionError
 from stateroom.server.admin.access import refusal
 from stateroom.server.admin.log import Following
-from stateroom.server.faults import error_reply, fault
+from stateroom.server.faults import fault, wrong_field, wrong_method
 from stateroom.server.hosted import Hosted
 from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
 from stateroom.session import History
 from stateroom.session.journal import read_entry
 from stateroom.session.session import VERDICT
-from stateroom.session.transcript import Transcript, entry_data
+from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state import to_json
 from stateroom.state.describe import differences, readable
 from stateroom.store import Head
@@ -126,9 +126,7 @@ class Admin:
         if not endpoints:
             raise NotFound(f"there is nothing at {path}; sessions are at /admin/sessions")
         if method not in endpoints:
-            allowed = sorted(endpoints)
-            reply = error_reply(405, "method_not_allowed", f"{path} answers {' and '.join(allowed)} only")
-            return Reply(reply.status, reply.body, headers=((b"allow", ", ".join(allowed).encode()),))
+            return wrong_method(path, endpoints)
         return await endpoints[method](request, session)
 
     def _find(self, scope: Scope) -> tuple[dict[str, Endpoint], str]:
@@ -147,7 +145,7 @@ class Admin:
         wanted = _parse(_Listing, request.query)
         found, following = await self._heads(wanted)
         now = self.app.now()
-        return _reply({"sessions": [_session(head, now) for head in found], "next": following and _cursor(following)})
+        return _reply({"sessions": [head_data(head, now) for head in found], "next": following and _cursor(following)})
 
     async def _heads(self, wanted: _Listing) -> tuple[list[Head], Head | None]:
         """A page, and the head to go on from if there may be more."""
@@ -171,7 +169,7 @@ class Admin:
         head = await self.app.store.head(session)
         judged = await self.app.store.find_call(session, VERDICT)
         verdict = read_entry(judged).facts["verdict"] if judged else None
-        return _reply({**_session(head, self.app.now()), "sealed": judged is not None, "verdict": verdict})
+        return _reply({**head_data(head, self.app.now()), "sealed": judged is not None, "verdict": verdict})
 
     async def log(self, request: Request, session: str) -> Reply:
         wanted = _parse(_Page, request.query)
@@ -255,7 +253,7 @@ class Admin:
         return hosted
 
     async def _after(self, session: str) -> Reply:
-        return _reply(_session(await self.app.store.head(session), self.app.now()))
+        return _reply(head_data(await self.app.store.head(session), self.app.now()))
 
 
 def _reply(value: Any) -> Reply:
@@ -267,19 +265,6 @@ def _steps(scope: Scope) -> list[str]:
     raw = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
     first = 4 if raw.startswith("/ng-rollout/") else 2
     return [unquote(step) for step in raw.split("/")[first:]]
-
-
-def _session(head: Head, now: float) -> dict[str, Any]:
-    return {
-        "id": head.id,
-        "environment": head.environment,
-        "owner": head.owner,
-        "status": head.status(now),
-        "revision": head.revision,
-        "created": head.created,
-        "expires": head.expires,
-        "parent": {"session": head.parent, "revision": head.parent_revision} if head.parent is not None else None,
-    }
 
 
 def _parse(parameters: type[P], given: dict[str, Any], name: str | None = None, *, strict: bool = False) -> P:
@@ -303,6 +288,5 @@ def _head_at(cursor: str) -> Head:
     try:
         created, session = msgspec.json.decode(urlsafe_b64decode(cursor), type=tuple[float, str])
     except ValueError:
-        problem = "should be the `next` of the page before"
-        raise InvalidArguments(f"cursor: {problem}", {"cursor": problem}) from None
+        raise wrong_field("cursor", "should be the `next` of the page before") from None
     return Head(session, "", "", created, 0.0, 0)

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Self
 
 from stateroom.errors import NotFound
-from stateroom.server.faults import error_reply, fault
+from stateroom.server.faults import error_reply, fault, wrong_method
 from stateroom.server.hosted import Hosted
 from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
 
@@ -63,8 +63,7 @@ class MCP:
             raise NotFound(f"there is nothing at {path}; MCP is at {self.path}")
         if scope["method"] == "POST":
             return None
-        reply = error_reply(405, "method_not_allowed", f"{path} answers POST only")
-        return Reply(reply.status, reply.body, headers=((b"allow", b"POST"),))
+        return wrong_method(path, ["POST"])
 
     async def _server(self) -> ToolServer:
         """The SDK's side; requests that come while it is loaded wait for that."""
