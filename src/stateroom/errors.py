@@ -140,6 +140,13 @@ class SessionSealed(SessionError):
         super().__init__(session, f"session {session!r} has its verdict: {message}")
 
 
+class SessionLeased(SessionError):
+    """Another worker has the session for itself just now."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(session, f"session {session!r} is held by another worker; try again a little later")
+
+
 class UnknownRevision(SessionError):
     """The session has no such revision or checkpoint."""
 

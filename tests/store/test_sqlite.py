@@ -5,8 +5,6 @@ import asyncio
 import os
 import random
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
-from stateroom.store import Entry, Head, Snapshot, Store, open_store, sqlite, sqlite_file
+from stateroom.store import Entry, Head, Snapshot, Store, open_store
+from stateroom.store.sqlite import SQLiteStore, file, rows
+from tests.store.processes import finish, workers
 
 FAR = 1e12
-WORKER = Path(__file__).with_name("worker.py")
 
 
 def head(session: str = "room", revision: int = 1, expires: float = FAR) -> Head:
@@ -33,44 +32,6 @@ def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> E
 async def begin(store: Store, *sessions: str) -> None:
     for session in sessions or ("room",):
         await store.create(head(session), [entry(1)])
-
-
-@contextmanager
-def workers(*commands: tuple[str, str, str]) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that begin at the same moment."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for command in commands
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-
-
-def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """Wait for the processes to succeed; what they said."""
-    said = []
-    for process in processes:
-        output, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-        said.append(output)
-    return said
 
 
 @contextmanager
@@ -131,7 +92,7 @@ async def test_a_store_of_a_newer_version_is_refused(path: Path, url: str) -> No
     async with open_store(url) as store:
         await begin(store)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {sqlite_file.VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {file.VERSION + 1}")
     with pytest.raises(ForeignStore, match="newer Stateroom"):
         async with open_store(url):
             pass
@@ -208,7 +169,7 @@ async def test_the_file_shrinks_after_a_sweep(path: Path, url: str) -> None:
         assert full > 12_000_000
         assert await store.sweep(20.0) == 20
         await store.touch("room 0", now=0.0, expires=FAR)
-        assert path.with_name("rooms.db-wal").stat().st_size <= sqlite_file.MAX_IDLE_LOG
+        assert path.with_name("rooms.db-wal").stat().st_size <= file.MAX_IDLE_LOG
     assert path.stat().st_size < full * 0.55
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -230,7 +191,7 @@ async def test_counting_reads_no_more_than_an_index(path: Path, url: str) -> Non
         await begin(store)
         assert await store.count(0.0) == 1
     with closing(sqlite3.connect(path)) as connection:
-        ((*_, plan),) = connection.execute(f"EXPLAIN QUERY PLAN {sqlite.COUNT}", (0.0,)).fetchall()
+        ((*_, plan),) = connection.execute(f"EXPLAIN QUERY PLAN {rows.COUNT}", (0.0,)).fetchall()
     assert "COVERING INDEX sessions_by_expiry" in plan
 
 
@@ -249,10 +210,10 @@ async def test_a_large_write_does_not_leave_a_large_log_behind(path: Path, url: 
     log = path.with_name("rooms.db-wal")
     async with open_store(url) as store:
         await begin(store)
-        await store.append("room", entry(2, body=bytes(2 * sqlite_file.MAX_IDLE_LOG)), expires=FAR)
-        assert log.stat().st_size > 2 * sqlite_file.MAX_IDLE_LOG
+        await store.append("room", entry(2, body=bytes(2 * file.MAX_IDLE_LOG)), expires=FAR)
+        assert log.stat().st_size > 2 * file.MAX_IDLE_LOG
         await store.append("room", entry(3), expires=FAR)
-        assert log.stat().st_size <= sqlite_file.MAX_IDLE_LOG
+        assert log.stat().st_size <= file.MAX_IDLE_LOG
 
 
 # Processes.
@@ -286,7 +247,7 @@ async def test_processes_that_open_a_fresh_path_at_once_all_succeed(path: Path, 
 async def test_stores_that_open_a_fresh_path_at_once_all_succeed(tmp_path: Path) -> None:
     for turn in range(30):
         url = f"sqlite:///{tmp_path}/{turn}.db"
-        stores = await asyncio.gather(*(sqlite.SQLiteStore.open(url) for _ in range(8)))
+        stores = await asyncio.gather(*(SQLiteStore.open(url) for _ in range(8)))
         await begin(stores[0])
         assert [await store.head("room") for store in stores] == [head()] * 8
         await asyncio.gather(*(store.close() for store in stores))
@@ -400,7 +361,7 @@ async def test_a_caller_that_stops_waiting_does_no_harm(path: Path, url: str) ->
 
 async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, url: str) -> None:
     with locked(path):
-        opening = asyncio.ensure_future(sqlite.SQLiteStore.open(url))
+        opening = asyncio.ensure_future(SQLiteStore.open(url))
         await asyncio.sleep(0)
         assert store_threads()
         opening.cancel()
@@ -411,7 +372,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, 
 async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
     async with open_store(url) as store:
         await begin(store)
         with locked(path), pytest.raises(StoreUnavailable, match="locked"):
@@ -423,7 +384,7 @@ async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
 async def test_many_writers_wait_for_a_locked_file_together(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.2)
     async with open_store(url) as store:
         rooms = [f"room {number}" for number in range(30)]
         for room in rooms:

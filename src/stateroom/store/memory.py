@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from heapq import nlargest
-from typing import Self
+from operator import attrgetter
+from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
 from stateroom.errors import (
     Conflict,
     DuplicateCall,
+    SessionLeased,
     StoreError,
     StoreFull,
     StoreUnavailable,
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.contract import Entry, Head, Loaded, Snapshot, Store
+from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
 from stateroom.store.url import parse_url
 
 MAX_SESSIONS = 1_000_000
 
+_Revised = TypeVar("_Revised", bound=Entry | Snapshot)
+_revision = attrgetter("revision")
 
-class _Record:
+
+class _Kept:
     """All that is kept of one session."""
 
-    __slots__ = ("calls", "children", "entries", "head", "snapshots")
+    __slots__ = ("blobs", "calls", "entries", "forks", "head", "snapshots")
 
-    def __init__(self, head: Head, entries: Sequence[Entry], snapshot: Snapshot | None) -> None:
+    def __init__(self, head: Head, entries: Sequence[Entry], snapshots: Sequence[Snapshot], blobs: Blobs) -> None:
         self.head = head
         self.entries = list(entries)
-        self.snapshots = [snapshot] if snapshot else []
+        self.snapshots = list(snapshots)
+        self.blobs = dict(blobs)
         self.calls: dict[str, Entry] = {}
         for entry in entries:
             self.add_call(entry)
-        self.children = 0
+        self.forks = 0
 
     def add_call(self, entry: Entry) -> None:
         if entry.call_id is None:
@@ -43,6 +50,14 @@ class _Record:
         if entry.call_id in self.calls:
             raise DuplicateCall(self.head.id, entry.call_id)
         self.calls[entry.call_id] = entry
+
+    def add_blobs(self, blobs: Blobs) -> None:
+        for digest, body in blobs.items():
+            self.blobs.setdefault(digest, body)
+
+    def between(self, after: int, until: int) -> list[Entry]:
+        first = bisect_right(self.entries, after, key=_revision)
+        return self.entries[first : bisect_right(self.entries, until, key=_revision)]
 
 
 class MemoryStore(Store):
@@ -52,7 +67,7 @@ class MemoryStore(Store):
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
         self.max_sessions = max_sessions
-        self._kept: dict[str, _Record] | None = {}
+        self._kept: dict[str, _Kept] | None = {}
 
     @classmethod
     async def open(cls, url: str) -> Self:
@@ -63,29 +78,39 @@ class MemoryStore(Store):
         self._kept = None
 
     @property
-    def _records(self) -> dict[str, _Record]:
+    def _sessions(self) -> dict[str, _Kept]:
         if self._kept is None:
             raise StoreUnavailable("this store is closed")
         return self._kept
 
-    def _record(self, session: str) -> _Record:
+    def _find(self, session: str) -> _Kept:
         try:
-            return self._records[session]
+            return self._sessions[session]
         except KeyError:
             raise UnknownSession(session) from None
 
-    async def create(self, head: Head, entries: Sequence[Entry] = (), snapshot: Snapshot | None = None) -> None:
-        if head.id in self._records:
+    async def create(
+        self,
+        head: Head,
+        entries: Sequence[Entry] = (),
+        snapshot: Snapshot | None = None,
+        blobs: Blobs = NO_BLOBS,
+    ) -> None:
+        if head.id in self._sessions:
             raise StoreError(f"there is a session {head.id!r} already")
-        if len(self._records) >= self.max_sessions:
+        self._add(_Kept(head, entries, [snapshot] if snapshot else (), blobs))
+
+    def _add(self, kept: _Kept) -> None:
+        """Add a session that is not there yet."""
+        head = kept.head
+        if len(self._sessions) >= self.max_sessions:
             raise StoreFull(f"this store is full: it holds {self.max_sessions} sessions; sweep, or raise max_sessions")
-        record = _Record(head, entries, snapshot)
         if head.parent is not None:
-            parent = self._record(head.parent)
+            parent = self._find(head.parent)
             if head.parent_revision > parent.head.revision:
                 raise UnknownRevision(head.parent, f"session {head.parent!r} has no revision {head.parent_revision}")
-            parent.children += 1
-        self._records[head.id] = record
+            parent.forks += 1
+        self._sessions[head.id] = kept
 
     async def append(
         self,
@@ -93,81 +118,175 @@ class MemoryStore(Store):
         entry: Entry,
         *,
         expires: float | None,
+        fence: int = 0,
         snapshot: Snapshot | None = None,
+        blobs: Blobs = NO_BLOBS,
         closes: bool = False,
     ) -> None:
-        record = self._record(session)
-        head = record.head
+        kept = self._find(session)
+        head = kept.head
         head.check_live(entry.at)
-        if entry.call_id is not None and entry.call_id in record.calls:
+        if entry.call_id is not None and entry.call_id in kept.calls:
             raise DuplicateCall(session, entry.call_id)
-        if head.revision != entry.revision - 1:
+        if head.revision != entry.revision - 1 or head.fence != fence:
             raise Conflict(session, entry.revision - 1)
-        record.add_call(entry)
-        record.entries.append(entry)
+        kept.add_call(entry)
+        kept.entries.append(entry)
         if snapshot is not None:
-            record.snapshots.append(snapshot)
-        record.head = replace(head, revision=entry.revision, expires=expires or head.expires, closed=closes)
+            kept.snapshots.append(snapshot)
+        kept.add_blobs(blobs)
+        expires = head.expires if expires is None else expires
+        kept.head = replace(head, revision=entry.revision, expires=expires, closed=closes)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        record = self._record(session)
-        record.head.check_live(now)
-        record.head = replace(record.head, expires=expires)
+        kept = self._find(session)
+        kept.head.check_live(now)
+        kept.head = replace(kept.head, expires=expires)
+
+    async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
+        kept = self._find(session)
+        head = kept.head
+        if head.holder == holder:
+            kept.head = replace(head, leased_until=until)
+        elif head.leased(now):
+            raise SessionLeased(session)
+        else:
+            kept.head = replace(head, fence=head.fence + 1, holder=holder, leased_until=until)
+        return kept.head
+
+    async def release(self, session: str, holder: str) -> None:
+        kept = self._find(session)
+        if kept.head.holder == holder:
+            kept.head = replace(kept.head, holder=None, leased_until=0.0)
 
     async def head(self, session: str) -> Head:
-        return self._record(session).head
+        return self._find(session).head
 
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
         found = (
-            record.head
-            for record in self._records.values()
-            if environment in (None, record.head.environment)
-            and (before is None or (record.head.created, record.head.id) < (before.created, before.id))
+            kept.head
+            for kept in self._sessions.values()
+            if environment in (None, kept.head.environment) and (before is None or _age(kept.head) < _age(before))
         )
-        return nlargest(limit, found, key=lambda head: (head.created, head.id))
+        return nlargest(limit, found, key=_age)
+
+    async def children(self, session: str) -> list[Head]:
+        self._find(session)
+        forks = [kept.head for kept in self._sessions.values() if kept.head.parent == session]
+        return sorted(forks, key=_age)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
-        record = self._record(session)
-        until = record.head.revision if at is None else at
-        snapshot = next((kept for kept in reversed(record.snapshots) if kept.revision <= until), None)
-        return Loaded(record.head, snapshot, self._between(record, snapshot.revision if snapshot else 0, until))
+        kept = self._find(session)
+        until = kept.head.revision if at is None else at
+        snapshot = next((each for each in reversed(kept.snapshots) if each.revision <= until), None)
+        return Loaded(kept.head, snapshot, kept.between(snapshot.revision if snapshot else 0, until))
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
-        record = self._record(session)
-        return self._between(record, after, record.head.revision if until is None else until)
-
-    @staticmethod
-    def _between(record: _Record, after: int, until: int) -> list[Entry]:
-        first = record.head.parent_revision
-        return record.entries[max(0, after - first) : max(0, until - first)]
+        kept = self._find(session)
+        return kept.between(after, kept.head.revision if until is None else until)
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
-        return self._record(session).calls.get(call_id)
+        return self._find(session).calls.get(call_id)
+
+    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
+        blobs = self._find(session).blobs
+        return {digest: blobs[digest] for digest in digests if digest in blobs}
 
     async def sweep(self, now: float) -> int:
-        expired = [session for session, record in self._records.items() if record.head.expires <= now]
+        expired = [session for session, kept in self._sessions.items() if kept.head.expires <= now]
         swept = 0
         for session in reversed(expired):  # the youngest first, so forks before their parents
-            if not self._records[session].children:
+            if not self._sessions[session].forks:
                 self._remove(session)
                 swept += 1
-        self._kept = dict(self._records)  # a dict that has been large stays so; its copy does not
+        await self.vacuum()
         return swept
 
     async def delete(self, session: str) -> None:
-        record = self._record(session)
-        if record.children:
-            record.head = replace(record.head, expires=0.0)
+        kept = self._find(session)
+        if kept.forks:
+            kept.head = replace(kept.head, expires=0.0)
         else:
             self._remove(session)
 
     def _remove(self, session: str) -> None:
-        record = self._records.pop(session)
-        if record.head.parent is not None:
-            self._records[record.head.parent].children -= 1
+        kept = self._sessions.pop(session)
+        if kept.head.parent is not None:
+            self._sessions[kept.head.parent].forks -= 1
 
     async def count(self, now: float) -> int:
-        heads = (record.head for record in self._records.values())
+        heads = (kept.head for kept in self._sessions.values())
         return sum(not head.closed and head.expires > now for head in heads)
+
+    # Care.
+
+    async def export(self, session: str) -> Record:
+        kept = self._find(session)
+        return Record(kept.head, list(kept.entries), list(kept.snapshots), dict(kept.blobs))
+
+    async def restore(self, record: Record) -> None:
+        head = record.head
+        kept = self._sessions.get(head.id)
+        if kept is None:
+            self._add(_Kept(head, record.entries, record.snapshots, record.blobs))
+            return
+        if not head.continues(kept.head):
+            raise StoreError(f"there is another session {head.id!r} already, or a later moment of this one")
+        whole = _Kept(head, _union(record.entries, kept.entries), _union(record.snapshots, kept.snapshots), kept.blobs)
+        whole.add_blobs(record.blobs)
+        whole.forks = kept.forks
+        self._sessions[head.id] = whole
+
+    async def prune(self, session: str, below: int) -> int:
+        kept = self._find(session)
+        if not any(snapshot.revision == below for snapshot in kept.snapshots):
+            raise UnknownRevision(session, f"session {session!r} has no snapshot at revision {below}")
+        first = kept.head.parent_revision + 1
+        stay = [entry for entry in kept.entries if entry.revision == first or entry.revision > below]
+        snapshots = [snapshot for snapshot in kept.snapshots if snapshot.revision >= below]
+        gone = len(kept.entries) - len(stay)
+        kept.entries, kept.snapshots = stay, snapshots
+        kept.calls = {entry.call_id: entry for entry in stay if entry.call_id is not None}
+        return gone
+
+    async def size(self, session: str) -> Size:
+        kept = self._find(session)
+        entries, snapshots = (sum(len(each.body) for each in some) for some in (kept.entries, kept.snapshots))
+        return Size(len(kept.entries), entries + snapshots + sum(map(len, kept.blobs.values())))
+
+    async def sizes(self) -> dict[str, Size]:
+        everything = self._sessions.values()
+        return {
+            "sessions": _size(_identity(kept.head) for kept in everything),
+            "entries": _size(entry.body for kept in everything for entry in kept.entries),
+            "snapshots": _size(snapshot.body for kept in everything for snapshot in kept.snapshots),
+            "blobs": _size(body for kept in everything for body in kept.blobs.values()),
+        }
+
+    async def orphans(self) -> list[str]:
+        _ = self._sessions  # a closed store refuses; in an open one nothing lies outside its session
+        return []
+
+    async def vacuum(self) -> None:
+        self._kept = dict(self._sessions)  # a dict that has been large stays so; its copy does not
+
+
+def _age(head: Head) -> tuple[float, str]:
+    return head.created, head.id
+
+
+def _union(some: Sequence[_Revised], others: Sequence[_Revised]) -> list[_Revised]:
+    """Those of both, one for each revision, in order."""
+    by_revision = {each.revision: each for each in (*some, *others)}
+    return [by_revision[revision] for revision in sorted(by_revision)]
+
+
+def _size(bodies: Iterable[bytes]) -> Size:
+    lengths = [len(body) for body in bodies]
+    return Size(len(lengths), sum(lengths))
+
+
+def _identity(head: Head) -> bytes:
+    return f"{head.id}{head.environment}{head.owner}".encode()

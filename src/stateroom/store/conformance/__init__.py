@@ -10,11 +10,17 @@ Subclass `StoreConformance` in a test module, and say where a fresh store is to 
             return f"mystore://{tmp_path}/rooms"
 
 The scheme must be registered (see `stateroom.store.url`). Set `shared = False` if two stores that are open on one URL
-do not see the same sessions, and `durable = False` if sessions are lost when the store closes. To have pytest show the
-values of a failed comparison, put `pytest.register_assert_rewrite("stateroom.store.conformance")` in `conftest.py`.
+do not see the same sessions, `durable = False` if sessions are lost when the store closes, and `increments = 10` if
+writing is slow. To have pytest show the values of a failed comparison, put
+`pytest.register_assert_rewrite("stateroom.store.conformance")` in `conftest.py`. With Hypothesis installed,
+`stateroom.store.conformance.stateful` looks for a sequence of calls that a store answers wrongly.
 """
 
+from stateroom.store.conformance.blobs import BlobPromises
+from stateroom.store.conformance.care import CarePromises
+from stateroom.store.conformance.leasing import LeasingPromises
 from stateroom.store.conformance.lifetimes import LifetimePromises
+from stateroom.store.conformance.moving import MovingPromises
 from stateroom.store.conformance.reading import ReadingPromises
 from stateroom.store.conformance.sharing import SharingPromises
 from stateroom.store.conformance.writing import WritingPromises
@@ -22,5 +28,14 @@ from stateroom.store.conformance.writing import WritingPromises
 __all__ = ["StoreConformance"]
 
 
-class StoreConformance(WritingPromises, ReadingPromises, LifetimePromises, SharingPromises):
+class StoreConformance(
+    WritingPromises,
+    ReadingPromises,
+    LeasingPromises,
+    BlobPromises,
+    LifetimePromises,
+    MovingPromises,
+    CarePromises,
+    SharingPromises,
+):
     """What a store promises. A subclass gives the `url` of a fresh store."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -10,10 +11,8 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import pytest
 
-from stateroom.errors import (
-    StateroomError,
-)
-from stateroom.store.contract import Entry, Head, Loaded, Store
+from stateroom.errors import StateroomError
+from stateroom.store.contract import Entry, Head, Loaded, Record, Size, Snapshot, Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,6 +63,11 @@ def make_entry(revision: int, call_id: str | None = None, *, at: float = NOW, bo
     return Entry(revision, "call", at, b"body %d" % revision if body is None else body, call_id)
 
 
+def make_blobs(*bodies: bytes) -> dict[str, bytes]:
+    """Blobs by their digests."""
+    return {hashlib.sha256(body).hexdigest(): body for body in bodies}
+
+
 async def make_session(store: Store, session: str = "room", *, revision: int = 1, **fields: Any) -> list[Entry]:
     """Create a session with entries up to a revision; a fork's begin after its parent's revision."""
     head = make_head(session, revision=revision, **fields)
@@ -77,6 +81,27 @@ async def make_fork(store: Store, session: str, parent: str, at: int, **fields: 
     return await make_session(store, session, **{"revision": at, **fields}, parent=parent, parent_revision=at)
 
 
+async def make_long_session(store: Store) -> Record:
+    """A session with something of everything; all of it."""
+    blobs = make_blobs(b"first", b"second")
+    first, second = blobs
+    entries = [make_entry(number, f"call {number}", at=NOW + number) for number in range(1, 9)]
+    snapshots = [Snapshot(number, b"state %d" % number) for number in (1, 4, 6)]
+    await store.create(make_head(revision=1, fence=3), entries[:1], snapshots[0], {first: b"first"})
+    for entry in entries[1:]:
+        await store.append(
+            "room",
+            entry,
+            expires=LATER + entry.revision,
+            fence=3,
+            snapshot=next((each for each in snapshots if each.revision == entry.revision), None),
+            blobs={second: b"second"} if entry.revision == 5 else {},
+        )
+    await store.lease("room", "me", now=NOW, until=LATER)
+    head = make_head(revision=8, expires=LATER + 8, fence=4, holder="me", leased_until=LATER)
+    return Record(head, entries, snapshots, blobs)
+
+
 async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
     """What a call returned, or the class of the error it raised."""
     try:
@@ -85,11 +110,16 @@ async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
         return type(error)
 
 
-async def everything(store: Store, session: str) -> tuple[Head, list[Entry], list[Loaded]]:
+async def everything(store: Store, session: str) -> tuple[Head, list[Entry], list[Loaded], Record]:
     """All that a store tells of one session."""
     head = await store.head(session)
     loads = [await store.load(session, at) for at in range(head.revision + 1)]
-    return head, await store.entries(session), loads
+    return head, await store.entries(session), loads, await store.export(session)
+
+
+async def size_of_blobs(store: Store) -> Size:
+    """How much all blobs in the store are."""
+    return (await store.sizes())["blobs"]
 
 
 async def list_all(store: Store, *, limit: int, environment: str | None = None) -> list[Head]:
@@ -111,6 +141,8 @@ class Suite:
     """Whether several stores that are open on one URL hold the same sessions."""
     durable: ClassVar[bool] = True
     """Whether sessions are still there after the store was closed and opened again."""
+    increments: ClassVar[int] = 100
+    """How many entries each of eight writers adds to one session at once; a slow store may do with fewer."""
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:

@@ -52,6 +52,14 @@ class ReadingPromises(Suite):
                 lambda: store.entries("room", after=1, until=2),
                 lambda: store.find_call("room", "call"),
                 lambda: store.delete("room"),
+                lambda: store.lease("room", "me", now=NOW, until=LATER),
+                lambda: store.release("room", "me"),
+                lambda: store.children("room"),
+                lambda: store.blobs("room", ["digest"]),
+                lambda: store.blobs("room", []),
+                lambda: store.export("room"),
+                lambda: store.prune("room", 1),
+                lambda: store.size("room"),
                 lambda: store.create(make_head("fork", parent="room")),
             ]
             for call in calls:
@@ -107,6 +115,7 @@ class ReadingPromises(Suite):
     async def test_a_closed_store_refuses_every_call(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
+            record = await store.export("room")
         for call in (
             store.create(make_head("new")),
             store.append("room", make_entry(2), expires=LATER),
@@ -119,6 +128,17 @@ class ReadingPromises(Suite):
             store.sweep(NOW),
             store.delete("room"),
             store.count(NOW),
+            store.lease("room", "me", now=NOW, until=LATER),
+            store.release("room", "me"),
+            store.children("room"),
+            store.blobs("room", ["digest"]),
+            store.export("room"),
+            store.restore(record),
+            store.prune("room", 1),
+            store.size("room"),
+            store.sizes(),
+            store.orphans(),
+            store.vacuum(),
         ):
             with pytest.raises(StoreUnavailable):
                 await call

@@ -229,8 +229,9 @@ class WritingPromises(Suite):
     async def test_writers_who_try_again_lose_nothing(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store, revision=0)
-            await asyncio.gather(*(self.write_with_retries(store, f"writer {number}", 6) for number in range(6)))
-            await self.check_nothing_lost(store, [f"writer {number}" for number in range(6)], 6)
+            writers = [f"writer {number}" for number in range(8)]
+            await asyncio.gather(*(self.write_with_retries(store, writer, self.increments) for writer in writers))
+            await self.check_nothing_lost(store, writers, self.increments)
 
     @asynchronous
     async def test_writers_in_several_stores_lose_nothing(self, url: str) -> None:

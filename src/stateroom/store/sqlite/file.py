@@ -6,20 +6,15 @@ import sqlite3
 import time
 from pathlib import Path
 
-from stateroom.errors import (
-    ForeignStore,
-    StateroomError,
-    StoreUnavailable,
-)
+from stateroom.errors import ForeignStore, StateroomError, StoreUnavailable
 
 APPLICATION_ID = 0x53524F4D  # "SROM", so that a file says whose it is
-VERSION = 1
 BUSY_SECONDS = 30.0
 """How long to wait for another process that is writing."""
 MAX_IDLE_LOG = 8 * 1024 * 1024
 """How many bytes the write-ahead log may keep on disk once they are in the file itself."""
 
-SCHEMA = """
+FIRST = """
 CREATE TABLE sessions (
     id TEXT PRIMARY KEY,
     environment TEXT NOT NULL,
@@ -70,6 +65,42 @@ END;
 """
 
 
+LEASES_AND_BLOBS = """
+DROP TRIGGER append;
+
+DROP VIEW appends;
+
+ALTER TABLE sessions ADD COLUMN fence INTEGER NOT NULL DEFAULT 0;
+
+ALTER TABLE sessions ADD COLUMN holder TEXT;
+
+ALTER TABLE sessions ADD COLUMN leased_until REAL NOT NULL DEFAULT 0.0;
+
+CREATE TABLE blobs (
+    session TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (session, digest)
+);
+
+CREATE VIEW appends AS SELECT session, revision, kind, at, body, call_id, 0 AS closes, 0 AS fence FROM entries WHERE 0;
+
+CREATE TRIGGER append INSTEAD OF INSERT ON appends BEGIN
+    UPDATE sessions SET revision = NEW.revision
+        WHERE id = NEW.session AND revision = NEW.revision - 1 AND fence = NEW.fence AND closed = 0
+            AND expires > NEW.at;
+    SELECT RAISE(ABORT, 'refused') WHERE changes() = 0;
+    UPDATE sessions SET closed = 1 WHERE id = NEW.session AND NEW.closes;
+    INSERT INTO entries (session, revision, kind, at, body, call_id)
+        VALUES (NEW.session, NEW.revision, NEW.kind, NEW.at, NEW.body, NEW.call_id);
+END;
+"""
+
+MIGRATIONS = [FIRST, LEASES_AND_BLOBS]
+"""What makes each version of the file out of the one before. A new file goes through all of them."""
+VERSION = len(MIGRATIONS)
+
+
 def connect(path: Path) -> sqlite3.Connection:
     connection = None
     try:
@@ -91,20 +122,26 @@ def connect(path: Path) -> sqlite3.Connection:
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Make sure that the file is ours, of our version, and set up."""
     connection.execute("BEGIN")  # look at one moment of the file: another process may be setting it up
-    prepared = _is_prepared(connection, path)
+    version = _version(connection, path)
     connection.execute("COMMIT")
-    if not prepared:
+    if version == 0:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _switch_to_wal(connection)
-        connection.execute("BEGIN IMMEDIATE")
-        if not _is_prepared(connection, path):  # nobody was quicker
-            for statement in SCHEMA.split("\n\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
+    if version < VERSION:
+        _migrate(connection, path)
     connection.execute("PRAGMA synchronous = FULL")  # an acknowledged commit survives a loss of power
     connection.execute(f"PRAGMA journal_size_limit = {MAX_IDLE_LOG}")
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the file up to our version, all or nothing; whoever opens it meanwhile waits, and finds it done."""
+    connection.execute("BEGIN IMMEDIATE")
+    for migration in MIGRATIONS[_version(connection, path) :]:
+        for statement in migration.split("\n\n"):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
@@ -120,7 +157,8 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.005)
 
 
-def _is_prepared(connection: sqlite3.Connection, path: Path) -> bool:
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the file, 0 for an empty one; raises if the file is not ours, or newer."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -130,4 +168,4 @@ def _is_prepared(connection: sqlite3.Connection, path: Path) -> bool:
         raise ForeignStore(
             f"{path} was written by a newer Stateroom (store version {version}; this one reads {VERSION}); upgrade"
         )
-    return bool(application == APPLICATION_ID)
+    return int(version) if application == APPLICATION_ID else 0

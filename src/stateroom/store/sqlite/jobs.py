@@ -1,0 +1,168 @@
+"""Work for the thread that owns an SQLite connection, and how much of it is done in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreUnavailable
+from stateroom.store.contract import Blobs, Entry, Snapshot
+from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, find_call, insert_blobs, read_head
+
+APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] * rows)}" for rows in range(65)]
+"""By the number of rows; the statements are the same each time, so that SQLite need not parse them again."""
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Work: an append, as data, so that those of many sessions can be written together."""
+
+    session: str
+    entry: Entry
+    expires: float | None
+    fence: int
+    snapshot: Snapshot | None
+    blobs: Blobs
+    closes: bool
+    done: asyncio.Future[Any]
+    writes: bool = True
+
+    def work(self, connection: sqlite3.Connection) -> None:
+        """Write this append alone, or say why not."""
+        session, entry = self.session, self.entry
+        try:
+            _append_all([self], connection)
+        except sqlite3.IntegrityError:
+            read_head(connection, session).check_live(entry.at)
+            if entry.call_id is not None and find_call(connection, session, entry.call_id):
+                raise DuplicateCall(session, entry.call_id) from None
+            raise Conflict(session, entry.revision - 1) from None
+
+
+class Other(msgspec.Struct, frozen=True):
+    """Any other work."""
+
+    do: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    writes: bool
+    done: asyncio.Future[Any]
+
+    def work(self, connection: sqlite3.Connection) -> Any:
+        return self.do(connection, *self.arguments)
+
+
+Job = Append | Other
+
+Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
+"""Who waits, and the result or error of the job."""
+
+
+def read(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
+    """Answer all questions as of one moment."""
+    return _do_together(jobs, connection) or []
+
+
+def write(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
+    """Do all writes in one transaction, and if one of them is refused, each in its own."""
+    appends = [
+        job for job in jobs if type(job) is Append and job.expires is None and job.snapshot is None and not job.blobs
+    ]  # nothing to be written but the entry and the head
+    if len(appends) < len(jobs) or len(jobs) >= len(APPENDS):
+        return _do_together(jobs, connection) or _do_apart(jobs, connection)
+    try:
+        _append_entries(appends, connection)  # one statement is a transaction by itself
+    except sqlite3.OperationalError as error:  # the file is locked, the disk is full: none of them would be written
+        failure = _unavailable(error)
+        return [(job.done, None, failure) for job in jobs]
+    except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
+        return _do_apart(jobs, connection)
+    return [(job.done, None, None) for job in jobs]
+
+
+def resolve(outcomes: list[Outcome]) -> None:
+    """Answer those who wait."""
+    for done, result, error in outcomes:
+        if done.done():  # whoever asked has stopped waiting
+            continue
+        if error is None:
+            done.set_result(result)
+        else:
+            done.set_exception(error)
+
+
+def _append_entries(appends: Sequence[Append], connection: sqlite3.Connection) -> None:
+    """Write the entries and move the heads; raises an IntegrityError if one of them is refused."""
+    most = len(APPENDS) - 1
+    for start in range(0, len(appends), most):
+        values: list[Any] = []
+        some = appends[start : start + most]
+        for a in some:
+            entry = a.entry
+            values += (a.session, entry.revision, entry.kind, entry.at, entry.body, entry.call_id, a.closes, a.fence)
+        connection.execute(APPENDS[len(some)], values)
+
+
+def _append_all(appends: Sequence[Append], connection: sqlite3.Connection) -> None:
+    """Write appends with all that they bring; raises an IntegrityError if one of them is refused."""
+    _append_entries(appends, connection)
+    connection.executemany(RENEW, [(a.expires, a.session) for a in appends if a.expires is not None])
+    snapshots = [(a.session, a.snapshot.revision, a.snapshot.body) for a in appends if a.snapshot is not None]
+    connection.executemany(INSERT_SNAPSHOT, snapshots)
+    for a in appends:
+        insert_blobs(connection, a.session, a.blobs)
+
+
+def _attempt(job: Job, connection: sqlite3.Connection) -> Outcome:
+    try:
+        return job.done, job.work(connection), None
+    except StateroomError as error:
+        return job.done, None, error
+    except sqlite3.Error as error:
+        return job.done, None, _unavailable(error)
+    except Exception as error:  # noqa: BLE001 (a value SQLite cannot take; without an answer the caller waits for ever)
+        return job.done, None, error
+
+
+def _do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome] | None:
+    """Do all jobs in one transaction. If one of several writes is refused, none is done, and nothing comes back."""
+    writes = jobs[0].writes
+    try:
+        connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        outcomes = _attempt_all(jobs, connection)
+        refused = outcomes is None or (writes and any(error is not None for _, _, error in outcomes))
+        if connection.in_transaction:  # else SQLite has rolled it back by itself, and an outcome says why
+            connection.execute("ROLLBACK" if refused else "COMMIT")
+    except sqlite3.Error as error:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        failure = _unavailable(error)
+        return [(job.done, None, failure) for job in jobs]
+    return None if refused and len(jobs) > 1 else outcomes
+
+
+def _attempt_all(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome] | None:
+    """Do all jobs, the appends among several of them at once; None if one of those is refused."""
+    appends = [job for job in jobs if isinstance(job, Append)] if len(jobs) > 1 else []
+    try:
+        _append_all(appends, connection)
+    except sqlite3.OperationalError:
+        raise
+    except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
+        return None
+    written: list[Outcome] = [(job.done, None, None) for job in appends]
+    others = [job for job in jobs if not isinstance(job, Append)] if appends else jobs
+    return written + [_attempt(job, connection) for job in others]
+
+
+def _do_apart(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
+    """Do each write in a transaction of its own."""
+    return [outcome for job in jobs for outcome in _do_together([job], connection) or ()]
+
+
+def _unavailable(error: sqlite3.Error) -> StoreUnavailable:
+    full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+    return StoreUnavailable(f"SQLite: {error}{'; nothing was written; make room, and it goes on' if full else ''}")

@@ -1,0 +1,228 @@
+"""Care for an SQLite file: a disk that is full, space that comes back, and rows that belong to nobody."""
+# ruff: noqa: ASYNC240 (a test may wait for a file)
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stateroom.errors import StoreUnavailable, UnknownSession
+from stateroom.store import Entry, Head, Record, Size, Snapshot, open_store
+from stateroom.store.sqlite import SQLiteStore
+
+FAR = 1e12
+LARGE = random.Random(1).randbytes(1_000_000)
+
+
+def head(session: str = "room", revision: int = 1, expires: float = FAR) -> Head:
+    return Head(session, "env", "owner", 0.0, expires, revision)
+
+
+def entry(revision: int, body: bytes = b"body") -> Entry:
+    return Entry(revision, "call", 0.0, body)
+
+
+async def allow(store: SQLiteStore, more: int) -> None:
+    """Let the file grow by so many pages."""
+
+    def limit(connection: sqlite3.Connection) -> None:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + more}")
+
+    await store._read(limit)
+
+
+def tamper(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rooms.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[SQLiteStore]:
+    store = await SQLiteStore.open(url)
+    await store.create(head(), [entry(1)])
+    yield store
+    await store.close()
+
+
+# A full disk.
+
+
+async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore) -> None:
+    record = await store.export("room")
+    await allow(store, 20)
+    other = Record(head("other"), [entry(1)], [Snapshot(1, LARGE)], {"digest": LARGE})
+    for call in (
+        store.append("room", entry(2, LARGE), expires=None),
+        store.append("room", entry(2, LARGE), expires=1.0, closes=True),
+        store.append("room", entry(2), expires=1.0, snapshot=Snapshot(2, LARGE)),
+        store.append("room", entry(2), expires=None, blobs={"small": b"small", "digest": LARGE}),
+        store.create(head("other"), [entry(1)], Snapshot(1, b""), {"digest": LARGE}),
+        store.create(head("other"), [entry(1, LARGE)]),
+        store.restore(other),
+    ):
+        with pytest.raises(StoreUnavailable, match="SQLite: database or disk is full; nothing was written; make room"):
+            await call
+        assert await store.export("room") == record
+        assert await store.heads() == [head()]
+    assert await store.orphans() == []
+    await store.append("room", entry(2), expires=None)  # there is room for this
+    await allow(store, 10_000)
+    await store.append("room", entry(3, LARGE), expires=None, snapshot=Snapshot(3, LARGE), blobs={"digest": LARGE})
+    await store.restore(other)
+    assert await store.export("other") == other
+
+
+async def test_writes_that_wait_together_are_each_done_or_refused_whole(store: SQLiteStore) -> None:
+    for name in "abcdef":
+        await store.create(head(name), [entry(1)])
+    await allow(store, 20)
+    done = await asyncio.gather(
+        *(store.append(name, entry(2), expires=None) for name in "abc"),
+        store.append("d", entry(2), expires=None, blobs={"digest": LARGE}),
+        store.append("e", entry(2), expires=FAR + 1),
+        return_exceptions=True,
+    )
+    for name, outcome in zip("abcde", done, strict=True):
+        assert outcome is None or isinstance(outcome, StoreUnavailable)
+        assert (await store.head(name)).revision == (2 if outcome is None else 1)
+    assert isinstance(done[3], StoreUnavailable)
+    assert await store.blobs("d", ["digest"]) == {}
+    await allow(store, 10_000)
+    await store.append("d", entry(2), expires=None, blobs={"digest": LARGE})
+    await store.append("f", entry(2), expires=None)
+
+
+async def test_sessions_can_be_removed_from_a_full_disk_and_make_room(store: SQLiteStore) -> None:
+    await store.create(head("old", expires=10.0), [entry(1)], blobs={"digest": LARGE})
+    await allow(store, 5)
+    with pytest.raises(StoreUnavailable):
+        await store.append("room", entry(2, LARGE), expires=None)
+    assert await store.sweep(20.0) == 1
+    await store.append("room", entry(2, LARGE), expires=None)
+
+
+# Space that comes back.
+
+
+async def test_a_vacuum_gives_back_all_that_was_removed(path: Path, url: str) -> None:
+    log = path.with_name("rooms.db-wal")
+    async with open_store(url) as store:
+        await store.create(head(), [entry(1)], blobs={"digest": LARGE})
+        for number in range(10):
+            await store.create(head(f"room {number}"), [entry(1, LARGE)], blobs={"digest": LARGE})
+            await store.delete(f"room {number}")
+        await store.vacuum()
+        assert path.stat().st_size + log.stat().st_size < 1_200_000
+        assert (await store.sizes())["file"].bytes == path.stat().st_size
+        assert await store.blobs("room", ["digest"]) == {"digest": LARGE}
+        await store.append("room", entry(2), expires=None)
+
+
+async def test_a_vacuum_leaves_no_free_page(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        names = [f"room {number}" for number in range(600)]
+        await asyncio.gather(*(store.create(head(name), [entry(1, bytes(9_000))]) for name in names))
+        for number, name in enumerate(names):
+            if number % 5:
+                await store.delete(name)
+        full = (await store.sizes())["file"].bytes
+        await store.vacuum()
+        assert (await store.sizes())["file"].bytes == path.stat().st_size < full / 3
+        assert len(await store.heads(limit=600)) == 120
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+async def test_a_vacuum_does_not_wait_for_readers(
+    store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateroom.store.sqlite.file.BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        rows = other.execute("SELECT * FROM entries").fetchall()
+        await store.append("room", entry(2), expires=None)
+        await store.vacuum()
+        assert other.execute("SELECT * FROM entries").fetchall() == rows
+        other.execute("COMMIT")
+    assert (await store.head("room")).revision == 2
+
+
+async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: SQLiteStore, path: Path) -> None:
+    path.rename(path.with_name("moved.db"))
+    path.mkdir()
+    with pytest.raises(StoreUnavailable, match="cannot open"):
+        await store.vacuum()
+    path.rmdir()
+    path.with_name("moved.db").rename(path)
+    await store.append("room", entry(2), expires=None)
+
+
+# What belongs to nobody.
+
+
+async def test_rows_without_a_session_are_told_and_removed(store: SQLiteStore, path: Path) -> None:
+    before = await store.export("room")
+    tamper(
+        path,
+        "INSERT INTO entries VALUES ('gone', 1, 'call', 0.0, NULL, x'00')",
+        "INSERT INTO entries VALUES ('gone', 2, 'call', 0.0, NULL, x'00')",
+        "INSERT INTO snapshots VALUES ('gone', 1, x'00')",
+        "INSERT INTO blobs VALUES ('lost', 'digest', x'00')",
+    )
+    assert await store.orphans() == [
+        "entries of session 'gone', which is gone: 2",
+        "snapshots of session 'gone', which is gone: 1",
+        "blobs of session 'lost', which is gone: 1",
+    ]
+    await store.vacuum()
+    assert await store.orphans() == []
+    assert await store.export("room") == before
+    assert (await store.sizes())["entries"] == Size(1, 4)
+
+
+async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: SQLiteStore, path: Path) -> None:
+    fork = Head("fork", "env", "owner", 1.0, FAR, 2, parent="room", parent_revision=1)
+    await store.create(fork, [entry(2)], Snapshot(2, b"state"))
+    tamper(path, "DELETE FROM sessions WHERE id = 'room'", "DELETE FROM entries WHERE session = 'room'")
+    with pytest.raises(UnknownSession):
+        await store.head("room")
+    assert await store.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+    await store.vacuum()
+    assert (await store.load("fork")).snapshot == Snapshot(2, b"state")
+    await store.delete("fork")
+    assert await store.orphans() == []
+
+
+# Sizes.
+
+
+async def test_sizes_are_exact(store: SQLiteStore, path: Path) -> None:
+    await store.append("room", entry(2, b"12345"), expires=None, snapshot=Snapshot(2, b"123"), blobs={"digest": b"12"})
+    await store.create(head("ä"), [entry(1, b"")], blobs={"digest": b"12", "other": b""})
+    assert await store.size("room") == Size(2, 4 + 5 + 3 + 2)
+    assert await store.size("ä") == Size(1, 2)
+    sizes = await store.sizes()
+    assert sizes.pop("file").rows > 5
+    assert sizes == {
+        "sessions": Size(2, len(b"room") + len("ä".encode()) + 2 * len(b"envowner")),
+        "entries": Size(3, 9),
+        "snapshots": Size(1, 3),
+        "blobs": Size(3, 4),
+    }
