@@ -1,21 +1,62 @@
-"""Store URLs: what they mean, and which class serves them."""
+"""Store URLs: what they mean, which class serves them, and how they are shown.
+
+Every URL may have these options, whatever the store:
+
+| option | |
+|---|---|
+| `compress=zstd` | bodies lie in the store compressed |
+| `keys=env:NAME`, `keys=file:PATH` | bodies lie in the store encrypted; see `stateroom.store.encrypted` |
+| `patience=SECONDS` | for how long to try to reach a store over the network: 10 unless given, 0 to try once |
+| `large=BYTES` | values of so many bytes are kept outside the log: 65536 unless given, and no fewer |
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Set
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Set
 from contextlib import asynccontextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from stateroom.errors import UnknownStore
 from stateroom.store.contract import Store
+from stateroom.store.patient import PATIENCE, PatientStore
 
 GROUP = "stateroom.stores"
 """The entry-point group in which other packages register a scheme: its name, and a subclass of `Store`."""
 
-BUILT_IN = {"memory": "stateroom.store.memory:MemoryStore", "sqlite": "stateroom.store.sqlite:SQLiteStore"}
+BUILT_IN = {
+    "memory": "stateroom.store.memory:MemoryStore",
+    "sqlite": "stateroom.store.sqlite:SQLiteStore",
+    **dict.fromkeys(("redis", "rediss", "unix"), "stateroom.store.redis:RedisStore"),
+    **dict.fromkeys(("redis+sentinel", "rediss+sentinel"), "stateroom.store.redis:RedisStore"),
+    **dict.fromkeys(("redis+cluster", "rediss+cluster"), "stateroom.store.redis:RedisStore"),
+    **dict.fromkeys(("postgresql", "postgres"), "stateroom.store.postgresql:PostgreSQLStore"),
+    **dict.fromkeys(("s3", "gs", "az", "file"), "stateroom.store.objects:ObjectStore"),
+    "tiered": "stateroom.store.tiered:TieredStore",
+}
+
+EXTRAS = {
+    "stateroom.store.redis": "redis",
+    "stateroom.store.postgresql": "postgresql",
+    "stateroom.store.objects": "objects",
+    "stateroom.store.compressed": "compression",
+    "stateroom.store.encrypted": "encryption",
+}
+"""Which extra of ours brings what a module needs."""
+
+COMMON = {"compress", "keys", "patience", "large"}
+"""The options that every URL may have."""
+
+_PASSWORD = re.compile(r"(://[^/@:\[]*:)(?!\d+(?:[/,]|$)).*?(?=@[^@]*$|$)", re.DOTALL)
+"""What stands between a user's name and the last @, and is no port. If there is no @, the password has a ? in it."""
+
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]+)?")
+
+_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|sig", re.IGNORECASE)
+"""Names of options that have a secret, or may have."""
 
 
 class StoreURL(NamedTuple):
@@ -26,53 +67,126 @@ class StoreURL(NamedTuple):
     path: str
     options: dict[str, str]
 
-    def whole_number(self, option: str, default: int) -> int:
-        """The option as a positive whole number."""
+    def whole_number(self, option: str, default: int, least: int = 1) -> int:
+        """The option as a whole number, positive at least."""
         text = self.options.get(option, str(default))
-        if not text.isdecimal() or int(text) < 1:
-            raise UnknownStore(f"{self.url}: {option} must be a whole number above 0, not {text!r}")
+        if not text.isdecimal() or int(text) < least:
+            raise self.wrong(option, f"a whole number above {least - 1}")
         return int(text)
+
+    def seconds(self, option: str, default: float) -> float:
+        """The option as a time in seconds, or 0."""
+        text = self.options.get(option, str(default))
+        if not _SECONDS.fullmatch(text):
+            raise self.wrong(option, "a number of seconds")
+        return float(text)
+
+    def wrong(self, option: str, expected: str) -> UnknownStore:
+        """The error that says what an option must be."""
+        given = self.options[option]
+        return UnknownStore(f"{without_secrets(self.url)}: {option} must be {expected}, not {given!r}")
 
 
 def parse_url(url: str, options: Set[str] = frozenset()) -> StoreURL:
     """Split a URL, and refuse options that the store does not have."""
     try:
         parts = urlsplit(url, allow_fragments=False)  # a # is an ordinary character of a path
-    except ValueError as error:
-        raise UnknownStore(f"{url!r} is not a store URL: {error}") from error
+    except ValueError:  # whose text may have the password
+        raise UnknownStore(f"{without_secrets(url)!r} is not a store URL: its host cannot be understood") from None
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in given:
+        if "@" in name:
+            raise UnknownStore(f"{without_secrets(url)}: a ? that is part of a password is written %3F")
         if name not in options:
             known = f"it has {', '.join(sorted(options))}" if options else "it has none"
-            raise UnknownStore(f"{url}: this store has no option {name!r}; {known}")
+            raise UnknownStore(f"{without_secrets(url)}: this store has no option {name!r}; {known}")
     return StoreURL(url, parts.netloc, unquote(parts.path), given)
+
+
+def without_secrets(url: str) -> str:
+    """A URL as it may be shown to anyone: no password, no secret among the options, nor in a URL within them."""
+    if "://" not in url:
+        return "***" if "@" in url else url
+    address, mark, query = url.partition("?")
+    shown = _PASSWORD.sub(r"\1***", address)
+    if shown != address and "@" not in address:
+        return shown
+    return f"{shown}{mark}{'&'.join(map(_option_without_secret, query.split('&')))}"
+
+
+def _option_without_secret(option: str) -> str:
+    name, equals, value = option.partition("=")
+    if _SECRET.search(_name(option)) and not value.startswith(("env:", "file:")):
+        return f"{name}{equals}***"
+    plain = unquote(value)
+    shown = without_secrets(plain) if "://" in plain else plain
+    return option if shown == plain else f"{name}={quote(shown, safe=':/?@*=')}"
+
+
+def _name(option: str) -> str:
+    return unquote_plus(option.partition("=")[0])
 
 
 @asynccontextmanager
 async def open_store(url: str) -> AsyncIterator[Store]:
     """Open the store that a URL names, for as long as the block runs.
 
-    `memory://` and `sqlite:///path/to/file.db` are built in; other packages can register more.
+    `memory://` and `sqlite:///path/to/file.db` need nothing else to be installed; other packages can register more.
     """
-    store = await store_class(url).open(url)
+    store = await opened(url)
     try:
         yield store
     finally:
         await store.close()
 
 
+async def opened(url: str) -> Store:
+    """The store that a URL names, with what the common options put around it; whoever opens it closes it."""
+    plain, common = _without_common_options(url)
+    large = common.whole_number("large", Store.large, least=Store.large)
+    wrappers = list(_wrappers(common))  # before anything is open that would have to be closed
+    store = await store_class(plain).open(plain)
+    if "large" in common.options:
+        store.large = large
+    for wrap in wrappers:
+        store = wrap(store)
+    return store
+
+
+def _without_common_options(url: str) -> tuple[str, StoreURL]:
+    """A URL as its store is to see it, and the options which that does not see."""
+    address, _, query = url.partition("?")
+    options = query.split("&")
+    own = "&".join(option for option in options if _name(option) not in COMMON)
+    common = "&".join(option for option in options if _name(option) in COMMON)
+    given = dict(parse_qsl(common, keep_blank_values=True))
+    return f"{address}?{own}" if own else address, StoreURL(url, "", "", given)
+
+
+def _wrappers(common: StoreURL) -> Iterator[Callable[[Store], Store]]:
+    """What is put around a store, from the inside out: a body is compressed, then encrypted, then written patiently."""
+    patience = common.seconds("patience", PATIENCE)
+    if patience:
+        yield lambda store: PatientStore(store, patience) if store.remote else store
+    if "keys" in common.options:
+        encrypted = _load("stateroom.store.encrypted", "encryption")
+        keys = encrypted.read_keys(common.options["keys"])
+        yield lambda store: encrypted.EncryptedStore(store, keys)
+    if "compress" in common.options:
+        if common.options["compress"] != "zstd":
+            raise common.wrong("compress", "zstd")
+        yield _load("stateroom.store.compressed", "compression").CompressedStore
+
+
 def store_class(url: str) -> type[Store]:
     """The class that serves a URL's scheme."""
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        raise UnknownStore(f"{url!r} is not a store URL; write for example sqlite:///rooms.db or memory://")
+        raise UnknownStore(
+            f"{without_secrets(url)!r} is not a store URL; write for example sqlite:///rooms.db or memory://"
+        )
     try:
         found = _find(scheme)
-    except ImportError as error:
-        extra = f"; try: pip install 'stateroom[{scheme}]'" if scheme in BUILT_IN else ""
-        raise UnknownStore(
-            f"the store for {scheme}:// needs a package that is not installed ({error}){extra}"
-        ) from error
     except AttributeError as error:
         raise UnknownStore(f"what is registered for {scheme}:// cannot be found: {error}") from error
     if found is None:
@@ -84,7 +198,22 @@ def store_class(url: str) -> type[Store]:
 
 
 def _find(scheme: str) -> Any:
+    what = f"the store for {scheme}://"
     if scheme in BUILT_IN:
         module, _, name = BUILT_IN[scheme].partition(":")
-        return cast(Any, getattr(import_module(module), name))
-    return next((point.load() for point in entry_points(group=GROUP, name=scheme)), None)
+        return getattr(_load(module, what), name)
+    for point in entry_points(group=GROUP, name=scheme):
+        try:
+            return point.load()
+        except ImportError as error:
+            raise UnknownStore(f"{what} needs a package that is not installed ({error})") from error
+    return None
+
+
+def _load(module: str, what: str) -> Any:
+    """A module of ours, that may need what an extra brings."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        extra = f"; try: pip install 'stateroom[{EXTRAS[module]}]'" if module in EXTRAS else ""
+        raise UnknownStore(f"{what} needs a package that is not installed ({error}){extra}") from error

@@ -6,9 +6,9 @@ Names and attributes follow OpenTelemetry's conventions for HTTP servers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.propagate import extract
@@ -19,12 +19,13 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
 from stateroom.errors import SessionError
 from stateroom.server.http import REPLY, Message, Receive, Scope, Send
-from stateroom.server.monitoring.measured import WatchedStore, Work
 from stateroom.store import Store
+from stateroom.store.wrapping import Work, WrappedStore
 
 if TYPE_CHECKING:
     from stateroom.server.app import Application
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 METHODS = {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
@@ -114,14 +115,16 @@ def _note_reply(span: Span, message: Message) -> None:
             span.set_attribute("stateroom.session", subject.partition(b"~")[0].decode())
 
 
-class TracedStore(WatchedStore):
+class TracedStore(WrappedStore):
     """A store with a span for each operation."""
 
     def __init__(self, store: Store, tracer: Tracer) -> None:
         super().__init__(store)
         self._tracer = tracer
 
-    async def around(self, operation: str, session: str | None, work: Work[T]) -> T:
+    async def around(
+        self, operation: str, session: str | None, work: Callable[P, Work[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         with self._tracer.start_as_current_span(
             f"store.{operation}",
             attributes={} if session is None else {"stateroom.session": session},
@@ -129,7 +132,7 @@ class TracedStore(WatchedStore):
             set_status_on_exception=False,
         ) as span:
             try:
-                return await work
+                return await work(*args, **kwargs)
             except Exception as error:
                 span.set_attribute("error.type", type(error).__name__)
                 if not isinstance(error, SessionError):  # which says what is wrong with a session: that is no fault

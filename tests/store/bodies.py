@@ -1,0 +1,28 @@
+"""A session with all kinds of bodies, and every way to them."""
+
+from stateroom.state.large import digest_of
+from stateroom.store import Entry, Head, Snapshot, Store
+
+
+async def fill(store: Store, body: bytes) -> None:
+    """A session in which every body is this one."""
+    head = Head("room", "env", "owner", 0.0, 1e9, 1)
+    await store.create(head, [Entry(1, "seed", 0.0, body)], Snapshot(1, body), {digest_of(body): body})
+    blobs = {"second": body}
+    await store.append("room", Entry(2, "call", 1.0, body, "a"), expires=None, snapshot=Snapshot(2, body), blobs=blobs)
+
+
+async def bodies(store: Store) -> list[bytes]:
+    """Every body of the session, by every way to it."""
+    loaded = await store.load("room", 1)
+    record = await store.export("room")
+    return [
+        *[entry.body for entry in await store.entries("room")],
+        loaded.snapshot.body,
+        (await store.load("room")).snapshot.body,
+        (await store.find_call("room", "a")).body,
+        *(await store.blobs("room", [*record.blobs, "none"])).values(),
+        *[entry.body for entry in record.entries],
+        *[snapshot.body for snapshot in record.snapshots],
+        *record.blobs.values(),
+    ]

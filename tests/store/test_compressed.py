@@ -1,0 +1,132 @@
+"""`compress=zstd`: smaller in the store, the same outside."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stateroom.errors import BadData
+from stateroom.session.journal import read_entry
+from stateroom.state import decode, encode
+from stateroom.state.large import digest_of
+from stateroom.store import Entry, Record, open_store
+from stateroom.store.compressed import PACKED, PLAIN, SMALL, CompressedStore
+from stateroom.store.conformance import StoreConformance
+from stateroom.store.memory import MemoryStore
+from stateroom.store.wrapping import MARK
+from tests.store.bodies import bodies, fill
+
+TEXT = b"the same words again and again, " * 40
+PLACES = [("entry", "room", 7, "call", None), ("snapshot", "room", 7), ("blob", "room", "ab12")]
+
+
+class TestCompressedStore(StoreConformance):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"sqlite:///{tmp_path / 'rooms.db'}?compress=zstd"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+async def test_every_body_is_compressed_in_the_store_and_nowhere_else(path: str) -> None:
+    async with open_store(f"{path}?compress=zstd") as store:
+        await fill(store, TEXT)
+        assert set(await bodies(store)) == {TEXT}
+    async with open_store(path) as bare:
+        kept = await bodies(bare)
+    assert len(kept) == 13
+    assert all(body.startswith(PACKED) and len(body) < len(TEXT) / 10 for body in kept)
+
+
+async def test_what_was_written_before_stays_readable(path: str) -> None:
+    """Also a blob that looks as if it were compressed: blobs may be any bytes."""
+    disguised = CompressedStore(MemoryStore()).write(TEXT, PLACES[0])
+    async with open_store(path) as bare:
+        await fill(bare, b"\x92" + TEXT)
+        blobs = {digest_of(disguised): disguised}
+        await bare.append("room", Entry(3, "call", 1.0, b"\x92"), expires=None, blobs=blobs)
+    async with open_store(f"{path}?compress=zstd") as store:
+        assert [entry.body for entry in await store.entries("room")] == [b"\x92" + TEXT] * 2 + [b"\x92"]
+        assert await store.blobs("room", [digest_of(disguised)]) == blobs
+        await store.append("room", Entry(4, "call", 1.0, TEXT), expires=None)
+        assert (await store.load("room")).entries[-1].body == TEXT
+
+
+async def test_a_record_can_be_restored_with_and_without(path: str, tmp_path: Path) -> None:
+    async with (
+        open_store(f"{path}?compress=zstd") as store,
+        open_store(f"sqlite:///{tmp_path / 'plain.db'}") as plain,
+        open_store(f"sqlite:///{tmp_path / 'again.db'}?compress=zstd") as again,
+    ):
+        await fill(store, TEXT)
+        record: Record = await store.export("room")
+        await plain.restore(record)
+        assert set(await bodies(plain)) == {TEXT}
+        await again.restore(await plain.export("room"))
+        assert await again.export("room") == record
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=40).map(lambda part: part * 20), st.sampled_from(PLACES))
+@example(MARK, PLACES[2])
+@example(PACKED + b"\x28\xb5\x2f\xfd", PLACES[2])
+@example(PLAIN * 100, PLACES[0])
+def test_any_body_comes_back(body: bytes, place) -> None:
+    store = CompressedStore(MemoryStore())
+    kept = store.write(body, place)
+    assert store.read(kept, place) == body
+    assert len(kept) <= len(body) + 2 * body.startswith(MARK)
+    if len(body) < SMALL and not body.startswith(MARK):
+        assert kept == body
+
+
+def test_a_body_that_does_not_become_smaller_stays_as_it_is() -> None:
+    noise = bytes(range(256))
+    assert CompressedStore(MemoryStore()).write(noise, PLACES[2]) == noise
+
+
+def test_a_damaged_bit_is_noticed() -> None:
+    store = CompressedStore(MemoryStore())
+    kept = store.write(TEXT, PLACES[0])
+    for bit in range(8, 8 * len(kept)):
+        damaged = bytearray(kept)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            assert store.read(bytes(damaged), PLACES[0]) == TEXT  # a bit that zstd does not use
+        except BadData as error:
+            assert "entry 7 of session 'room'" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("length", range(2, 40))
+def test_a_body_that_was_cut_short_is_noticed(length: int) -> None:
+    store = CompressedStore(MemoryStore())
+    with pytest.raises(BadData, match="snapshot 7 of session 'room' is damaged"):
+        store.read(store.write(TEXT, PLACES[1])[:length], PLACES[1])
+
+
+async def test_encrypted_bodies_are_not_taken_for_compressed_ones(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROOM_KEYS", "k1:" + "A" * 43 + "=")
+    async with open_store(f"{path}?compress=zstd&keys=env:ROOM_KEYS") as store:
+        await fill(store, TEXT)
+        assert set(await bodies(store)) == {TEXT}
+    async with open_store(f"{path}?compress=zstd") as store:
+        with pytest.raises(BadData, match=r"entry 1 of session 'room' is not compressed but encrypted.*keys="):
+            await store.entries("room")
+
+
+@pytest.mark.parametrize("options", ["compress=zstd", "keys=env:ROOM_KEYS"])
+async def test_without_the_option_it_is_said_what_is_missing(
+    path: str, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.setenv("ROOM_KEYS", "k1:" + "A" * 43 + "=")
+    async with open_store(f"{path}?{options}") as store:
+        await fill(store, encode({"text": "the same words again and again" * 9}))
+    async with open_store(path) as bare:
+        loaded = await bare.load("room", 1)
+        [_, entry] = await bare.entries("room")
+        for read in (lambda: decode(loaded.snapshot.body), lambda: read_entry(entry)):
+            with pytest.raises(BadData, match="it is compressed or encrypted, and the store's URL does not say so"):
+                read()

@@ -1,0 +1,281 @@
+"""`keys=`: what lies in the store tells nothing, and cannot be altered unnoticed."""
+
+import os
+import sqlite3
+from base64 import b64encode
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateroom.errors import BadData, UnknownStore
+from stateroom.state.large import digest_of
+from stateroom.store import Entry, Head, Snapshot, open_store
+from stateroom.store.conformance import StoreConformance
+from stateroom.store.encrypted import FORM, EncryptedStore, read_keys
+from stateroom.store.memory import MemoryStore
+from tests.store.bodies import bodies, fill
+
+OLD, NEW = (f"{name}:{b64encode(name.encode() * 16).decode()}" for name in ("k1", "k2"))
+SECRET = b"nobody is to read this"
+PLACES = [
+    ("entry", "room", 7, "call", None),
+    ("entry", "room", 7, "call", "a"),
+    ("entry", "room", 7, "failed", None),
+    ("entry", "room", 8, "call", None),
+    ("entry", "room 2", 7, "call", None),
+    ("snapshot", "room", 7),
+    ("blob", "room", "7"),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rooms.db"
+
+
+@pytest.fixture
+def url(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("ROOM_KEYS", OLD)
+    return f"sqlite:///{path}?keys=env:ROOM_KEYS"
+
+
+class TestEncryptedStore(StoreConformance):
+    @pytest.fixture
+    def url(self, url: str) -> str:
+        return url
+
+
+class TestCompressedAndEncryptedStore(StoreConformance):
+    @pytest.fixture
+    def url(self, url: str) -> str:
+        return f"{url}&compress=zstd"
+
+
+def a_store(*keys: str) -> EncryptedStore:
+    os.environ["SOME_KEYS"] = "\n".join(keys or [OLD])
+    try:
+        return EncryptedStore(MemoryStore(), read_keys("env:SOME_KEYS"))
+    finally:
+        del os.environ["SOME_KEYS"]
+
+
+# What lies in the store.
+
+
+async def test_every_body_is_encrypted_in_the_store_and_nowhere_else(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await fill(store, SECRET)
+        assert set(await bodies(store)) == {SECRET}
+    async with open_store(f"sqlite:///{path}") as bare:
+        kept = await bodies(bare)
+    assert len(kept) == 13
+    assert all(body.startswith(FORM) and SECRET not in body for body in kept)
+    content = b"".join(file.read_bytes() for file in path.parent.iterdir())
+    assert SECRET not in content
+    assert digest_of(SECRET).encode() not in content  # which would tell whether it is what somebody thinks it is
+
+
+async def test_compressed_bodies_are_encrypted(path: Path, url: str) -> None:
+    async with open_store(f"{url}&compress=zstd") as store:
+        await fill(store, SECRET * 100)
+    async with open_store(f"sqlite:///{path}") as bare:
+        kept = await bodies(bare)
+    assert all(body.startswith(FORM) and len(body) < 200 for body in kept)
+
+
+def test_the_same_body_is_never_written_twice_the_same() -> None:
+    store = a_store()
+    assert len({store.write(SECRET, PLACES[0]) for _ in range(100)}) == 100
+
+
+async def test_blobs_of_two_sessions_cannot_be_seen_to_be_the_same(url: str) -> None:
+    blob = {digest_of(SECRET): SECRET}
+    async with open_store(url) as store:
+        for name in ("a", "b"):
+            await store.create(Head(name, "env", "owner", 0.0, 1e9, 0), blobs=blob)
+            assert await store.blobs(name, list(blob)) == blob
+        names = [next(iter((await store.store.export(name)).blobs)) for name in ("a", "b")]
+    assert len({*names, digest_of(SECRET)}) == 3
+
+
+@given(st.binary(max_size=300), st.sampled_from(PLACES))
+def test_any_body_comes_back(body: bytes, place) -> None:
+    store = a_store(NEW, OLD)
+    assert store.read(store.write(body, place), place) == body
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_any_bit_that_was_altered_is_noticed(place) -> None:
+    store = a_store(NEW, OLD)
+    kept = store.write(SECRET, place)
+    for bit in range(8 * len(kept)):
+        altered = bytearray(kept)
+        altered[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(BadData, match=f"{place[0]} {place[2]} of session"):
+            store.read(bytes(altered), place)
+
+
+def test_what_was_cut_short_or_made_longer_is_noticed() -> None:
+    store = a_store()
+    kept = store.write(SECRET, PLACES[0])
+    for altered in [kept[:length] for length in range(len(kept))] + [kept + b"\0"]:
+        with pytest.raises(BadData, match="entry 7 of session 'room'"):
+            store.read(altered, PLACES[0])
+
+
+@pytest.mark.parametrize(("here", "there"), list(permutations(PLACES, 2)))
+def test_a_body_cannot_be_moved(here, there) -> None:
+    store = a_store()
+    with pytest.raises(BadData, match="altered or moved"):
+        store.read(store.write(SECRET, here), there)
+
+
+async def test_rows_that_were_swapped_in_the_file_are_refused(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await fill(store, SECRET)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE entries SET revision = 9 WHERE revision = 1")
+        connection.execute("UPDATE entries SET revision = 1 WHERE revision = 2")
+        connection.execute("UPDATE entries SET revision = 2 WHERE revision = 9")
+    connection.close()
+    async with open_store(url) as store:
+        for read in (store.entries("room"), store.export("room"), store.find_call("room", "a")):
+            with pytest.raises(
+                BadData, match=r"entry [12] of session 'room' cannot be decrypted: it was altered or moved"
+            ):
+                await read
+
+
+async def test_plaintext_is_refused_with_what_to_do(path: Path, url: str) -> None:
+    async with open_store(f"sqlite:///{path}") as bare:
+        await fill(bare, b"\x92 as it is")
+    async with open_store(url) as store:
+        for read in (store.load("room"), store.entries("room"), store.find_call("room", "a"), store.export("room")):
+            with pytest.raises(BadData, match=r"(entry|snapshot) [12] of session 'room' is not encrypted.*store copy"):
+                await read
+        assert await store.blobs("room", ["second"]) == {}
+    with pytest.raises(BadData, match="blob abc of session 'room' is not encrypted"):
+        a_store().read_blobs("room", {"abc": b"as it is"})
+
+
+def test_another_key_of_the_same_id_is_noticed() -> None:
+    other = OLD.partition(":")[0] + ":" + NEW.partition(":")[2]
+    with pytest.raises(BadData, match="the key 'k1' is another than the one of this id"):
+        a_store(other).read(a_store(OLD).write(SECRET, PLACES[0]), PLACES[0])
+
+
+# New keys for old.
+
+
+async def test_a_new_key_writes_and_the_old_one_still_reads(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(url) as store:
+        await fill(store, SECRET)
+    monkeypatch.setenv("ROOM_KEYS", f"{NEW}\n{OLD}")
+    async with open_store(url) as store:
+        assert set(await bodies(store)) == {SECRET}
+        blob = {digest_of(b"third"): b"third"}
+        await store.append(
+            "room", Entry(3, "call", 1.0, b"later", "b"), expires=None, snapshot=Snapshot(3, b"state"), blobs=blob
+        )
+        assert await store.blobs("room", ["second", *blob]) == {"second": SECRET, **blob}
+    monkeypatch.setenv("ROOM_KEYS", NEW)
+    async with open_store(url) as store:
+        assert (await store.find_call("room", "b")).body == b"later"
+        assert await store.blobs("room", ["second", *blob]) == blob
+        for read in (store.entries("room"), store.export("room"), store.load("room", 2)):
+            with pytest.raises(BadData, match="of session 'room' is encrypted with the key 'k1', which is not among"):
+                await read
+
+
+async def test_a_copy_has_the_new_key_alone(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEW_KEYS", NEW)
+    copy = f"sqlite:///{tmp_path / 'copy.db'}?keys=env:NEW_KEYS"
+    async with open_store(url) as store, open_store(copy) as new:
+        await fill(store, SECRET)
+        record = await store.export("room")
+        await new.restore(record)
+        await new.restore(record)  # as when a copy is made again
+        assert await new.export("room") == record
+    async with open_store(copy) as new:
+        assert set(await bodies(new)) == {SECRET}
+
+
+# Where keys come from.
+
+
+def test_keys_are_lines_or_between_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{NEW}\n\n  {OLD}  \n")
+    monkeypatch.setenv("ROOM_KEYS", f"{NEW},{OLD}")
+    assert read_keys(f"file:{file}") == read_keys("env:ROOM_KEYS") == {"k2": b"k2" * 16, "k1": b"k1" * 16}
+    assert list(read_keys("env:ROOM_KEYS")) == ["k2", "k1"]
+
+
+@pytest.mark.parametrize("length", [16, 24, 32])
+def test_all_lengths_of_aes_keys_work(length: int) -> None:
+    store = a_store("k:" + b64encode(bytes(length)).decode())
+    assert store.read(store.write(SECRET, PLACES[0]), PLACES[0]) == SECRET
+
+
+VALUE = b64encode(b"secret secret secret secret, 32b").decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "there is no key"),
+        (" ,\n, ", "there is no key"),
+        (VALUE, "key 1 is not written id:base64"),
+        (f"{OLD}\n:{VALUE}", "key 2 is not written id:base64"),
+        (f"my key:{VALUE}", "key 1 is not written id:base64"),
+        (f"{'n' * 65}:{VALUE}", "key 1 is not written id:base64"),
+        (f"k1:{VALUE[:-1]}", "the key 'k1' is not base64"),
+        (f"k1:{VALUE[:-2]}!=", "the key 'k1' is not base64"),
+        (f"k1:{VALUE[:-2]}é=", "the key 'k1' is not base64"),
+        ("k1:c2VjcmV0", "the key 'k1' has 6 bytes; write 16, 24 or 32"),
+        (f"k1:{VALUE},{OLD}", "two keys have the id 'k1'"),
+    ],
+)
+async def test_keys_that_cannot_be_used_are_refused_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, complaint: str
+) -> None:
+    (tmp_path / "keys").write_text(text)
+    monkeypatch.setenv("ROOM_KEYS", text)
+    for source in ("env:ROOM_KEYS", f"file:{tmp_path / 'keys'}"):
+        with pytest.raises(UnknownStore) as refused:
+            async with open_store(f"sqlite:///{tmp_path / 'rooms.db'}?keys={source}"):
+                pass
+        assert str(refused.value).startswith(f"keys={source}: {complaint}")
+        assert "c2Vj" not in str(refused.value)
+        assert not (tmp_path / "rooms.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("env:NO_SUCH_VARIABLE", "there is no environment variable NO_SUCH_VARIABLE"),
+        ("file:/no/such/file", "the file cannot be read: No such file or directory"),
+        ("file:/", "the file cannot be read: Is a directory"),
+        ("env:", "keys=env:NAME or keys=file:PATH"),
+        ("file:", "keys=env:NAME or keys=file:PATH"),
+        ("", "keys=env:NAME or keys=file:PATH"),
+        (f"k1:{VALUE}", "keys=env:NAME or keys=file:PATH"),
+    ],
+)
+async def test_a_place_of_keys_that_cannot_be_used_is_refused(source: str, complaint: str) -> None:
+    with pytest.raises(UnknownStore, match=complaint) as refused:
+        async with open_store(f"memory://?keys={source}"):
+            pass
+    assert VALUE not in str(refused.value)
+
+
+def test_a_file_of_raw_bytes_is_no_file_of_keys(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"\xff" * 32)
+    with pytest.raises(UnknownStore, match="the file is not text; write lines of id:base64"):
+        read_keys(f"file:{tmp_path / 'keys'}")

@@ -1,0 +1,331 @@
+"""A store that is away for a moment: what can be done again is, and nothing is done twice."""
+
+import asyncio
+from collections import Counter, deque
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stateroom.errors import (
+    Conflict,
+    DuplicateCall,
+    ForeignStore,
+    SessionClosed,
+    StoreError,
+    StoreUnavailable,
+    UnknownSession,
+)
+from stateroom.store import Entry, Head, Store, open_store
+from stateroom.store.conformance import StoreConformance
+from stateroom.store.memory import MemoryStore
+from stateroom.store.patient import PATIENCE, PatientStore
+from stateroom.store.sqlite import SQLiteStore
+from stateroom.store.wrapping import WrappedStore
+
+FAR = 1e9
+BEFORE, AFTER = "before", "after"
+"""When an operation fails: before it is done, or after, so that only its answer is lost."""
+
+
+class UnsureStore(WrappedStore):
+    """A real store whose operations fail as they do over a bad network."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.remote = True
+        self.ahead: deque[str | None] = deque()
+        """How the next operations fail."""
+        self.seen: list[str] = []
+
+    def fails(self, operation: str) -> str | None:
+        return self.ahead.popleft() if self.ahead else None
+
+    async def around(self, operation, session, work, /, *args, **kwargs):
+        self.seen.append(operation)
+        fails = self.fails(operation)
+        if fails == BEFORE:
+            raise StoreUnavailable("the line is dead")
+        done = await work(*args, **kwargs)
+        if fails == AFTER:
+            raise StoreUnavailable("the line went dead")
+        return done
+
+
+class ForgetfulStore(UnsureStore):
+    """Of each two answers that tell that something was done, one is lost."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.turns = Counter[str]()
+
+    def fails(self, operation: str) -> str | None:
+        if operation in ("sweep", "prune"):
+            return None  # which tell what their last attempt has done
+        self.turns[operation] += 1
+        return AFTER if self.turns[operation] % 2 else None
+
+
+@pytest.fixture
+def unsure() -> UnsureStore:
+    return UnsureStore(MemoryStore())
+
+
+@pytest.fixture
+def store(unsure: UnsureStore) -> PatientStore:
+    return PatientStore(unsure)
+
+
+def a_head(name: str = "room", **fields) -> Head:
+    return Head(
+        **{"id": name, "environment": "env", "owner": "me", "created": 1.0, "expires": FAR, "revision": 1, **fields}
+    )
+
+
+SEED = Entry(1, "seed", 1.0, b"seed", "seed")
+
+
+async def begin(unsure: UnsureStore) -> None:
+    await unsure.store.create(a_head(), [SEED])
+
+
+class TestPatientStore(StoreConformance):
+    """With every other answer lost, all promises are kept."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        bare = SQLiteStore.open
+
+        async def opened(url: str) -> Store:
+            return ForgetfulStore(await bare(url))
+
+        monkeypatch.setattr(SQLiteStore, "open", opened)
+        monkeypatch.setattr("stateroom.store.patient.FIRST_PAUSE", 0.0)
+        return f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+# What is done again.
+
+
+async def test_what_was_not_done_is_done_again(store: PatientStore, unsure: UnsureStore) -> None:
+    await begin(unsure)
+    unsure.ahead.extend([BEFORE, BEFORE])
+    await store.append("room", Entry(2, "call", 1.0, b"body", "a"), expires=None)
+    assert unsure.seen == ["append"] * 3
+    assert [entry.call_id for entry in await store.entries("room")] == ["seed", "a"]
+
+
+@pytest.mark.parametrize("call_id", ["a", None])
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_commit_whose_answer_was_lost_is_done_once(
+    store: PatientStore, unsure: UnsureStore, call_id: str | None, closes: bool
+) -> None:
+    await begin(unsure)
+    unsure.ahead.extend([AFTER, BEFORE, None, BEFORE])  # the last is the question whether it was done
+    entry = Entry(2, "call", 1.0, b"body", call_id)
+    await store.append("room", entry, expires=None, closes=closes)
+    assert unsure.seen == ["append", "append", "append", "entries", "append", "entries"]
+    assert await store.entries("room") == [SEED, entry]
+    assert (await store.head("room")).closed == closes
+
+
+async def test_a_commit_that_outlived_its_session_is_still_found(store: PatientStore, unsure: UnsureStore) -> None:
+    """It has set the session's expiry to a time that has passed, so that a second one is refused for that."""
+    await begin(unsure)
+    unsure.ahead.append(AFTER)
+    await store.append("room", Entry(2, "call", 5.0, b"body", "a"), expires=5.0)
+    assert (await store.head("room")).revision == 2
+
+
+@pytest.mark.parametrize(
+    ("theirs", "refusal"),
+    [
+        (Entry(2, "call", 1.0, b"theirs", "b"), Conflict),
+        (Entry(2, "call", 1.0, b"theirs", "a"), DuplicateCall),  # somebody sent the same call at the same time
+    ],
+)
+async def test_a_commit_that_lost_to_another_is_refused(
+    store: PatientStore, unsure: UnsureStore, theirs: Entry, refusal: type[Exception]
+) -> None:
+    await begin(unsure)
+    unsure.ahead.extend([BEFORE])
+    await unsure.store.append("room", theirs, expires=None)
+    with pytest.raises(refusal):
+        await store.append("room", Entry(2, "call", 1.0, b"ours", "a"), expires=None)
+    assert await store.entries("room") == [SEED, theirs]
+
+
+async def test_a_commit_that_is_refused_at_once_is_not_asked_for(store: PatientStore, unsure: UnsureStore) -> None:
+    await begin(unsure)
+    await unsure.store.append("room", Entry(2, "close", 1.0, b""), expires=None, closes=True)
+    with pytest.raises(SessionClosed):
+        await store.append("room", Entry(2, "close", 1.0, b""), expires=None)
+    assert unsure.seen == ["append"]
+
+
+@pytest.mark.parametrize("operation", ["head", "load", "entries", "export", "delete"])
+async def test_a_session_that_is_not_there_is_unknown_also_after_a_failure(
+    store: PatientStore, unsure: UnsureStore, operation: str
+) -> None:
+    with pytest.raises(UnknownSession):
+        await getattr(store, operation)("nowhere")
+    if operation != "delete":  # of which nobody can know whether it was there
+        unsure.ahead.append(BEFORE)
+        with pytest.raises(UnknownSession):
+            await getattr(store, operation)("nowhere")
+
+
+async def test_a_session_is_created_once(store: PatientStore, unsure: UnsureStore) -> None:
+    unsure.ahead.extend([AFTER, AFTER])
+    await store.create(a_head(), [SEED])
+    assert unsure.seen == ["create", "create", "head", "entries"]
+    assert await store.entries("room") == [SEED]
+    with pytest.raises(StoreError, match="there is a session 'room' already"):
+        await store.create(a_head(), [SEED])
+
+
+@pytest.mark.parametrize(
+    ("head", "entry"),
+    [
+        (a_head(created=2.0), SEED),
+        (a_head(owner="you"), SEED),
+        (a_head(), Entry(1, "seed", 1.0, b"another", "seed")),
+        (a_head(), Entry(1, "seed", 1.0, b"seed", "another")),
+    ],
+)
+async def test_a_session_that_another_has_created_is_theirs(
+    store: PatientStore, unsure: UnsureStore, head: Head, entry: Entry
+) -> None:
+    await unsure.store.create(head, [entry])
+    unsure.ahead.append(BEFORE)
+    with pytest.raises(StoreError, match="there is a session 'room' already"):
+        await store.create(a_head(), [SEED])
+
+
+async def test_a_fork_is_refused_for_its_parent_also_after_a_failure(store: PatientStore, unsure: UnsureStore) -> None:
+    unsure.ahead.append(BEFORE)
+    with pytest.raises(UnknownSession, match="'nowhere'"):
+        await store.create(a_head(parent="nowhere", parent_revision=1))
+
+
+async def test_a_session_is_deleted_once(store: PatientStore, unsure: UnsureStore) -> None:
+    await begin(unsure)
+    unsure.ahead.append(AFTER)
+    await store.delete("room")
+    assert unsure.seen == ["delete", "delete"]
+
+
+async def test_a_lease_is_taken_once(store: PatientStore, unsure: UnsureStore) -> None:
+    await begin(unsure)
+    unsure.ahead.extend([AFTER, AFTER])
+    taken = await store.lease("room", "me", now=1.0, until=2.0)
+    assert (taken.holder, taken.fence) == ("me", 1)
+
+
+# Giving up.
+
+
+async def test_it_gives_up_when_its_patience_ends(unsure: UnsureStore) -> None:
+    store = PatientStore(unsure, 0.05)
+    unsure.ahead.extend([BEFORE] * 1000)
+    with pytest.raises(StoreUnavailable, match=r"^the line is dead \(attempts: \d+, in 0\.\d s\)$"):
+        await store.head("room")
+    assert len(unsure.seen) > 1
+
+
+async def test_what_repetition_does_not_mend_is_not_repeated(unsure: UnsureStore) -> None:
+    class Foreign(UnsureStore):
+        async def around(self, operation, session, work, /, *args, **kwargs):
+            self.seen.append(operation)
+            raise ForeignStore("not ours")
+
+    foreign = Foreign(unsure)
+    with pytest.raises(ForeignStore):
+        await PatientStore(foreign).head("room")
+    assert foreign.seen == ["head"]
+
+
+async def test_who_waits_can_be_cancelled(store: PatientStore, unsure: UnsureStore) -> None:
+    await begin(unsure)
+    unsure.ahead.extend([AFTER, *[BEFORE] * 1000])
+    entry = Entry(2, "call", 1.0, b"body", "a")
+    waiting = asyncio.create_task(store.append("room", entry, expires=None))
+    while len(unsure.seen) < 3:  # noqa: ASYNC110 - it is in the midst of trying
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    unsure.ahead.clear()
+    assert await store.entries("room") == [SEED, entry]
+    await store.close()  # nothing is under way
+
+
+async def test_a_closed_store_is_not_tried_again(store: PatientStore, unsure: UnsureStore) -> None:
+    await store.close()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await store.head("room")
+    assert unsure.seen == []
+
+
+async def test_closing_waits_for_what_is_tried_again(store: PatientStore, unsure: UnsureStore) -> None:
+    await begin(unsure)
+    unsure.ahead.extend([BEFORE, BEFORE])
+    append = asyncio.create_task(store.append("room", Entry(2, "call", 1.0, b"body", "a"), expires=None))
+    await asyncio.sleep(0)
+    await asyncio.gather(store.close(), store.close())
+    assert append.done()
+    await append
+
+
+# By URL.
+
+
+async def test_stores_over_a_network_are_patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'rooms.db'}"
+    async with open_store(f"{url}?patience=5") as store:
+        assert type(store) is SQLiteStore
+    monkeypatch.setattr(SQLiteStore, "remote", True)
+    async with open_store(url) as store:
+        assert type(store) is PatientStore
+        assert store.patience == PATIENCE
+    async with open_store(f"{url}?patience=2.5") as store:
+        assert store.patience == 2.5
+    async with open_store(f"{url}?patience=0") as store:
+        assert type(store) is SQLiteStore
+
+
+# Many at once.
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_no_commit_is_lost_or_done_twice(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Writers to one session, over lines on which two of three messages get lost in one way or the other."""
+    monkeypatch.setattr("stateroom.store.patient.FIRST_PAUSE", 0.0)
+    random = Random(seed)
+    shared = MemoryStore()
+    await shared.create(a_head(), [SEED])
+    numbers = count()
+
+    class Line(UnsureStore):
+        def fails(self, operation: str) -> str | None:
+            return random.choice([BEFORE, AFTER, None])
+
+    async def write(name: int) -> list[str]:
+        store = PatientStore(Line(shared))
+        done: list[str] = []
+        while len(done) < 5:
+            revision = (await store.head("room")).revision + 1
+            call_id = f"{name}/{next(numbers)}"
+            try:
+                await store.append("room", Entry(revision, "call", 1.0, b"one more", call_id), expires=None)
+                done.append(call_id)
+            except Conflict:
+                continue
+        return done
+
+    done = [call_id for some in await asyncio.gather(*map(write, range(4))) for call_id in some]
+    entries = await shared.entries("room")
+    assert sorted(entry.call_id for entry in entries[1:]) == sorted(done)
+    assert [entry.revision for entry in entries] == list(range(1, 22))

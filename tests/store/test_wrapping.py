@@ -1,0 +1,81 @@
+"""A store that is put around another passes on all that it does not change."""
+
+from pathlib import Path
+
+import pytest
+
+from stateroom.errors import UnknownStore
+from stateroom.store import Entry, Head, Snapshot, Store
+from stateroom.store.conformance import StoreConformance
+from stateroom.store.memory import MemoryStore
+from stateroom.store.sqlite import SQLiteStore
+from stateroom.store.wrapping import WrappedStore
+
+
+class SeenStore(WrappedStore):
+    """Notes what goes through it."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.seen: list[tuple[str, str | None]] = []
+
+    def around(self, operation, session, work, /, *args, **kwargs):
+        self.seen.append((operation, session))
+        return super().around(operation, session, work, *args, **kwargs)
+
+
+class TestWrappedStore(StoreConformance):
+    """It keeps all promises of the store within."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        bare = SQLiteStore.open
+
+        async def opened(url: str) -> Store:
+            return SeenStore(await bare(url))
+
+        monkeypatch.setattr(SQLiteStore, "open", opened)
+        return f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+async def test_every_operation_is_seen_with_its_session() -> None:
+    store = SeenStore(MemoryStore())
+    await store.create(Head("room", "env", "owner", 0.0, 10.0, 1), [Entry(1, "seed", 0.0, b"")], Snapshot(1, b""))
+    await store.append("room", Entry(2, "call", 0.0, b"", "call"), expires=None)
+    await store.touch("room", now=0.0, expires=10.0)
+    assert (await store.lease("room", "holder", now=0.0, until=1.0)).holder == "holder"
+    await store.release("room", "holder")
+    head = await store.head("room")
+    assert await store.heads() == [head]
+    assert await store.children("room") == []
+    assert (await store.load("room")).head == head
+    assert len(await store.entries("room")) == 2
+    assert await store.find_call("room", "call") == Entry(2, "call", 0.0, b"", "call")
+    assert await store.blobs("room", ["none"]) == {}
+    assert await store.count(0.0) == 1
+    record = await store.export("room")
+    await store.restore(record)
+    assert await store.prune("room", 1) == 0
+    assert (await store.size("room")).rows == 2
+    assert (await store.sizes())["sessions"].rows == 1
+    assert await store.orphans() == []
+    await store.vacuum()
+    assert await store.sweep(0.0) == 0
+    await store.delete("room")
+    of_none = {"heads", "count", "sizes", "orphans", "vacuum", "sweep"}
+    operations = [operation for operation, _ in store.seen]
+    assert sorted(operations) == sorted(Store.__abstractmethods__ - {"open", "close"})
+    assert {operation for operation, session in store.seen if session is None} == of_none
+    assert {session for _, session in store.seen} == {"room", None}
+
+
+def test_what_a_store_is_shows_through() -> None:
+    inner = MemoryStore()
+    inner.remote, inner.large = True, 1 << 20
+    outer = SeenStore(SeenStore(inner))
+    assert (outer.shared, outer.remote, outer.large) == (False, True, 1 << 20)
+
+
+async def test_it_has_no_url() -> None:
+    with pytest.raises(UnknownStore, match="SeenStore has no URL: it is put around a store that is open"):
+        await SeenStore.open("memory://")
