@@ -1,0 +1,308 @@
+"""Commands out and answers in.
+
+All calls share one connection. What is asked in one turn of the loop goes out in one write, a pipeline, and answers
+come back in the order in which they were asked for; so commits of many sessions share the cost of the way, and a lone
+one is one command, there and back.
+
+Nothing is ever sent twice: when a connection is lost, nobody knows what of it was done, and whoever waits is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from hiredis import pack_command
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ConnectionError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+)
+
+from stateroom.errors import StoreUnavailable
+from stateroom.store.redis.scripts import Script
+
+CONNECT_SECONDS = 5.0
+"""How long it may take to connect, to whichever server a Sentinel names."""
+ANSWER_SECONDS = 5
+"""How long the oldest question may be without an answer; then the connection counts as lost."""
+FEW = 8
+"""Up to so many commands are not worth two pipelines."""
+AT_ONCE = 1_000
+"""About how many keys a server looks at in one step of a scan."""
+
+LOST = (ConnectionError, TimeoutError, ClusterDownError, ReadOnlyError, RedisClusterException, OSError)
+"""What says that a cluster is no longer as it was."""
+
+Word = str | bytes
+
+
+class Link(ABC):
+    """The way to a server, or to those of a cluster. It is made when it is needed, and again after it was lost."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        """What is at the other end, as it may be shown to anyone."""
+
+    @abstractmethod
+    def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
+        """Send a command with all others of this turn of the loop; its answer, or a `RedisError`."""
+
+    @abstractmethod
+    def keys(self, pattern: str) -> AsyncIterator[bytes]:
+        """All keys like this; one that comes or goes meanwhile may be among them or not, and one may come twice."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Wait for the answers that are still to come, and let go."""
+
+    async def ask(self, *command: Word) -> Any:
+        """Send a command; its answer, or `StoreUnavailable`."""
+        try:
+            return await self.send(command)
+        except RedisError as error:
+            raise self.failure(error) from error
+
+    async def run(self, script: Script, keys: Sequence[Word], *args: Word) -> Any:
+        """Run a script: by its name, and with its text if the server does not know it, which then has done nothing."""
+        rest = (str(len(keys)), *keys, *args)
+        try:
+            try:
+                return await self.send(("EVALSHA", script.digest, *rest))
+            except NoScriptError:
+                return await self.send(("EVAL", script.text, *rest))
+        except RedisError as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: Exception) -> StoreUnavailable:
+        """What went wrong, in words for whoever runs the server."""
+        return StoreUnavailable(f"{self.place} {_explain(error)}")
+
+
+class ServerLink(Link):
+    """The way to one server, over one connection."""
+
+    def __init__(self, place: str, connection: AbstractConnection) -> None:
+        super().__init__(place)
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._asked: list[bytes] = []
+        """Commands that are still to be sent."""
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        """Whoever waits for an answer, in order."""
+        self._work = asyncio.Event()
+        self._talk: asyncio.Task[None] | None = None
+
+    def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
+        packed = pack_command(command)  # type: ignore[arg-type]  # its stubs know only commands of one word
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._asked.append(packed)
+        self._waiting.append(answer)
+        self._work.set()
+        if self._talk is None:
+            self._talk = self._loop.create_task(self._converse())
+        return answer
+
+    async def keys(self, pattern: str) -> AsyncIterator[bytes]:
+        cursor = b"0"
+        while True:
+            cursor, found = await self.ask("SCAN", cursor, "MATCH", pattern, "COUNT", str(AT_ONCE))
+            for key in found:
+                yield key
+            if cursor == b"0":
+                return
+
+    async def close(self) -> None:
+        while under_way := [answer for answer in self._waiting if not answer.done()]:
+            await asyncio.wait(under_way)
+        if self._talk is not None:
+            self._talk.cancel()
+            await asyncio.wait([self._talk])
+
+    # The conversation: a task that lasts as long as the connection.
+
+    async def _converse(self) -> None:
+        """Connect, and talk until the connection is lost. Whoever waits for an answer then gets none."""
+        failure: Exception = ConnectionError("closed")
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._connection.connect()  # type: ignore[no-untyped-call]
+            await self._talk_both_ways()
+        except (RedisError, OSError) as error:
+            failure = error
+        finally:
+            with suppress(RedisError, OSError):
+                await self._connection.disconnect(nowait=True)
+            self._talk = None
+            self._asked.clear()
+            while self._waiting:
+                answer = self._waiting.popleft()
+                if not answer.done():
+                    answer.set_exception(self.failure(failure))
+
+    async def _talk_both_ways(self) -> None:
+        tasks = [self._loop.create_task(way) for way in (self._write(), self._read(), self._watch())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            batch, self._asked = self._asked, []
+            if len(batch) > FEW and len(batch) == len(self._waiting):
+                # After a rest, all sessions are in step. Half of them first: from then on, the ones make their next
+                # calls while the server works on those of the others.
+                half = len(batch) // 2
+                await self._send(batch[:half])
+                await asyncio.sleep(0)
+                batch = batch[half:]
+            await self._send(batch)
+
+    async def _send(self, batch: list[bytes]) -> None:
+        await self._connection.send_packed_command(b"".join(batch), check_health=False)
+
+    async def _read(self) -> None:
+        read, waiting = self._connection.read_response, self._waiting
+        while True:
+            try:
+                reply = await read()
+            except ResponseError as error:
+                refusal = _unwrapped(error)
+                if isinstance(refusal, ReadOnlyError):  # a replica: the next connection may find whom to write to
+                    raise refusal from error
+                answer = waiting.popleft()
+                if not answer.done():
+                    answer.set_exception(refusal)
+            else:
+                answer = waiting.popleft()
+                if not answer.done():  # else whoever asked has stopped waiting
+                    answer.set_result(reply)
+
+    async def _watch(self) -> None:
+        """Give up a connection over which nothing comes any more. Once a second, so that no command pays for it."""
+        oldest, seconds = None, 0
+        while True:
+            await asyncio.sleep(1)
+            now_oldest = self._waiting[0] if self._waiting else None
+            seconds = seconds + 1 if now_oldest is oldest is not None else 0
+            oldest = now_oldest
+            if seconds >= ANSWER_SECONDS:
+                raise TimeoutError(f"no answer for {ANSWER_SECONDS} seconds")
+
+
+class ClusterLink(Link):
+    """The way to the servers of a cluster. Which of them has which keys, and when that changes, the client knows."""
+
+    def __init__(self, place: str, client: RedisCluster) -> None:
+        super().__init__(place)
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._asked: list[tuple[tuple[Word, ...], asyncio.Future[Any]]] = []
+        self._talk: asyncio.Task[None] | None = None
+
+    def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
+        name, *words = command
+        packed = (name, *(word.encode() if isinstance(word, str) else word for word in words))
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._asked.append((packed, answer))
+        if self._talk is None:
+            self._talk = self._loop.create_task(self._converse())
+        return answer
+
+    async def keys(self, pattern: str) -> AsyncIterator[bytes]:
+        try:
+            async for key in self._client.scan_iter(pattern, count=AT_ONCE):
+                yield key
+        except (RedisError, OSError) as error:
+            raise self.failure(error) from error
+
+    async def close(self) -> None:
+        while self._talk is not None:
+            await asyncio.wait([self._talk])
+        await self._client.aclose()
+
+    async def _converse(self) -> None:
+        """Send what has gathered, and what gathers meanwhile, until there is no more."""
+        while self._asked:
+            batch, self._asked = self._asked, []
+            replies = await self._execute([command for command, _ in batch])
+            for (_, answer), reply in zip(batch, replies, strict=True):
+                if answer.done():
+                    continue
+                if isinstance(reply, Exception):
+                    answer.set_exception(reply if isinstance(reply, ResponseError) else self.failure(reply))
+                else:
+                    answer.set_result(reply)
+        self._talk = None
+
+    async def _execute(self, commands: list[tuple[Word, ...]]) -> list[Any]:
+        """Send commands, to each server those that are for it; the answers and errors."""
+        pipeline = self._client.pipeline()
+        for command in commands:
+            pipeline.execute_command(*command)
+        try:
+            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+        except Exception as error:  # noqa: BLE001 (without an answer, whoever asked would wait for ever)
+            replies = [error if isinstance(error, LOST) else ConnectionError(str(error))] * len(commands)
+        replies = [_unwrapped(reply) if isinstance(reply, ResponseError) else reply for reply in replies]
+        if any(isinstance(reply, LOST) for reply in replies):
+            await self._client.aclose()  # so that it asks again which servers there are
+        return replies
+
+
+_WITHIN = re.compile(r"@user_script: ?\d+: -(OOM|READONLY) ")
+"""How a server before Redis 7 tells of an error within a script."""
+
+
+def _unwrapped(error: ResponseError) -> ResponseError:
+    """The error itself, wherever it happened."""
+    found = _WITHIN.search(str(error))
+    if found is None:
+        return error
+    return {"OOM": OutOfMemoryError, "READONLY": ReadOnlyError}[found[1]](str(error))
+
+
+def _explain(error: Exception) -> str:
+    words = str(error).rstrip(".") or "it took too long"
+    match error:
+        case AuthenticationError() | NoPermissionError():
+            return f"does not let us in: check the user and the password in the URL ({words})"
+        case OutOfMemoryError():
+            return "has no memory left (maxmemory), so that nothing was written: sweep, or give it more"
+        case ReadOnlyError():
+            return "is a replica, on which nothing can be written: after a failover this passes by itself"
+        case BusyLoadingError():
+            return "is starting, and still loads its data"
+        case ClusterDownError():
+            return f"does not work as a cluster just now: {words}"
+        case MovedError():
+            return "is one server of a cluster: write redis+cluster:// in the URL"
+        case TimeoutError() | OSError():
+            return f"does not answer: {words}; is it running, and is this its address?"
+        case ConnectionError() | RedisClusterException():
+            return f"cannot be reached: {words}; is it running, and is this its address?"
+    return f"refuses: {words}"
