@@ -1,0 +1,333 @@
+"""The tables and functions in the database: set up, and brought up to date, under a lock.
+
+All that is kept of a session is four tables. What must be one atomic step and one round trip is a function. Each
+migration runs once, in order, and the table `stateroom_migrations` tells which have. A name that begins with `@.` lies
+in the store's schema.
+
+Ids and other texts are kept as bytes (see `values`); `SET bytea_output = escape` makes psql show them as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from zlib import crc32
+
+from stateroom.errors import ForeignStore, StoreUnavailable
+from stateroom.store.postgresql.link import LONG, Link
+from stateroom.store.postgresql.values import TEXT, array, text_item, whole
+
+TABLES = """
+CREATE TABLE @.sessions (
+    id bytea PRIMARY KEY,
+    environment bytea NOT NULL,
+    owner bytea NOT NULL,
+    created float8 NOT NULL,
+    expires float8 NOT NULL,
+    revision bigint NOT NULL,
+    closed boolean NOT NULL,
+    parent bytea,
+    parent_revision bigint NOT NULL,
+    fence bigint NOT NULL,
+    holder bytea,
+    leased_until float8 NOT NULL
+) WITH (fillfactor = 50);  -- a commit moves the head: a page has room for that, so that no index has to be touched
+
+CREATE INDEX sessions_by_age ON @.sessions (created, id);
+CREATE INDEX sessions_by_expiry ON @.sessions (expires, closed);
+CREATE INDEX sessions_by_parent ON @.sessions (parent) WHERE parent IS NOT NULL;
+
+CREATE TABLE @.entries (
+    session bytea NOT NULL,
+    revision bigint NOT NULL,
+    at float8 NOT NULL,
+    kind bytea NOT NULL,
+    call_id bytea,
+    body bytea NOT NULL,
+    PRIMARY KEY (session, revision)
+);
+CREATE UNIQUE INDEX entries_by_call ON @.entries (session, call_id) WHERE call_id IS NOT NULL;
+
+CREATE TABLE @.snapshots (
+    session bytea NOT NULL,
+    revision bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (session, revision)
+);
+
+CREATE TABLE @.blobs (
+    session bytea NOT NULL,
+    digest bytea NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (session, digest)
+);
+
+-- Bodies may be compressed or encrypted already: the server is not to try.
+ALTER TABLE @.entries ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE @.snapshots ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE @.blobs ALTER COLUMN body SET STORAGE EXTERNAL;
+"""
+
+APPEND = """
+-- Adds an entry to a session. Tells `.` if it was added, else why not: `u` unknown session, `c` closed, `e` expired,
+-- `d` duplicate call, `x` conflict.
+CREATE FUNCTION @.append_one(
+    wanted bytea, next_revision bigint, given_fence bigint, given_kind bytea, given_at float8, given_body bytea,
+    given_call_id bytea, new_expires float8, closes boolean,
+    snapshot_revision bigint, snapshot_body bytea, blob_digests bytea[], blob_bodies bytea[]
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    refusal text;
+BEGIN
+    UPDATE @.sessions
+    SET revision = next_revision, expires = coalesce(new_expires, expires), closed = closes
+    WHERE id = wanted AND revision = next_revision - 1 AND fence = given_fence AND NOT closed AND expires > given_at
+        AND NOT EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id);
+    IF NOT FOUND THEN
+        SELECT CASE
+            WHEN closed THEN 'c'
+            WHEN expires <= given_at THEN 'e'
+            WHEN EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id) THEN 'd'
+            ELSE 'x'
+        END INTO refusal FROM @.sessions WHERE id = wanted;
+        RETURN coalesce(refusal, 'u');
+    END IF;
+    INSERT INTO @.entries (session, revision, kind, at, body, call_id)
+    VALUES (wanted, next_revision, given_kind, given_at, given_body, given_call_id);
+    IF snapshot_body IS NOT NULL THEN
+        INSERT INTO @.snapshots (session, revision, body) VALUES (wanted, snapshot_revision, snapshot_body)
+        ON CONFLICT DO NOTHING;
+    END IF;
+    IF blob_digests IS NOT NULL THEN
+        INSERT INTO @.blobs (session, digest, body)
+        SELECT wanted, given.* FROM unnest(blob_digests, blob_bodies) AS given
+        ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN '.';
+END $$;
+
+-- The same for several sessions, one entry for each; tells a letter for each. `last_blobs` says where the blobs of each
+-- end. The ids come in an order that is the same for every worker, and heads are locked in it, so that batches of
+-- several workers never wait for each other in a circle.
+CREATE FUNCTION @.append(
+    ids bytea[], revisions bigint[], fences bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
+    expiries float8[], closings boolean[], snapshot_revisions bigint[], snapshot_bodies bytea[],
+    blob_digests bytea[], blob_bodies bytea[], last_blobs bigint[]
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    letters text := '';
+    first_blob bigint := 1;
+BEGIN
+    FOR i IN 1 .. cardinality(ids) LOOP
+        letters := letters || @.append_one(
+            ids[i], revisions[i], fences[i], kinds[i], times[i], bodies[i], call_ids[i], expiries[i], closings[i],
+            snapshot_revisions[i], snapshot_bodies[i],
+            blob_digests[first_blob:last_blobs[i]], blob_bodies[first_blob:last_blobs[i]]
+        );
+        first_blob := last_blobs[i] + 1;
+    END LOOP;
+    RETURN letters;
+END $$;
+"""
+
+CREATE = """
+-- Adds a session. NULL if it was added; else `t` the id is taken, `u` there is no such parent, `r` the parent has not
+-- come as far, `d` two entries have one call id. The parent is locked against removal, and nothing else.
+CREATE FUNCTION @.create_session(
+    new_id bytea, new_environment bytea, new_owner bytea, new_created float8, new_expires float8, new_revision bigint,
+    new_closed boolean, new_parent bytea, new_parent_revision bigint, new_fence bigint, new_holder bytea,
+    new_leased_until float8,
+    revisions bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
+    snapshot_revision bigint, snapshot_body bytea, blob_digests bytea[], blob_bodies bytea[]
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    reached bigint;
+BEGIN
+    IF EXISTS (SELECT FROM @.sessions WHERE id = new_id) THEN
+        RETURN 't';
+    END IF;
+    IF new_parent IS NOT NULL THEN
+        SELECT revision INTO reached FROM @.sessions WHERE id = new_parent FOR KEY SHARE;
+        IF reached IS NULL THEN
+            RETURN 'u';
+        ELSIF reached < new_parent_revision THEN
+            RETURN 'r';
+        END IF;
+    END IF;
+    IF (SELECT count(call_id) > count(DISTINCT call_id) FROM unnest(call_ids) AS given (call_id)) THEN
+        RETURN 'd';
+    END IF;
+    INSERT INTO @.sessions (
+        id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until
+    ) VALUES (
+        new_id, new_environment, new_owner, new_created, new_expires, new_revision, new_closed, new_parent,
+        new_parent_revision, new_fence, new_holder, new_leased_until
+    ) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN  -- somebody was quicker
+        RETURN 't';
+    END IF;
+    INSERT INTO @.entries (session, revision, kind, at, body, call_id)
+    SELECT new_id, given.* FROM unnest(revisions, kinds, times, bodies, call_ids) AS given;
+    IF snapshot_revision IS NOT NULL THEN
+        INSERT INTO @.snapshots (session, revision, body) VALUES (new_id, snapshot_revision, snapshot_body);
+    END IF;
+    INSERT INTO @.blobs (session, digest, body)
+    SELECT new_id, given.* FROM unnest(blob_digests, blob_bodies) AS given;
+    RETURN NULL;
+END $$;
+"""
+
+LOAD = """
+CREATE TYPE @.loaded AS (
+    id bytea, environment bytea, owner bytea, created float8, expires float8, revision bigint, closed boolean,
+    parent bytea, parent_revision bigint, fence bigint, holder bytea, leased_until float8,
+    part_revision bigint, kind bytea, at float8, body bytea, call_id bytea
+);
+
+-- The first row is a session's head. A row with a body but no kind is its newest snapshot up to a revision, the newest
+-- by default; the others are the entries since up to there, in order. All is of the moment of the query that asks.
+CREATE FUNCTION @.load(wanted bytea, until bigint) RETURNS SETOF @.loaded LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    head @.sessions;
+    nothing @.sessions;
+    base bigint;
+BEGIN
+    SELECT * INTO head FROM @.sessions WHERE id = wanted;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    until := coalesce(until, head.revision);
+    SELECT revision INTO base FROM @.snapshots
+    WHERE session = wanted AND revision <= until ORDER BY revision DESC LIMIT 1;
+    RETURN QUERY SELECT head.*, NULL::bigint, NULL::bytea, NULL::float8, NULL::bytea, NULL::bytea;
+    RETURN QUERY SELECT nothing.*, revision, NULL::bytea, NULL::float8, body, NULL::bytea FROM @.snapshots
+    WHERE session = wanted AND revision = base;
+    RETURN QUERY SELECT nothing.*, entry.revision, kind, at, body, call_id FROM @.entries AS entry
+    WHERE session = wanted AND entry.revision > coalesce(base, 0) AND entry.revision <= until ORDER BY entry.revision;
+END $$;
+"""
+
+REMOVE = """
+-- Removes those of some sessions, which are locked, that no fork reads; tells how many.
+CREATE FUNCTION @.remove(ids bytea[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    removed bytea[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM @.sessions AS head
+        WHERE id = ANY (ids) AND NOT EXISTS (SELECT FROM @.sessions AS fork WHERE fork.parent = head.id)
+        RETURNING id
+    )
+    SELECT coalesce(array_agg(id), '{}') INTO removed FROM gone;
+    DELETE FROM @.entries WHERE session = ANY (removed);
+    DELETE FROM @.snapshots WHERE session = ANY (removed);
+    DELETE FROM @.blobs WHERE session = ANY (removed);
+    RETURN cardinality(removed);
+END $$;
+
+-- Removes some sessions that have expired, except those that a fork still reads, and those that somebody else has in
+-- hand; tells how many. Only once the heads are locked is it certain that no fork comes.
+CREATE FUNCTION @.sweep(now float8, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN @.remove(ARRAY(
+        SELECT id FROM @.sessions AS head
+        WHERE expires <= now AND NOT EXISTS (SELECT FROM @.sessions AS fork WHERE fork.parent = head.id)
+        ORDER BY expires LIMIT most
+        FOR UPDATE SKIP LOCKED
+    ));
+END $$;
+
+-- Removes a session, or if a fork still reads it has it expire at once; tells whether there was one.
+CREATE FUNCTION @.delete_session(wanted bytea) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM @.sessions WHERE id = wanted FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF @.remove(ARRAY[wanted]) = 0 THEN
+        UPDATE @.sessions SET expires = 0 WHERE id = wanted;
+    END IF;
+    RETURN true;
+END $$;
+"""
+
+MIGRATIONS = [TABLES + APPEND + CREATE + LOAD + REMOVE]
+"""Each brings the tables from one version to the next; none that was released is ever changed."""
+
+SET_UP = """
+CREATE TABLE IF NOT EXISTS @.stateroom_migrations (version int PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now())
+"""
+
+
+def in_schema(sql: str, schema: str) -> bytes:
+    """SQL whose names lie in a schema."""
+    return sql.replace("@.", f'"{schema}".').encode()
+
+
+async def set_up(link: Link, schema: str) -> None:
+    """Make sure that the schema is ours, of our version, and has all that we need; it may be done by many at once."""
+    ((isolation,),) = await link.ask(b"SELECT current_setting('transaction_isolation')")
+    if isolation != "read committed":
+        raise StoreUnavailable(
+            f"transactions are {isolation!r} here, and Stateroom needs 'read committed': "
+            "ALTER ROLE ... SET default_transaction_isolation = 'read committed'"
+        )
+    if await _version(link, schema) == len(MIGRATIONS):
+        return
+    async with transaction(link):
+        key = crc32(f"stateroom {schema}".encode())
+        await link.ask(b"SELECT pg_advisory_xact_lock($1::bigint)", [whole(key)], LONG)
+        version = await _version(link, schema)  # somebody may have been quicker
+        if version == 0:
+            await _begin(link, schema)
+        for number, migration in enumerate(MIGRATIONS[version:], version + 1):
+            await link.run(in_schema(migration, schema))
+            await link.run(in_schema(f"INSERT INTO @.stateroom_migrations (version) VALUES ({number})", schema))
+
+
+async def _version(link: Link, schema: str) -> int:
+    """The version of the tables; 0 if there are none."""
+    if not await _tables(link, schema, "stateroom_migrations"):
+        return 0
+    ((version,),) = await link.ask(in_schema("SELECT coalesce(max(version), 0) FROM @.stateroom_migrations", schema))
+    if version > len(MIGRATIONS):
+        raise ForeignStore(
+            f"the schema {schema!r} was written by a newer Stateroom (store version {version}; this one reads "
+            f"{len(MIGRATIONS)}); upgrade"
+        )
+    return int(version)
+
+
+async def _begin(link: Link, schema: str) -> None:
+    """Make the schema, unless it is there; it must not have tables with our names."""
+    if not await link.ask(b"SELECT FROM pg_namespace WHERE nspname = $1", [schema.encode()]):
+        await link.run(f'CREATE SCHEMA "{schema}"'.encode())
+    taken = await _tables(link, schema, "sessions", "entries", "snapshots", "blobs")
+    if taken:
+        raise ForeignStore(
+            f"the schema {schema!r} belongs to another program: it has a table {taken[0]!r}; "
+            "give Stateroom a schema of its own with ?schema=NAME"
+        )
+    await link.run(in_schema(SET_UP, schema))
+
+
+async def _tables(link: Link, schema: str, *names: str) -> list[str]:
+    """Which of some tables are there. This is asked of the catalogue: `to_regclass` may remember what was before."""
+    rows = await link.ask(
+        b"SELECT relname::text FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace "
+        b"WHERE nspname::text = $1 AND relname::text = ANY ($2::text[])",
+        [schema.encode(), array(TEXT, [text_item(name) for name in names])],
+    )
+    return [name for (name,) in rows]
+
+
+@asynccontextmanager
+async def transaction(link: Link, how: bytes = b"BEGIN") -> AsyncIterator[None]:
+    """One transaction of several statements. If it fails, it ends with its connection, whatever state that is in."""
+    try:
+        await link.ask(how)
+        yield
+        await link.ask(b"COMMIT")
+    except BaseException:
+        link.close()
+        raise
