@@ -1,0 +1,208 @@
+"""`file://`: objects as files in a folder, for one machine and as many processes as there are.
+
+A file is written under another name, brought to the disk (`fsync`) and moved into its place; then the folder is
+brought to the disk too. So what was acknowledged outlives the machine's power, and nobody ever sees half a file. To
+compare and move in one step, a process holds a lock (`flock`, on one of a fixed number of files) for some
+microseconds; the system takes it from one that dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar
+
+from stateroom.errors import StoreUnavailable
+from stateroom.store.objects.names import new_name
+from stateroom.store.objects.place import Found, Listed, Missing, Moved, Place, Version
+
+T = TypeVar("T")
+
+PATIENCE = 5.0
+"""For how many seconds to wait for a lock, which a process that is stopped may hold."""
+THREADS = 16
+"""How many files are brought to the disk at the same time, at most."""
+LEFT_BEHIND = 3600.0
+"""A file that is being written for so many seconds belongs to a writer who died."""
+LOCKS, UNFINISHED = ".locks", ".unfinished"
+
+
+class Folder(Place):
+    """Objects in a folder."""
+
+    remote = False
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.root, self.url = root, url
+        self._threads = ThreadPoolExecutor(THREADS, "stateroom-objects")
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        except FileNotFoundError as error:
+            raise Missing(error.filename) from error
+        except OSError as error:
+            raise StoreUnavailable(f"{self.url}: {error.strerror or error}") from error
+
+    async def read(self, name: str) -> Found:
+        data = await self._run((self.root / name).read_bytes)
+        return Found(data, _digest(data))
+
+    async def read_changed(self, name: str, version: Version) -> Found | None:
+        data = await self._run((self.root / name).read_bytes)
+        there = _digest(data)
+        return None if there == version else Found(data, there)
+
+    async def read_part(self, name: str, start: int, end: int) -> bytes:
+        def work() -> bytes:
+            with (self.root / name).open("rb") as file:
+                return os.pread(file.fileno(), end - start, start)
+
+        return await self._run(work)
+
+    async def write(self, name: str, data: bytes) -> None:
+        await self._run(lambda: self._write(name, data))
+
+    async def swap(self, name: str, data: bytes, version: Version | None) -> Version:
+        await self._run(lambda: self._write(name, data, lambda: self._check(name, version)))
+        return _digest(data)
+
+    def _write(self, name: str, data: bytes, check: Callable[[], None] | None = None) -> None:
+        target = self.root / name
+        self._make_folder(self.root / UNFINISHED)
+        unfinished = self.root / UNFINISHED / new_name()
+        try:
+            with unfinished.open("wb", buffering=0) as file:
+                _write_all(file.fileno(), data)
+                os.fsync(file.fileno())
+            if check is None:
+                self._move(unfinished, target)
+            else:
+                with self._lock(name):
+                    check()
+                    self._move(unfinished, target)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        _sync(target.parent)
+
+    def _check(self, name: str, version: Version | None) -> None:
+        try:
+            there = _digest((self.root / name).read_bytes())
+        except FileNotFoundError:
+            there = None
+        if there != version:
+            raise Moved(name)
+
+    def _move(self, unfinished: Path, target: Path) -> None:
+        while True:
+            self._make_folder(target.parent)
+            try:
+                return os.replace(unfinished, target)
+            except FileNotFoundError:  # the folder was empty, and somebody has just tidied it away
+                if not unfinished.exists():
+                    raise
+
+    def _make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
+            _sync(folder.parent)
+
+    @contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        """Keep every other writer of a name out."""
+        self._make_folder(self.root / LOCKS)
+        path = self.root / LOCKS / blake2b(name.encode(), digest_size=1).hexdigest()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            give_up = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > give_up:
+                        raise StoreUnavailable(f"{self.url}: another process holds the lock of {name}") from None
+                    time.sleep(0.0005)
+            yield
+        finally:
+            os.close(file)  # which ends the lock
+
+    async def list(self, folder: str, after: str = "") -> AsyncGenerator[list[Listed]]:
+        def work() -> list[Listed]:
+            found = sorted((name, path) for name, path in self._walk(self.root / folder, folder) if name > after)
+            listed: list[Listed] = []
+            for name, path in found:
+                with suppress(FileNotFoundError):
+                    status = os.stat(path)
+                    listed.append(Listed(name, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC), None))
+            return listed
+
+        yield await self._run(work)
+
+    def _walk(self, folder: Path, name: str) -> Iterator[tuple[str, str]]:
+        try:
+            items = list(os.scandir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for item in items:
+            path = f"{name}/{item.name}" if name else item.name
+            if item.is_dir():
+                if item.name not in (LOCKS, UNFINISHED):
+                    yield from self._walk(folder / item.name, path)
+            else:
+                yield path, item.path
+
+    async def remove(self, names: Iterable[str]) -> None:
+        def work() -> None:
+            folders = set()
+            for name in names:
+                (self.root / name).unlink(missing_ok=True)
+                folders.add((self.root / name).parent)
+            for folder in folders:
+                if folder != self.root:
+                    with suppress(OSError):  # it is not empty
+                        folder.rmdir()
+
+        await self._run(work)
+
+    async def vacuum(self) -> None:
+        def work() -> None:
+            for path in (self.root / UNFINISHED).glob("*"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < time.time() - LEFT_BEHIND:
+                        path.unlink()
+
+        await self._run(work)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _sync(folder: Path) -> None:
+    """Bring a folder's names to the disk; one that is gone meanwhile has none."""
+    with suppress(FileNotFoundError):
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)

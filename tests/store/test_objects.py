@@ -1,0 +1,596 @@
+"""`s3://`, `gs://`, `az://` and `file://`: sessions as objects."""
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from msgspec.structs import replace
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreUnavailable, UnknownSession, UnknownStore
+from stateroom.store import Entry, Head, Snapshot, open_store
+from stateroom.store.conformance import StoreConformance
+from stateroom.store.objects import ObjectStore, bucket, census
+from stateroom.store.objects.bucket import PATIENCE, RETRY, Bucket, open_bucket
+from stateroom.store.objects.folder import UNFINISHED
+from stateroom.store.objects.log import FAN, TAIL, Segment, count_merged, make_run, make_segment
+from stateroom.store.objects.names import age_of, key_of
+from stateroom.store.objects.place import Listed
+from stateroom.store.url import parse_url
+from tests.servers.s3 import BUCKET, S3Server
+from tests.store.processes import finish, workers
+
+FAR = 1e12
+
+
+class TestFolder(StoreConformance):
+    @pytest.fixture
+    def url(self, quick_folder: Path) -> str:
+        return f"file://{quick_folder / 'rooms'}"
+
+
+class TestS3(StoreConformance):
+    increments = 10
+
+    @pytest.fixture
+    def url(self, s3_store_url: str) -> str:
+        return s3_store_url
+
+
+@pytest.fixture
+def s3_store_url(s3_url: str) -> str:
+    """A fresh store in the one bucket."""
+    address, _, options = s3_url.partition("?")
+    return f"{address.rstrip('/')}/{uuid4().hex}?{options}"
+
+
+@pytest.fixture(params=["file", "s3"])
+def any_url(request: pytest.FixtureRequest, quick_folder: Path) -> str:
+    if request.param == "file":
+        return f"file://{quick_folder / 'rooms'}"
+    return str(request.getfixturevalue("s3_store_url"))
+
+
+@pytest.fixture
+def url(quick_folder: Path) -> str:
+    return f"file://{quick_folder / 'rooms'}"
+
+
+def head(session: str = "room", revision: int = 1, **fields: Any) -> Head:
+    given = {"owner": "owner", "created": 0.0, "expires": FAR, "revision": revision, **fields}
+    return Head(session, "env", **given)
+
+
+def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> Entry:
+    return Entry(revision, "call", 0.0, body, call_id)
+
+
+@contextmanager
+def counted(store: ObjectStore) -> Iterator[Counter[str]]:
+    """The requests that a store makes meanwhile, by their kind."""
+    counts: Counter[str] = Counter()
+    place = store.place
+
+    def count(name: str, work: Any, *args: Any) -> Any:
+        counts[name] += 1
+        return work(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("read", "read_changed", "read_part", "write", "swap", "list", "remove"):
+            patch.setattr(place, name, partial(count, name, getattr(place, name)))
+        yield counts
+
+
+async def objects(store: ObjectStore) -> dict[str, int]:
+    """The sizes of all objects, but the mark."""
+    listed = [each async for some in store.place.list("") for each in some]
+    return {each.name: each.size for each in listed if each.name != "stateroom"}
+
+
+# Requests.
+
+
+async def test_a_lone_append_is_one_request(any_url: str) -> None:
+    store = await ObjectStore.open(any_url)
+    await store.create(head(revision=0))
+    for revision in range(1, 6):
+        with counted(store) as requests:
+            await store.append(
+                "room", entry(revision, f"call {revision}"), expires=FAR, snapshot=Snapshot(revision, b"")
+            )
+        assert requests == {"swap": 1}
+    with counted(store) as requests:
+        await store.touch("room", now=0.0, expires=FAR)
+        await store.lease("room", "me", now=0.0, until=1.0)
+        await store.release("room", "me")
+    assert requests == {"swap": 3}
+    await store.close()
+
+
+async def test_a_blob_is_one_request_more_and_none_if_it_is_there(url: str) -> None:
+    store = await ObjectStore.open(url)
+    await store.create(head(revision=0))
+    with counted(store) as requests:
+        await store.append("room", entry(1), expires=FAR, blobs={"one": b"1", "two": b"2"})
+    assert requests == {"write": 2, "swap": 1}
+    with counted(store) as requests:
+        await store.append("room", entry(2), expires=FAR, blobs={"one": b"1", "two": b"2"})
+    assert requests == {"swap": 1}
+    await store.close()
+
+
+async def test_a_process_that_does_not_know_a_session_reads_it_once(url: str) -> None:
+    writer, other = await ObjectStore.open(url), await ObjectStore.open(url)
+    await writer.create(head(revision=0))
+    for revision in range(1, 101):
+        await writer.append("room", entry(revision, f"call {revision}", bytes(500)), expires=FAR)
+    segments = [name for name in await objects(writer) if name.startswith("data/")]
+    with counted(other) as requests:
+        await other.append("room", entry(101, "call 101"), expires=FAR)
+    assert requests == {"read": 1, "read_part": len(segments), "swap": 1}
+    with counted(other) as requests:
+        await other.append("room", entry(102, "call 102"), expires=FAR)
+    assert requests == {"swap": 1}
+    with counted(writer) as requests:  # which is behind now
+        with pytest.raises(Conflict):
+            await writer.append("room", entry(101, "call"), expires=FAR)
+        await writer.append("room", entry(103, "call"), expires=FAR)
+    assert requests["swap"] == 2
+    await writer.close()
+    await other.close()
+
+
+async def test_a_head_that_is_known_is_not_sent_again(s3_store_url: str) -> None:
+    store = await ObjectStore.open(s3_store_url)
+    await store.create(head())
+    before = await store.place.read(f"heads/{key_of('room')}")
+    assert await store.place.read_changed(f"heads/{key_of('room')}", before.version) is None
+    await store.touch("room", now=0.0, expires=1.0)
+    after = await store.place.read_changed(f"heads/{key_of('room')}", before.version)
+    assert after is not None
+    assert after.data != before.data
+    await store.close()
+
+
+async def test_a_fork_writes_little_and_leaves_its_parent_alone(url: str) -> None:
+    store = await ObjectStore.open(url)
+    body = random.Random(1).randbytes(100_000)
+    await store.create(head(), [entry(1)], Snapshot(1, body), {"digest": body})
+    before = await objects(store)
+    with counted(store) as requests:
+        await store.create(head("fork", parent="room", parent_revision=1))
+    assert requests == {"write": 2, "read_changed": 1, "swap": 1}
+    after = await objects(store)
+    assert {name: size for name, size in after.items() if name in before} == before
+    assert sum(after.values()) - sum(before.values()) < 500
+    await store.close()
+
+
+async def test_only_heads_that_changed_are_read_again_to_count(s3_store_url: str) -> None:
+    store = await ObjectStore.open(s3_store_url)
+    await asyncio.gather(*(store.create(head(f"room-{number}", 0)) for number in range(20)))
+    assert await store.count(0.0) == 20
+    await store.append("room-7", entry(1), expires=FAR, closes=True)
+    with counted(store) as requests:
+        assert await store.count(0.0) == 19
+    assert requests == {"list": 1, "read": 1}
+    await store.close()
+
+
+# Bytes and objects.
+
+
+async def test_the_objects_of_a_long_session_are_few_and_their_bytes_follow_what_it_holds(url: str) -> None:
+    store = await ObjectStore.open(url)
+    await store.create(head(revision=0))
+    body, sizes, most = random.Random(1).randbytes, [], 0
+    history = [entry(revision, f"call {revision}", body(500)) for revision in range(1, 1_001)]
+    for each in history:
+        await store.append("room", each, expires=FAR)
+        found = await objects(store)
+        sizes.append(sum(found.values()))
+        most = max(most, len(found))
+    assert most <= 20
+    assert sizes[-1] < 1.3 * 1_000 * 500
+    early, late = (sizes[99] - sizes[0]) / 99, (sizes[999] - sizes[900]) / 99
+    assert late < 1.1 * early
+    assert await store.entries("room") == history
+    assert await store.find_call("room", "call 3") == history[2]
+    for at in (1, 499, 1_000):
+        assert (await store.load("room", at)).entries == history[:at]
+    await store.close()
+
+
+async def test_a_cold_load_reads_what_it_needs_and_no_more(url: str) -> None:
+    writer = await ObjectStore.open(url)
+    history = [entry(revision, body=bytes(500)) for revision in range(1, 3_001)]
+    snapshots = [Snapshot(revision, b"%d" % revision * 1_000) for revision in range(100, 3_001, 100)]
+    await writer.create(head(revision=2_500), history[:2_500], snapshots[0])
+    for each in history[2_500:]:
+        snapshot = next((kept for kept in snapshots[1:] if kept.revision == each.revision), None)
+        await writer.append("room", each, expires=FAR, snapshot=snapshot)
+    reader = await ObjectStore.open(url)
+    read = 0
+    original = reader.place.read_part
+
+    async def read_part(name: str, start: int, end: int) -> bytes:
+        nonlocal read
+        read += end - start
+        return await original(name, start, end)
+
+    reader.place.read_part = read_part  # type: ignore[method-assign]
+    loaded = await reader.load("room")
+    assert (loaded.snapshot, loaded.entries) == (snapshots[-1], [])
+    assert read <= 5_000
+    loaded = await reader.load("room", 2_950)
+    assert (loaded.snapshot, loaded.entries) == (snapshots[-2], history[2_900:2_950])
+    read = 0
+    assert await reader.entries("room", after=2_990) == history[2_990:]
+    assert read < 50_000
+    await writer.close()
+    await reader.close()
+
+
+def make_segments(sizes: list[int]) -> list[Segment]:
+    """Segments as they would be after runs of these sizes have been added, one after another."""
+    segments: list[Segment] = []
+    for number, size in enumerate(sizes):
+        merged = count_merged(segments, size)
+        rest, last = segments[: len(segments) - merged], segments[len(segments) - merged :]
+        segment, _ = make_segment(str(number), make_run([entry(number)]))
+        whole = size + sum(each.size for each in last)
+        segments = [*rest, replace(segment, size=whole)]
+    return segments
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_segments_stay_few_whatever_their_sizes(seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [TAIL + int(chance.paretovariate(0.8) * 100) % (1 << 20) for _ in range(3_000)]
+    segments = make_segments(sizes)
+    assert sum(segment.size for segment in segments) == sum(sizes)
+    large = sum(segment.size >= 16 << 20 for segment in segments)
+    assert len(segments) - large <= 4 * (FAN - 1)
+    assert large <= sum(sizes) / (16 << 20)
+
+
+async def test_a_reader_with_an_old_head_finds_what_was_merged_meanwhile(url: str) -> None:
+    writer, reader = await ObjectStore.open(url), await ObjectStore.open(url)
+    await writer.create(head(revision=0))
+    for revision in range(1, 50):
+        await writer.append("room", entry(revision, body=bytes(1_000)), expires=FAR)
+    original = reader.place.read_part
+
+    async def read_part(*args: Any) -> bytes:
+        reader.place.read_part = original  # type: ignore[method-assign]
+        for revision in range(50, 400):
+            await writer.append("room", entry(revision, body=bytes(1_000)), expires=FAR)
+        return await original(*args)
+
+    reader.place.read_part = read_part  # type: ignore[method-assign]
+    assert [each.revision for each in await reader.entries("room")] == list(range(1, 400))
+    await writer.close()
+    await reader.close()
+
+
+async def test_a_session_whose_object_was_lost_says_so(url: str) -> None:
+    store = await ObjectStore.open(url)
+    await store.create(head(), [entry(1, body=bytes(9_000))])
+    (segment,) = [name for name in await objects(store) if name.startswith("data/")]
+    await store.place.remove([segment])
+    with pytest.raises(BadData, match="session 'room' is damaged, an object is missing"):
+        await store.entries("room")
+    await store.close()
+
+
+# What is left behind.
+
+
+async def test_what_belongs_to_nobody_is_found_and_removed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await ObjectStore.open(url)
+    await store.create(head(), [entry(1, body=bytes(9_000))], blobs={"digest": b"blob"})
+    await store.create(head("fork", parent="room", parent_revision=1))
+    before = await objects(store)
+    life = next(name for name in before if name.startswith("data/")).split("/")[1]
+    strays = [
+        "data/i-room.dead/x",
+        f"data/{life}/y",
+        f"recent/{age_of(5.0)}.i-dead.00000000.z",
+        "forks/i-room/i-dead.z",
+    ]
+    for name in strays:
+        await store.place.write(name, b"stray")
+    assert await store.orphans() == []  # somebody may be about to mention them
+    monkeypatch.setattr(census, "LEFT_BEHIND", timedelta(days=-1))
+    words = await store.orphans()
+    assert len(words) == len(strays)
+    assert all(any(name in word for word in words) for name in strays)
+    await store.vacuum()
+    monkeypatch.setattr(census, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    await store.vacuum()
+    assert await store.orphans() == []
+    assert await objects(store) == before
+    assert await store.blobs("room", ["digest"]) == {"digest": b"blob"}
+    await store.close()
+
+
+async def test_a_removal_that_was_not_finished_is_finished_by_a_sweep(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await ObjectStore.open(url)
+    await store.create(head(), [entry(1, body=bytes(9_000))])
+
+    async def fail(*_: object) -> None:
+        raise StoreUnavailable("the network is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.place, "remove", fail)
+        with pytest.raises(StoreUnavailable):
+            await store.delete("room")
+    with pytest.raises(UnknownSession):
+        await store.head("room")
+    assert await store.heads() == []
+    assert await store.sweep(0.0) == 0
+    assert len(await objects(store)) == 3
+    monkeypatch.setattr(census, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    assert len(await store.orphans()) == 1
+    assert await store.sweep(0.0) == 0
+    assert await objects(store) == {}
+    await store.close()
+
+
+async def test_whoever_loses_a_race_takes_their_things_away(url: str) -> None:
+    quick, late = await ObjectStore.open(url), await ObjectStore.open(url)
+    await quick.create(head(revision=0))
+    await late.head("room")
+    await quick.append("room", entry(1), expires=FAR)
+    before = await objects(quick)
+    with pytest.raises(Conflict):
+        await late.append("room", entry(1, body=bytes(9_000)), expires=FAR, blobs={"digest": b"blob"})
+    with pytest.raises(StoreError, match="already"):
+        await late.create(head(), [entry(1, body=bytes(9_000))], blobs={"digest": b"blob"})
+    assert await objects(quick) == before
+    await quick.close()
+    await late.close()
+
+
+async def test_a_removal_that_slept_too_long_does_not_touch_a_new_session(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(census, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    sleeper, other = await ObjectStore.open(url), await ObjectStore.open(url)
+    await sleeper.create(head(), [entry(1)])
+    original = sleeper.place.list
+
+    async def list_late(folder: str, after: str = "") -> AsyncGenerator[list[Listed]]:
+        if folder.startswith("data/"):
+            await other.sweep(0.0)
+            await other.create(head(owner="new"), [entry(1)])
+        async for portion in original(folder, after):
+            yield portion
+
+    monkeypatch.setattr(sleeper.place, "list", list_late)
+    await sleeper.delete("room")
+    assert (await other.head("room")).owner == "new"
+    assert [found.owner for found in await other.heads()] == ["new"]
+    await sleeper.close()
+    await other.close()
+
+
+async def test_a_session_without_its_parent_is_an_orphan(url: str) -> None:
+    store = await ObjectStore.open(url)
+    await store.create(head())
+    await store.create(head("fork", parent="room", parent_revision=1))
+    await store.create(head("deep", parent="fork", parent_revision=1))
+    await store.place.remove([name for name in await objects(store) if "i-room" in name])
+    assert await store.orphans() == ["session 'fork', whose parent 'room' is gone"]
+    await store.vacuum()
+    assert await objects(store) == {}
+    await store.close()
+
+
+# Several processes.
+
+
+async def test_processes_lose_no_append(any_url: str) -> None:
+    names = ("one", "two", "three")
+    async with open_store(any_url) as store:
+        await store.create(head(revision=0))
+        with workers(*(("append", any_url, name) for name in names)) as processes:
+            await asyncio.to_thread(finish, processes)
+        entries = await store.entries("room")
+    assert [each.revision for each in entries] == list(range(1, 301))
+    for name in names:
+        mine = [each.call_id for each in entries if str(each.call_id).startswith(f"{name}/")]
+        assert mine == [f"{name}/{number}" for number in range(100)]
+
+
+async def test_processes_that_open_a_fresh_store_at_once_all_succeed(any_url: str) -> None:
+    names = [f"room {number}" for number in range(4)]
+    with workers(*(("create", any_url, name) for name in names)) as processes:
+        await asyncio.to_thread(finish, processes)
+    async with open_store(any_url) as store:
+        assert sorted(found.id for found in await store.heads()) == names
+
+
+async def test_a_killed_process_loses_nothing_that_was_acknowledged(any_url: str) -> None:
+    async with open_store(any_url) as store:
+        await store.create(head(), [entry(1)])
+        acknowledged, chance = 1, random.Random(7)
+        for life in range(4):
+            with workers(("write_for_ever", any_url, f"life {life}")) as (process,):
+                assert process.stdout is not None
+                for _ in range(chance.randint(1, 40)):
+                    acknowledged = int(process.stdout.readline())
+                process.send_signal(signal.SIGKILL)
+                rest = process.stdout.read().splitlines(keepends=True)
+                acknowledged = max([acknowledged, *(int(line) for line in rest if line.endswith("\n"))])
+            found = (await store.head("room")).revision
+            assert found in (acknowledged, acknowledged + 1)
+            assert [each.revision for each in await store.entries("room")] == list(range(1, found + 1))
+
+
+async def test_a_full_disk_refuses_whole_appends_and_passes(url: str) -> None:
+    async with open_store(url) as store:
+        await store.create(head(), [entry(1)])
+        with workers(("fill_the_disk", url, "call")) as processes:
+            (said,) = await asyncio.to_thread(finish, processes)
+        message, unharmed, revision = said.splitlines()
+        assert message == f"{url}: File too large"
+        assert unharmed == "True"
+        assert 2 < int(revision) < 100
+        entries = await store.entries("room")
+        assert [each.call_id for each in entries[1:]] == [f"call/{number}" for number in range(2, int(revision) + 1)]
+        assert entries[-1].body == b"after"
+    unfinished = Path(url.removeprefix("file://")) / UNFINISHED
+    assert list(unfinished.iterdir()) == []
+
+
+# URLs and mistakes.
+
+
+def open_parts(url: str) -> Any:
+    scheme = url.partition("://")[0]
+    return open_bucket(scheme, parse_url(url, options=bucket.OPTIONS[scheme]), PATIENCE, RETRY)
+
+
+def test_urls_name_buckets() -> None:
+    s3 = open_parts("s3://rooms/some/prefix?region=eu-west-1&endpoint=http://127.0.0.1:9000")
+    assert isinstance(s3, S3Store)
+    assert (s3.prefix, s3.config["bucket"], s3.config["region"]) == ("some/prefix", "rooms", "eu-west-1")
+    assert s3.config["endpoint"] == "http://127.0.0.1:9000"
+    assert s3.client_options is not None
+    assert s3.client_options["allow_http"]
+    gs = open_parts("gs://rooms/prefix")
+    assert isinstance(gs, GCSStore)
+    assert (gs.prefix, gs.config["bucket"]) == ("prefix", "rooms")
+    az = open_parts("az://rooms/prefix?account=captain")
+    assert isinstance(az, AzureStore)
+    assert (az.prefix, az.config["container_name"], az.config["account_name"]) == ("prefix", "rooms", "captain")
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///prefix", "gs://", "az://", "file://", "file:///", "file://host/folder"]
+)
+async def test_a_url_that_names_no_place_is_refused(url: str) -> None:
+    with pytest.raises(UnknownStore, match="write "):
+        await ObjectStore.open(url)
+
+
+async def test_options_that_a_store_does_not_have_are_refused(tmp_path: Path) -> None:
+    for url in ("s3://rooms?account=a", "gs://rooms?region=x", "az://rooms?region=x", f"file://{tmp_path}?region=x"):
+        with pytest.raises(UnknownStore, match="has no option"):
+            await ObjectStore.open(url)
+
+
+async def test_a_folder_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_store("file://./some/rooms") as store:
+        await store.create(head())
+        assert not store.remote
+    assert (tmp_path / "some/rooms/stateroom").is_file()
+
+
+async def test_a_place_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ForeignStore, match="other things are there"):
+        await ObjectStore.open(f"file://{tmp_path}")
+    assert not (tmp_path / "stateroom").exists()
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xff", b"{}", b'{"stateroom": 99, "stamp": ""}'])
+async def test_a_store_of_another_kind_is_not_touched(tmp_path: Path, mark: bytes) -> None:
+    (tmp_path / "stateroom").write_bytes(mark)
+    with pytest.raises(ForeignStore):
+        await ObjectStore.open(f"file://{tmp_path}")
+    assert (tmp_path / "stateroom").read_bytes() == mark
+
+
+async def test_a_head_that_is_none_is_said_to_be_foreign(url: str) -> None:
+    async with open_store(url) as store:
+        await store.create(head())
+        (Path(url.removeprefix("file://")) / "heads/i-room").write_bytes(b"\x93\x01\x02\x03")
+        with pytest.raises(ForeignStore, match="heads/i-room"):
+            await store.head("room")
+
+
+async def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnavailable, match="Not a directory"):
+        await ObjectStore.open(f"file://{tmp_path}/file")
+
+
+async def test_a_bucket_that_is_not_there_is_said_so(s3_url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="no such bucket"):
+        await ObjectStore.open(s3_url.replace(BUCKET, "no-such-bucket"))
+
+
+async def test_a_server_that_takes_no_heed_of_conditions_is_not_used(s3_url: str) -> None:
+    with S3Server(careless=True) as server:
+        with pytest.raises(StoreError, match="takes no heed of conditions"):
+            await ObjectStore.open(server.url)
+        place = Bucket("s3", parse_url(server.url, options=bucket.OPTIONS["s3"]))
+        assert [each async for some in place.list("") for each in some] == []
+
+
+async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    soon = timedelta(seconds=0.3)
+    monkeypatch.setattr(bucket, "PATIENCE", soon)
+    monkeypatch.setattr(bucket, "RETRY", {"max_retries": 1, "retry_timeout": soon})
+    with S3Server() as server:
+        store = await ObjectStore.open(server.url)
+        await store.create(head(revision=0))
+        server.pause()
+        for call in (store.append("room", entry(1, "call"), expires=FAR), store.head("room"), store.heads()):
+            with pytest.raises(StoreUnavailable, match=f"s3://{BUCKET}: "):
+                await call
+        server.resume()
+        revision = (await store.head("room")).revision  # the append was sent: it may have been done
+        await store.append("room", entry(revision + 1, "another"), expires=FAR)
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            await store.head("room")
+        with pytest.raises(StoreUnavailable):
+            await ObjectStore.open(server.url)
+        await store.close()
+    assert "captain" not in str(store.place.url)
+
+
+def test_ids_that_differ_have_keys_that_differ_on_any_file_system() -> None:
+    ids = [
+        "a",
+        "A",
+        "a/b",
+        "a.b",
+        "",
+        ".",
+        "..",
+        "é",
+        "e\u0301",
+        "x" * 64,
+        "x" * 65,
+        "i-a",
+        "h-a",
+        "con",
+        "a b",
+        "\ud800",
+    ]
+    keys = [key_of(each) for each in ids]
+    assert len({key.lower() for key in keys}) == len(ids)
+    assert all(len(key) <= 66 and not set(key) & set("./\\") for key in keys)
+
+
+def test_names_sort_from_the_newest() -> None:
+    times = [-1e300, -5.5, -0.0, 0.0, 1e-300, 1.0, 1.5, 1_731_628_800.123456, 1_731_628_800.123457, 1e300]
+    ages = [age_of(each) for each in times]
+    assert ages == sorted(ages, reverse=True)
+    assert age_of(-0.0) == age_of(0.0)
