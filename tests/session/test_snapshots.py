@@ -42,8 +42,8 @@ class CountingStore(MemoryStore):
     snapshots = 0
     loads = 0
 
-    async def create(self, head: Head, entries=(), snapshot: Snapshot | None = None) -> None:
-        await super().create(head, entries, snapshot)
+    async def create(self, head: Head, entries=(), snapshot: Snapshot | None = None, *more) -> None:
+        await super().create(head, entries, snapshot, *more)
         self._count(entries, snapshot)
 
     async def append(self, session: str, entry: Entry, *, snapshot: Snapshot | None = None, **more) -> None:
@@ -110,7 +110,7 @@ async def test_many_rewinds_are_loaded_with_few_reads() -> None:
 
 async def test_forks_and_rewinds_cost_no_more_with_a_large_state(store: Store) -> None:
     session = await Sessions(NotesEnvironment(), store).seed({"size": 20_000})
-    before = (await History(store).document(session.id)).snapshot_bytes
+    before = (await History(store).document(session.id)).weight.snapshot
     assert before > 1_000_000
     for _ in range(30):
         fork = await session.fork()

@@ -3,17 +3,50 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 from stateroom.errors import BadData, UnknownRevision
-from stateroom.session.journal import LogEntry, read_entry
+from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
 from stateroom.session.moment import Moment
-from stateroom.state import apply, decode, encode
+from stateroom.state import Elsewhere, Large, apply, decode, encode, large_in, put_in
 from stateroom.store import Entry, Head, Store
 
 PAGE = 1000
 """How many entries are read from a store at a time."""
+
+
+AT_ONCE = 16 * 2**20
+"""Of large values in a log, no more bytes than this and one entry's are read at a time."""
+
+
+class Weight(msgspec.Struct, frozen=True, gc=False):
+    """How many bytes there are of a session."""
+
+    snapshot: int = 0
+    """Of its last snapshot."""
+    large: int = 0
+    """Of the large values in the state then, each as often as it is there; they are stored by themselves."""
+    tail: int = 0
+    """Of the entries since."""
+    grown: int = 0
+    """By which the state has grown since, at most."""
+
+    @property
+    def state(self) -> int:
+        """Of the state, at most."""
+        return self.snapshot + self.large + self.grown
+
+    def after(self, written: int, growth: int) -> Weight:
+        """The weight when so many more bytes of entries are there."""
+        return Weight(self.snapshot, self.large, self.tail + written, self.grown + growth)
+
+
+NOWHERE = Head("", "", "", 0.0, 0.0, 0)
 
 
 class Document(NamedTuple):
@@ -21,23 +54,36 @@ class Document(NamedTuple):
 
     state: Any
     moment: Moment
-    snapshot_bytes: int = 0
-    """The size of the snapshot it was read from."""
-    tail_bytes: int = 0
-    """The size of the entries since."""
+    weight: Weight = Weight()
+    digests: frozenset[str] = frozenset()
+    """Of large values that are known to be stored for the session, or for one that it was forked from."""
+    head: Head = NOWHERE
+    """The session's, when it was read."""
+    last_kind: str | None = None
+    """The kind of the last entry that was read; None if the snapshot says all."""
 
 
-def write_document(state: Any, moment: Moment) -> bytes:
+def write_document(state: Any, moment: Moment, elsewhere: Elsewhere) -> bytes:
     """The body of a snapshot."""
-    return encode({"state": state, "moment": list(moment)})
+    return encode({"state": state, "moment": list(moment)}, elsewhere)
 
 
-def _read_document(body: bytes) -> Document:
-    data = decode(body)
+def read_document(body: bytes, large: list[Large] | None = None) -> Document:
+    """What the body of a snapshot says. Its large values are missing; which these are is added to `large`."""
+    data = decode(body, (), [] if large is None else large)
     try:
-        return Document(data["state"], Moment(*data["moment"]), len(body))
+        return Document(data["state"], Moment(*data["moment"]))
     except (TypeError, KeyError) as error:
         raise BadData(f"a stored snapshot cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A named revision of a session."""
+
+    session: str
+    revision: int
+    name: str
 
 
 class History:
@@ -47,24 +93,56 @@ class History:
         self.store = store
 
     async def document(self, session: str, revision: int | None = None) -> Document:
-        """What the session was at a revision: the newest snapshot before it, and the changes since."""
+        """What the session was at a revision: the newest snapshot before it, and the changes since.
+
+        Raises `UnknownRevision` if the session has not come so far, or if that part of its past was pruned.
+        """
         loaded = await self.store.load(session, None if revision is None else max(0, min(revision, sys.maxsize)))
         at = _checked(loaded.head, revision)
+        newest = loaded.head
+        last_kind = loaded.entries[-1].kind if loaded.entries else None
         changes: list[LogEntry] = []
-        weight = 0
+        tail: list[Stored] = []
+        tail_bytes = 0
         while True:
-            weight += sum(len(entry.body) for entry in loaded.entries)
-            at, line = _line([read_entry(entry) for entry in loaded.entries], at)
+            stored = [read_stored(entry) for entry in loaded.entries]
+            tail += stored
+            tail_bytes += sum(len(entry.body) for entry in loaded.entries)
+            at, line = _line([each.entry for each in stored], at)
             changes[:0] = line
-            if loaded.snapshot is not None and loaded.snapshot.revision <= at:
+            head, snapshot = loaded.head, loaded.snapshot
+            if snapshot is not None and snapshot.revision == at:
                 break
-            if loaded.snapshot is None and at <= loaded.head.parent_revision:
-                if loaded.head.parent is None:
-                    raise BadData(f"session {session!r} has no snapshot to start from")
-                session = loaded.head.parent
+            if snapshot is None and head.parent is not None and at <= head.parent_revision:
+                session = head.parent
+            elif snapshot is None:
+                raise await self._pruned(head, at)
+            elif snapshot.revision < at:
+                raise BadData(f"session {session!r} has no entry {at}")
             loaded = await self.store.load(session, at)
-        document = _read_document(loaded.snapshot.body)
-        return _changed(document, changes)._replace(tail_bytes=weight)
+        large: list[Large] = []
+        document = _changed(read_document(snapshot.body, large), changes)
+        size = sum(value.size for value in large)
+        weight = Weight(len(snapshot.body), size, tail_bytes, sum(each.growth for each in tail))
+        for each in tail:
+            large += each.large
+        if not large:
+            return document._replace(weight=weight, head=newest, last_kind=last_kind)
+        # Only now is it known which of them the state still has.
+        values = await self._values(newest, set(large_in(document.state)))
+        digests = frozenset(value.digest for value in large)
+        return Document(put_in(document.state, values), document.moment, weight, digests, newest, last_kind)
+
+    async def _pruned(self, head: Head, at: int) -> UnknownRevision | BadData:
+        """Why there is no snapshot to start from, up to a revision: it was pruned, or else the session is damaged."""
+        after = max(at, head.parent_revision + 1)  # a session's first entry is never pruned
+        entry = await anext(self.entries(head.id, after=after), None)
+        oldest = head.revision if entry is None else entry.revision - 1
+        snapshot = (await self.store.load(head.id, oldest)).snapshot
+        if snapshot is None or snapshot.revision != oldest:
+            return BadData(f"session {head.id!r} has no snapshot to start from")
+        left = f"it has {oldest} to {head.revision}"
+        return UnknownRevision(head.id, f"the past of session {head.id!r} before revision {oldest} was pruned; {left}")
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[LogEntry]:
         """The session's log in order, with what it shares with its parent; only revisions above `after`."""
@@ -79,8 +157,9 @@ class History:
             start = max(after, part.parent_revision)
             while start < end:
                 stop = min(start + PAGE, end)
-                for stored in await self.store.entries(part.id, after=start, until=stop):
-                    yield read_entry(stored)
+                for batch in _batches(await self.store.entries(part.id, after=start, until=stop)):
+                    for entry in await self.whole(part, batch):
+                        yield entry
                 start = stop
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
@@ -89,20 +168,77 @@ class History:
         while True:
             found = await self.store.find_call(session, call_id)
             if found is not None:
-                return read_entry(found) if within is None or found.revision <= within else None
+                return await self.read(session, found) if within is None or found.revision <= within else None
             head = await self.store.head(session)
             if head.parent is None:
                 return None
             within = head.parent_revision if within is None else min(within, head.parent_revision)
             session = head.parent
 
-    async def seed(self, session: str) -> Entry:
-        """The entry that the session began with; a fork's is its parent's."""
-        while (head := await self.store.head(session)).parent is not None:
-            session = head.parent
-        for entry in await self.store.entries(session, until=1):
-            return entry
-        raise BadData(f"session {session!r} has no seed")
+    async def seed(self, head: Head, first: Sequence[Entry] = ()) -> Entry:
+        """The entry that the session began with, nothing of it missing; a fork's is its parent's.
+
+        `first` is what was read as the first of the session's own entries, if that was done.
+        """
+        while head.parent is not None:
+            head, first = await self.store.head(head.parent), ()
+        for entry in first or await self.store.entries(head.id, until=1):
+            if not (stored := read_stored(entry)).large:
+                return entry
+            [whole] = await self.whole(head, [stored])
+            return replace(entry, body=write_body(whole.facts, whole.patch).data)
+        raise BadData(f"session {head.id!r} has no seed")
+
+    async def find_own_call(self, session: str, call_id: str) -> LogEntry | None:
+        """The session's own entry with this call id."""
+        found = await self.store.find_call(session, call_id)
+        return None if found is None else await self.read(session, found)
+
+    async def read(self, session: str, entry: Entry) -> LogEntry:
+        """An entry of the session's own, understood."""
+        stored = read_stored(entry)
+        if not stored.large:
+            return stored.entry
+        [whole] = await self.whole(await self.store.head(session), [stored])
+        return whole
+
+    async def whole(self, head: Head, entries: Iterable[Stored]) -> list[LogEntry]:
+        """Entries of a session's own, with their large values."""
+        entries = list(entries)
+        values = await self._values(head, {value for stored in entries for value in stored.large})
+        return [stored.with_large(values) if stored.large else stored.entry for stored in entries]
+
+    async def _values(self, head: Head, large: set[Large]) -> dict[Large, Any]:
+        """Large values that are stored for a session, or for one that it was forked from."""
+        session = head.id
+        values: dict[Large, Any] = {}
+        while missing := [value for value in large if value not in values]:
+            found = await self.store.blobs(head.id, sorted({value.digest for value in missing}))
+            for value in missing:
+                content = found.get(value.digest)
+                if content is not None and len(content) == value.size:
+                    values[value] = value.value(content)
+            if len(values) == len(large):
+                break
+            if head.parent is None:
+                digest = next(value.digest for value in large if value not in values)
+                raise BadData(f"session {session!r} is damaged: its large value {digest} is missing")
+            head = await self.store.head(head.parent)
+        return values
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Stored]]:
+    """The entries, so many together that their large values can be in memory at once."""
+    batch: list[Stored] = []
+    size = 0
+    for entry in entries:
+        stored = read_stored(entry)
+        batch.append(stored)
+        size += sum(value.size for value in stored.large)
+        if size >= AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def _checked(head: Head, revision: int | None) -> int:
@@ -118,15 +254,14 @@ def _line(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
 
     A rewind leads back to an earlier entry; what lies between is not on the line.
     """
+    kept = {entry.revision: entry for entry in entries}
     line: list[LogEntry] = []
-    for entry in reversed(entries):
-        if entry.revision > at:
-            continue
+    while (entry := kept.get(at)) is not None:
         if entry.kind == "rewind":
             at = entry.facts["to"]
         else:
             line.append(entry)
-            at = entry.revision - 1
+            at -= 1
     line.reverse()
     return at, line
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
+from stateroom.errors import UnknownRevision
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
 from stateroom.state.describe import describe, differences
@@ -20,24 +22,33 @@ class Transcript:
         """The revision of the entry that was read last."""
         self._history = History(store)
         self._state: Any = None
-        """The state at that revision, from the first entry on that is read."""
+        """The state at that revision, as far as it is known."""
 
     async def read(self, until: int | None = None) -> AsyncIterator[tuple[LogEntry, list[str]]]:
         """The entries up to a revision, by default all that there are, each with its changes in words."""
         if until is not None and until <= self.revision:
             return
-        if self._state is None and self.revision > 0:
-            self._state = (await self._history.document(self.session, self.revision)).state
         async for entry in self._history.entries(self.session, after=self.revision, until=until):
             changes = await self._changes(entry)
             self.revision = entry.revision
             yield entry, changes
+        if until is not None and self.revision < until:  # what comes last was pruned
+            self.revision, self._state = until, None
 
     async def _changes(self, entry: LogEntry) -> list[str]:
-        if entry.kind not in ("seed", "rewind"):
-            return describe(self._state, entry.patch)
-        old, self._state = self._state, (await self._history.document(self.session, entry.revision)).state
-        return list(differences(old, self._state)) if entry.kind == "rewind" else []
+        if entry.kind == "seed":
+            with suppress(UnknownRevision):  # pruned, with what follows
+                self._state = await self._state_at(entry.revision)
+            return []
+        if self._state is None or entry.revision > self.revision + 1:  # what lies between was pruned
+            self._state = await self._state_at(entry.revision - 1)
+        if entry.kind == "rewind":
+            old, self._state = self._state, await self._state_at(entry.revision)
+            return list(differences(old, self._state))
+        return describe(self._state, entry.patch) if entry.kind == "call" else []
+
+    async def _state_at(self, revision: int) -> Any:
+        return (await self._history.document(self.session, revision)).state
 
 
 def entry_data(entry: LogEntry, changes: list[str]) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """State as bytes: msgpack that keeps every supported type exact and names no class.
 
 Types that msgpack lacks travel as numbered extensions. A long text of a call's input is stored once: where it appears
-again in the call's patch, a reference to it is written.
+again in the call's patch, a reference to it is written. A large value is stored by itself, and wherever it stands there
+is a reference to it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from math import inf
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -20,6 +23,7 @@ from msgspec.msgpack import Ext
 from pydantic import BaseModel
 
 from stateroom.errors import BadData
+from stateroom.state.large import DIGEST_BYTES, Large, content_of, digest_of
 
 LONG_TEXT = 64
 """Texts of at least this many characters are worth a reference."""
@@ -27,26 +31,87 @@ LONG_TEXT = 64
 _DATETIME, _DATE, _TIMEDELTA, _UUID, _DECIMAL, _SET, _FROZENSET, _TUPLE, _BIGINT, _TEXT, _PAIRS, _ODD_TEXT = range(
     1, 13
 )
-_NATIVE = frozenset({str, float, bool, bytes, type(None)})
+_LARGE_TEXT, _LARGE_BYTES = 13, 14
+"""Their payload is the digest and, in `_SIZE_BYTES`, the size."""
+
+_SIZE_BYTES = 8
+_NATIVE = frozenset({float, bool, type(None)})
 
 _SIMPLE = frozenset({int, float, bool, type(None)})
 """Types of which any value, or almost any, is as it stands."""
+
+_LONGEST = re.compile(rb"\xdb(?:\0[^\0]|[^\0\x80-\xbf])")
+"""How a text of 2**16 bytes or more begins in msgpack, and what is never within a text."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
 
 
-def encode(value: Any, texts: Mapping[str, int] | None = None) -> bytes:
-    """The bytes of a state, or of any part of one; `texts` numbers the texts that may be written as references."""
-    return _pack(_wire(value, texts or {}))
+class Elsewhere(msgspec.Struct):
+    """What is not written out where it stands, because whoever reads it finds it elsewhere.
+
+    A text of at least `least` characters, or bytes of at least `least`, are large. The keys of a dict and the members
+    of a set are always written out: those are looked up by what they are.
+    """
+
+    least: float = inf
+    texts: dict[str, int] = {}
+    """Long texts that are written as numbers."""
+    blobs: dict[str, bytes] = {}
+    """The contents of the large values so far, by their digests."""
+    size: int = 0
+    """How many bytes were not written out so far; a value counts as often as it stands somewhere."""
+
+    def know(self, texts: Iterable[str]) -> None:
+        """From now on, write each of these long texts as its number."""
+        self.texts = {text: number for number, text in enumerate(texts)}
+
+    def refer(self, value: str | bytes) -> Ext | None:
+        """What is written in the place of a text or of bytes; None if that is to be the value itself."""
+        number = self.texts.get(value) if isinstance(value, str) else None
+        if number is None and len(value) < self.least:
+            return None
+        content = content_of(value)
+        self.size += len(content)
+        if number is not None:
+            return Ext(_TEXT, b"%d" % number)
+        digest = digest_of(content)
+        self.blobs[digest] = content
+        payload = bytes.fromhex(digest) + len(content).to_bytes(_SIZE_BYTES)
+        return Ext(_LARGE_TEXT if isinstance(value, str) else _LARGE_BYTES, payload)
 
 
-def encode_json(value: Any) -> bytes:
+_NOWHERE = Elsewhere()
+
+
+def encode(value: Any, elsewhere: Elsewhere = _NOWHERE) -> bytes:
+    """The bytes of a state, or of any part of one."""
+    return _pack(_wire(value, elsewhere))
+
+
+def encode_json(value: Any, elsewhere: Elsewhere = _NOWHERE) -> bytes:
     """The same bytes as `encode` gives, for data that is made of JSON's types only."""
     try:
-        return _pack(value)
+        data = _pack(value)
+        return _pack(_without_large(value, elsewhere)) if _may_have_large(data, elsewhere.least) else data
     except (OverflowError, ValueError):  # a large int, half a surrogate pair
-        return encode(value)
+        return encode(value, elsewhere)
+
+
+def _may_have_large(data: bytes, least: float) -> bool:
+    """Whether a text in packed data may be large: it takes much longer to look at each of them."""
+    return len(data) > least and (least < 2**16 or _LONGEST.search(data) is not None)
+
+
+def _without_large(value: Any, elsewhere: Elsewhere) -> Any:
+    kind = type(value)
+    if kind is str:
+        return value if len(value) < elsewhere.least else elsewhere.refer(value)
+    if kind is dict:
+        return {key: _without_large(part, elsewhere) for key, part in value.items()}
+    if kind is list:
+        return [_without_large(part, elsewhere) for part in value]
+    return value
 
 
 def to_json(value: Any) -> bytes:
@@ -57,32 +122,53 @@ def to_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def encode_patch(patch: Iterable[Sequence[Any]], texts: Mapping[str, int]) -> bytes:
-    """The bytes of a patch, in which a text that `texts` numbers is written as a reference."""
+def encode_patch(patch: Iterable[Sequence[Any]], elsewhere: Elsewhere = _NOWHERE) -> bytes:
+    """The bytes of a patch."""
     try:
-        return _pack([step if type(step[-1]) in _SIMPLE else _wire_step(step, texts) for step in patch])
+        return _pack([step if type(step[-1]) in _SIMPLE else _wire_step(step, elsewhere) for step in patch])
     except (OverflowError, ValueError):  # a large int, an odd key
-        wired = [_wire_step(step, texts) for step in patch]
-        return _pack([[kind, [_wire(key, {}) for key in path], *needs] for kind, path, *needs in wired])
+        wired = [_wire_step(step, elsewhere) for step in patch]
+        return _pack([[kind, [_wire(key, _NOWHERE) for key in path], *needs] for kind, path, *needs in wired])
 
 
-def _wire_step(step: Sequence[Any], texts: Mapping[str, int]) -> list[Any]:
-    return [*step[:2], *[_wire(need, texts) for need in step[2:]]]
+def _wire_step(step: Sequence[Any], elsewhere: Elsewhere) -> list[Any]:
+    return [*step[:2], *[_wire(need, elsewhere) for need in step[2:]]]
 
 
-def decode(data: bytes, texts: Sequence[str] = ()) -> Any:
-    """The plain data in `data`: models are dicts and enums their values, all else is as it was encoded."""
+def decode(data: bytes, texts: Sequence[str] = (), large: list[Large] | None = None) -> Any:
+    """The plain data in `data`: models are dicts and enums their values, all else is as it was encoded.
+
+    A large value is missing: a `Large` stands in its place, and is added to `large`. Without that it is bad data.
+    """
 
     def extension(code: int, payload: memoryview) -> Any:
         raw = bytes(payload)
         if code == _TEXT:
             return texts[int(raw)]
-        return _READERS[code](raw, texts)
+        if code in (_LARGE_TEXT, _LARGE_BYTES):
+            if large is None:
+                raise ValueError("a large value is missing")
+            large.append(_reference(code, raw))
+            return large[-1]
+        return _READERS[code](raw, lambda inner: msgspec.msgpack.decode(inner, ext_hook=extension))
 
     try:
         return msgspec.msgpack.decode(data, ext_hook=extension)
     except (msgspec.DecodeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        raise BadData(f"stored data cannot be decoded: {error}") from error
+        raise BadData(f"stored data cannot be decoded: {why_not_decoded(data, error)}") from error
+
+
+def why_not_decoded(data: bytes, error: Exception) -> str:
+    """What is wrong with data, given what the decoder says of it."""
+    if bytes(memoryview(data)[:1]) == b"\xc1":  # msgpack never has it; stores put it before what they have transformed
+        return "it is compressed or encrypted, and the store's URL does not say so (compress=, keys=)"
+    return str(error)
+
+
+def _reference(code: int, raw: bytes) -> Large:
+    if len(raw) != DIGEST_BYTES + _SIZE_BYTES:
+        raise ValueError("a reference to a large value has another length")
+    return Large(raw[:DIGEST_BYTES].hex(), int.from_bytes(raw[DIGEST_BYTES:]), code == _LARGE_TEXT)
 
 
 def long_texts(value: Any) -> Iterator[str]:
@@ -98,35 +184,37 @@ def long_texts(value: Any) -> Iterator[str]:
             yield from long_texts(part)
 
 
-def _wire(value: Any, texts: Mapping[str, int]) -> Any:
+def _wire(value: Any, elsewhere: Elsewhere) -> Any:
     kind = type(value)
     if kind is str:
-        if texts and len(value) >= LONG_TEXT and value in texts:
-            return Ext(_TEXT, b"%d" % texts[value])
-        return (
-            value if value.isascii() or _is_unicode(value) else Ext(_ODD_TEXT, value.encode("utf-8", "surrogatepass"))
-        )
+        if len(value) >= elsewhere.least or (elsewhere.texts and len(value) >= LONG_TEXT):
+            reference = elsewhere.refer(value)
+            if reference is not None:
+                return reference
+        return value if value.isascii() or _is_unicode(value) else Ext(_ODD_TEXT, content_of(value))
     if kind in _NATIVE:
         return value
     if kind is int:
         return value if -(2**63) <= value < 2**64 else Ext(_BIGINT, b"%d" % value)
     if isinstance(value, BaseModel):
         fields = value.__dict__
-        return {name: _wire(fields[name], texts) for name in kind.__pydantic_fields__}
+        return {name: _wire(fields[name], elsewhere) for name in kind.__pydantic_fields__}
     if isinstance(value, Enum):
-        return _wire(value.value, texts)
+        return _wire(value.value, elsewhere)
     if isinstance(value, list):
-        return [_wire(part, texts) for part in value]
+        return [_wire(part, elsewhere) for part in value]
     if isinstance(value, dict):
-        pairs = [(_wire(key, {}), _wire(part, texts)) for key, part in value.items()]
+        pairs = [(_wire(key, _NOWHERE), _wire(part, elsewhere)) for key, part in value.items()]
         # An extension cannot be a key of msgpack's own maps.
         return Ext(_PAIRS, _pack(pairs)) if any(type(key) is Ext for key, _ in pairs) else dict(pairs)
+    if kind is bytes:
+        return (elsewhere.refer(value) if len(value) >= elsewhere.least else None) or value
     for supported, code, write in _WRITERS:
         if isinstance(value, supported):
-            return Ext(code, write(value, texts))
+            return Ext(code, write(value, elsewhere))
     for native, plain in _PLAIN.items():  # a subclass stands for its plain value
         if isinstance(value, native):
-            return _wire(plain(value), texts)
+            return _wire(plain(value), elsewhere)
     raise TypeError(f"a value of type {kind.__name__} cannot be stored")
 
 
@@ -138,25 +226,33 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _parts(value: Any, texts: Mapping[str, int]) -> bytes:
-    return _pack([_wire(part, texts) for part in value])
+def _parts(value: Any, elsewhere: Elsewhere) -> bytes:
+    return _pack([_wire(part, elsewhere) for part in value])
 
 
-def _text(value: Any, _: Mapping[str, int]) -> bytes:
+def _members(value: Any, elsewhere: Elsewhere) -> bytes:
+    least, elsewhere.least = elsewhere.least, inf
+    try:
+        return _parts(value, elsewhere)
+    finally:
+        elsewhere.least = least
+
+
+def _text(value: Any, _: Elsewhere) -> bytes:
     return str(value).encode()
 
 
-def _iso(value: Any, _: Mapping[str, int]) -> bytes:
+def _iso(value: Any, _: Elsewhere) -> bytes:
     text: str = value.isoformat()
     zone = getattr(getattr(value, "tzinfo", None), "key", None)  # of a ZoneInfo
     return f"{text}[{zone}]".encode() if zone else text.encode()
 
 
-def _duration(value: timedelta, _: Mapping[str, int]) -> bytes:
+def _duration(value: timedelta, _: Elsewhere) -> bytes:
     return _pack((value.days, value.seconds, value.microseconds))
 
 
-def _datetime(raw: bytes, _: Sequence[str]) -> datetime:
+def _datetime(raw: bytes, _: Any) -> datetime:
     text, _, zone = raw.decode().rstrip("]").partition("[")
     value = datetime.fromisoformat(text)
     if not zone:
@@ -177,8 +273,8 @@ _WRITERS: tuple[tuple[type, int, Any], ...] = (
     (timedelta, _TIMEDELTA, _duration),
     (UUID, _UUID, _text),
     (Decimal, _DECIMAL, _text),
-    (set, _SET, _parts),
-    (frozenset, _FROZENSET, _parts),
+    (set, _SET, _members),
+    (frozenset, _FROZENSET, _members),
     (tuple, _TUPLE, _parts),
 )
 
@@ -188,10 +284,10 @@ _READERS: dict[int, Any] = {
     _TIMEDELTA: lambda raw, _: timedelta(*msgspec.msgpack.decode(raw)),
     _UUID: lambda raw, _: UUID(raw.decode()),
     _DECIMAL: lambda raw, _: Decimal(raw.decode()),
-    _SET: lambda raw, texts: set(decode(raw, texts)),
-    _FROZENSET: lambda raw, texts: frozenset(decode(raw, texts)),
-    _TUPLE: lambda raw, texts: tuple(decode(raw, texts)),
+    _SET: lambda raw, decoded: set(decoded(raw)),
+    _FROZENSET: lambda raw, decoded: frozenset(decoded(raw)),
+    _TUPLE: lambda raw, decoded: tuple(decoded(raw)),
     _BIGINT: lambda raw, _: int(raw),
-    _PAIRS: lambda raw, texts: dict(decode(raw, texts)),
+    _PAIRS: lambda raw, decoded: dict(decoded(raw)),
     _ODD_TEXT: lambda raw, _: raw.decode("utf-8", "surrogatepass"),
 }
