@@ -193,7 +193,7 @@ def written(folder: Path) -> set[Path]:
         ("run counter --input missing.jsonl", "missing.jsonl, line 2: expected_count: Field required"),
         ("run counter --input wrong.jsonl", "wrong.jsonl, line 2: initial_count: Input should be a valid integer"),
         ("run counter --input torn.jsonl", "torn.jsonl, line 2: not a JSON object"),
-        ("run counter --store nope://x", "no store serves nope://; there are: memory, sqlite"),
+        ("run counter --store nope://x", "no store serves nope://; there are: az, file"),
         ("run counter --store nope", "'nope' is not a store URL"),
         ("run counter --output good.jsonl", "good.jsonl is there already"),
         ("run counter --output good.jsonl/x.jsonl", "cannot write to good.jsonl"),

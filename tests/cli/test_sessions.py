@@ -146,7 +146,7 @@ def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[st
         ("list --store sqlite:///notes.txt", "notes.txt"),
         ("list --store sqlite://rooms.db", "write sqlite:///relative.db"),
         ("list --store sqlite:///", "write sqlite:///relative.db"),
-        ("list --store redis://", "no store serves redis://"),
+        ("list --store tape://", "no store serves tape://"),
         ("list --store rooms.db", "'rooms.db' is not a store URL"),
         ("list", "--store"),
     ],

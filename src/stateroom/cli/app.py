@@ -8,7 +8,7 @@ from io import TextIOWrapper
 
 import typer
 
-from stateroom.cli import demo, environments, run, serve, sessions
+from stateroom.cli import demo, environments, run, serve, sessions, store
 from stateroom.cli.output import errors
 from stateroom.errors import StateroomError
 
@@ -24,6 +24,7 @@ app.command()(serve.serve)
 app.command()(environments.environments)
 app.command()(environments.tasks)
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(store.app, name="store")
 
 
 def main() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from stateroom.session import LogEntry
@@ -17,6 +21,9 @@ from stateroom.state.describe import brief
 # Most of what is printed is the user's, so nothing in it is taken for markup or an emoji.
 console = Console(highlight=False, markup=False, emoji=False)
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+SOON = 2.0
+"""Work that is done within so many seconds needs no progress shown."""
 
 
 def print_json(value: Any) -> None:
@@ -42,6 +49,36 @@ def when(seconds: float) -> str:
 def number(value: float) -> str:
     """A metric, with as many digits as one reads."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def size(bytes_: int) -> str:
+    """A number of bytes, as one reads it."""
+    value, unit = float(bytes_), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """How many there are of something: `1 entry`, `1,234 entries`."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+@asynccontextmanager
+async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[Callable[[], None]]:
+    """Shows how far some work is, from when it takes longer than two seconds; what is given counts one step."""
+    bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(*bar, console=errors, transient=errors.is_terminal)  # piped, its last state is kept
+    task = progress.add_task(what, total=total)
+    timer = asyncio.get_running_loop().call_later(SOON, progress.start)
+    try:
+        yield lambda: progress.advance(task)
+    finally:
+        timer.cancel()
+        if progress.live.is_started:
+            progress.stop()
 
 
 def entry_line(entry: LogEntry) -> str:

@@ -15,7 +15,7 @@ from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError, NotFound
 from stateroom.session.sessions import WEEK
 from stateroom.store import open_store
-from stateroom.store.url import store_class
+from stateroom.store.url import store_class, without_secrets
 
 if TYPE_CHECKING:
     from socket import socket
@@ -91,8 +91,8 @@ def choose_allocator() -> None:
 def _check_store(url: str, workers: int, environments: list[type[Environment[Any, Any]]]) -> None:
     if workers > 1 and not store_class(url).shared and any(environment.state_type for environment in environments):
         raise DefinitionError(
-            f"{url} is seen by one process only, so with {workers} workers a session would be lost whenever another "
-            "worker is asked: use sqlite:///FILE or another store that is shared, or --workers 1"
+            f"{without_secrets(url)} is seen by one process only, so with {workers} workers a session would be lost "
+            "whenever another worker is asked: use sqlite:///FILE or another store that is shared, or --workers 1"
         )
 
 
@@ -109,7 +109,8 @@ def _announce(
     for environment in environments:
         path = f"/{environment.name}" if len(environments) > 1 else ""
         console.print(f"{environment.name}: {root}{path}", soft_wrap=True)
-    console.print(f"docs: {root}/docs   store: {options.store}   workers: {workers}   stop with Ctrl-C", soft_wrap=True)
+    store = without_secrets(options.store)
+    console.print(f"docs: {root}/docs   store: {store}   workers: {workers}   stop with Ctrl-C", soft_wrap=True)
 
 
 def _warn(host: str, options: Options, origin: str) -> None:

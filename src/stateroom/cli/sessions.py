@@ -18,6 +18,7 @@ from stateroom.session import History, LogEntry
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state.describe import brief, differences
 from stateroom.store import Head, Store, open_store
+from stateroom.store.url import without_secrets
 
 app = typer.Typer(help="Look at the sessions in a store.", no_args_is_help=True)
 
@@ -113,25 +114,26 @@ def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
 
 async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[str]]]:
     """The entries of a session, each with what it changed."""
-    async with _existing_store(store_url) as store:
+    async with existing_store(store_url) as store:
         return [step async for step in Transcript(store, session).read()]
 
 
-def _existing_store(url: str) -> AbstractAsyncContextManager[Store]:
-    """The store of a URL; a file that is not there is a mistake, and not made: there would be nothing to look at."""
-    path = Path(unquote(url.removeprefix("sqlite:///").partition("?")[0]))
-    if url.startswith("sqlite:///") and path.name and not path.exists():
-        raise NotFound(f"there is no store {url}: the file {path} does not exist")
+def existing_store(url: str) -> AbstractAsyncContextManager[Store]:
+    """The store of a URL; one on this disk that is not there is a mistake, and not made: there is nothing in it."""
+    for scheme, what in (("sqlite:///", "file"), ("file://", "folder")):
+        path = Path(unquote(url.removeprefix(scheme).partition("?")[0]))
+        if url.startswith(scheme) and path.name and not path.exists():
+            raise NotFound(f"there is no store {without_secrets(url)}: the {what} {path} does not exist")
     return open_store(url)
 
 
 async def _heads(store_url: str, environment: str | None, limit: int) -> list[Head]:
-    async with _existing_store(store_url) as store:
+    async with existing_store(store_url) as store:
         return await store.heads(environment=environment, limit=limit)
 
 
 async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, Any]:
-    async with _existing_store(store_url) as store:
+    async with existing_store(store_url) as store:
         history = History(store)
         head = await store.head(session)
         state = (await history.document(session, at)).state

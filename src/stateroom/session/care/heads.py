@@ -1,0 +1,83 @@
+"""Going through all sessions of a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from stateroom.errors import UnknownSession
+from stateroom.store import Head, Store
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+PAGE = 200
+"""How many heads are read from a store at a time."""
+
+AT_ONCE = 8
+"""How many sessions are worked on at a time: each of them may be held in memory whole."""
+
+
+async def every_head(store: Store, environment: str | None = None) -> AsyncIterator[list[Head]]:
+    """The heads of all sessions, the newest first, in pages."""
+    page = await store.heads(environment=environment, limit=PAGE)
+    while page:
+        yield page
+        page = await store.heads(environment=environment, before=page[-1], limit=PAGE)
+
+
+async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> AsyncIterator[tuple[Head, T]]:
+    """Every session, the newest first, with what some work gives for it; one that is removed meanwhile is left out."""
+
+    async def unless_removed(head: Head) -> list[T]:
+        try:
+            return [await work(head)]
+        except UnknownSession as error:
+            if error.session == head.id:
+                return []
+            raise
+
+    async for page in every_head(store):
+        async for head, results in side_by_side(page, unless_removed):
+            for result in results:
+                yield head, result
+
+
+async def side_by_side(items: Iterable[Item], work: Callable[[Item], Awaitable[T]]) -> AsyncIterator[tuple[Item, T]]:
+    """Items, in order, with what some work gives for each; the next few are worked on meanwhile."""
+
+    async def at_work(item: Item) -> T:
+        return await work(item)
+
+    under_way: deque[tuple[Item, asyncio.Task[T]]] = deque()
+    try:
+        for item in items:
+            under_way.append((item, asyncio.create_task(at_work(item))))
+            if len(under_way) == AT_ONCE:
+                first, task = under_way.popleft()
+                yield first, await task
+        while under_way:
+            first, task = under_way.popleft()
+            yield first, await task
+    finally:
+        for _, task in under_way:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)  # nothing goes on unseen
+
+
+async def descendants(store: Store, session: str) -> AsyncIterator[Head]:
+    """The heads of the sessions that were forked from this one, of those forked from them, and so on."""
+    seen = {session}
+    todo = [session]
+    while todo:
+        try:
+            forks = await store.children(todo.pop())
+        except UnknownSession:  # it was removed meanwhile, so it had none
+            continue
+        for fork in forks:
+            if fork.id not in seen:  # of two that say they were forked from each other, too
+                seen.add(fork.id)
+                todo.append(fork.id)
+                yield fork

@@ -1,0 +1,277 @@
+"""`stateroom store`: check, stats, sweep, prune, vacuum and copy, as a person or a script runs them."""
+
+import asyncio
+import json
+import re
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import open_store
+from stateroom.cli import output
+from stateroom.session import room
+from tests.session.caring import family, go_on, new, sessions_of
+
+STORE = "sqlite:///rooms.db"
+
+
+@pytest.fixture(autouse=True)
+def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+
+
+@pytest.fixture
+def ids(stateroom: Any) -> list[str]:
+    """A store with a parent, a live and a closed fork, and a fork of a fork."""
+
+    async def fill() -> list[str]:
+        async with open_store(STORE) as store:
+            return await family(store)
+
+    return asyncio.run(fill())
+
+
+def as_json(stateroom: Any, *arguments: Any, code: int = 0) -> Any:
+    done = stateroom("store", *arguments, "--json")
+    assert (done.code, done.err) == (code, "")
+    return json.loads(done.out)
+
+
+def state(stateroom: Any, session: str, store: str = STORE, *more: Any) -> Any:
+    return json.loads(stateroom("sessions", "show", session, "--store", store, "--json", *more).out)["state"]
+
+
+def change(statement: str, **values: Any) -> None:
+    with sqlite3.connect("rooms.db") as connection:
+        connection.execute(statement, values)
+    connection.close()
+
+
+def test_check(stateroom: Any, ids: list[str]) -> None:
+    assert stateroom("store", "check", "--store", STORE) == (0, "4 sessions checked: all is well\n", "")
+    assert as_json(stateroom, "check", "--store", STORE) == {"sessions": 4, "problems": []}
+    change("DELETE FROM entries WHERE session = :id AND revision BETWEEN 5 AND 7", id=ids[0])
+    change("UPDATE blobs SET session = 'nobody' WHERE session = :id", id=ids[1])
+    done = stateroom("store", "check", "--store", STORE)
+    assert done.code == 1
+    lines = [line.rstrip() for line in done.out.splitlines()]
+    assert lines[0].split() == ["session", "what", "is", "wrong"]
+    assert f"{ids[0]}  entries are missing: 5 to 7" in lines
+    assert any(line.startswith("(none)") and "blobs of session 'nobody'" in line for line in lines)
+    assert re.fullmatch(r"4 sessions checked: \d problems", lines[-1])
+    assert all(len(line) <= 80 for line in lines)
+    found = as_json(stateroom, "check", "--store", STORE, code=1)
+    assert {"session": ids[0], "what": "entries are missing: 5 to 7"} in found["problems"]
+    assert [problem for problem in found["problems"] if problem["session"] is None]
+
+
+def test_check_changes_nothing(stateroom: Any, ids: list[str]) -> None:
+    before = Path("rooms.db").read_bytes()
+    stateroom("store", "check", "--store", STORE)
+    stateroom("store", "stats", "--store", STORE)
+    stateroom("store", "prune", "--store", STORE, "--keep", 10, "--dry-run")
+    assert Path("rooms.db").read_bytes() == before
+
+
+def test_stats(stateroom: Any, ids: list[str]) -> None:
+    shown = stateroom("store", "stats", "--store", STORE, "--top", 2).out
+    assert re.search(r"^entries +\d+ +[\d.]+ kB$", shown, re.MULTILINE)
+    assert re.search(r"^blobs +2 +260 kB$", shown, re.MULTILINE)
+    assert re.search(r"^notes +3 +1 +0$", shown, re.MULTILINE)
+    assert re.search(rf"^{ids[1]} +notes +live +\d+ +1[45]\d kB$", shown, re.MULTILINE)
+    assert shown.count("notes ") == 3
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    found = as_json(stateroom, "stats", "--store", STORE)
+    assert found["sessions"] == {"notes": {"live": 3, "closed": 1, "expired": 0}}
+    assert found["sizes"]["sessions"]["rows"] == 4
+    assert [each["id"] for each in found["largest"]][:2] == [ids[1], ids[0]]
+    assert len(found["largest"]) == 4
+    assert "largest" not in stateroom("store", "stats", "--store", STORE, "--top", 0).out
+
+
+def test_sweep(stateroom: Any, ids: list[str]) -> None:
+    change("UPDATE sessions SET expires = 1 WHERE id IN (:closed, :fork)", closed=ids[2], fork=ids[1])
+    assert stateroom("store", "sweep", "--store", STORE).out == "1 expired session removed\n"  # the fork has a fork
+    assert as_json(stateroom, "sweep", "--store", STORE) == {"removed": 0}
+    assert stateroom("store", "check", "--store", STORE).out == "3 sessions checked: all is well\n"
+
+
+def test_prune(stateroom: Any, ids: list[str]) -> None:
+    states = {session: state(stateroom, session) for session in ids}
+    given = ("prune", "--store", STORE, "--keep", 10)
+    planned = stateroom("store", *given, "--dry-run").out
+    assert re.search(rf"^{ids[0]} +notes +before revision 15 of 31 +14$", planned, re.MULTILINE)
+    assert planned.endswith("14 entries of 1 session would go; nothing was changed\n")
+    assert as_json(stateroom, *given, "--dry-run")["cuts"] == [
+        {
+            "session": ids[0],
+            "environment": "notes",
+            "removed": False,
+            "before": 15,
+            "revision": 31,
+            "entries": 14,
+            "in_use": False,
+        }
+    ]
+    done = stateroom("store", *given).out
+    assert done == planned.replace("would go ", "has gone ").replace("would go; nothing was changed", "removed")
+    assert stateroom("store", *given).out == "0 entries of 0 sessions removed\n"
+    assert {session: state(stateroom, session) for session in ids} == states
+    assert stateroom("store", "check", "--store", STORE).code == 0
+    refused = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 14)
+    assert refused.code == 2
+    assert "before revision 15 was pruned; it has 15 to 31" in refused.err.replace("\n", " ")
+    log = stateroom("sessions", "log", ids[0], "--store", STORE).out
+    assert [int(line.split()[0]) for line in log.splitlines() if not line.startswith("     ")] == [1, *range(16, 32)]
+
+
+def test_prune_what_is_old(stateroom: Any, ids: list[str]) -> None:
+    given = ("store", "prune", "--store", STORE)
+    nothing = "0 entries of 0 sessions removed\n"
+    assert stateroom(*given, "--keep", 10, "--older-than", "1h").out == nothing
+    assert stateroom(*given, "--closed-older-than", "30d").out == nothing
+    change("UPDATE entries SET at = at - 40 * 86400")
+    removed = stateroom(*given, "--closed-older-than", "30d").out
+    assert re.search(rf"^{ids[2]} +notes +all: it was closed +4$", removed, re.MULTILINE)
+    assert removed.endswith("4 entries of 1 session removed\n")
+    assert stateroom(*given, "--keep", 10, "--older-than", "5w").out.endswith("14 entries of 1 session removed\n")
+
+
+def test_prune_shows_a_part_of_many(stateroom: Any) -> None:
+    async def fill() -> None:
+        async with open_store(STORE) as store:
+            for _ in range(23):
+                await (await new(store, 1)).close()
+
+    asyncio.run(fill())
+    given = ("store", "prune", "--store", STORE, "--closed-older-than", "0s")
+    shown = stateroom(*given, "--dry-run").out
+    assert shown.count("all: it was closed") == 20
+    assert "and 3 more; --json lists them all" in shown
+    assert len(json.loads(stateroom(*given, "--json").out)["cuts"]) == 23
+    assert stateroom("store", "check", "--store", STORE).out == "0 sessions checked: all is well\n"
+
+
+def test_prune_leaves_what_a_worker_holds(stateroom: Any, ids: list[str]) -> None:
+    change("UPDATE sessions SET holder = 'somebody', leased_until = :until", until=time.time() + 60)
+    done = stateroom("store", "prune", "--store", STORE, "--keep", 10).out
+    assert re.search(rf"^{ids[0]} +notes +nothing: a worker holds it +0$", done, re.MULTILINE)
+    assert done.endswith("0 entries of 0 sessions removed\n")
+
+
+def test_vacuum(stateroom: Any, ids: list[str]) -> None:
+    change("UPDATE blobs SET session = 'nobody' WHERE session = :id", id=ids[1])
+    shown = stateroom("store", "vacuum", "--store", STORE).out
+    assert re.search(r"^blobs +1 +260 kB +120 kB$", shown, re.MULTILINE)
+    found = as_json(stateroom, "vacuum", "--store", STORE)
+    assert found["before"]["blobs"] == found["after"]["blobs"] == {"rows": 1, "bytes": 120_000}
+
+
+def test_copy(stateroom: Any, ids: list[str]) -> None:
+    to = ("--to", "sqlite:///copy.db?compress=zstd")
+    copied = stateroom("store", "copy", "--store", STORE, *to)
+    assert copied.code == 0
+    assert re.fullmatch(r"4 sessions copied and compared: \d+ entries, [\d.]+ kB\n", copied.out)
+    for session in ids:
+        assert state(stateroom, session) == state(stateroom, session, to[1])
+    again = as_json(stateroom, "copy", "--store", STORE, *to)
+    assert (again["sessions"], again["failed"]) == (4, [])
+    assert again["entries"] == as_json(stateroom, "stats", "--store", to[1])["sizes"]["entries"]["rows"]
+    assert stateroom("store", "check", "--store", to[1]).out == "4 sessions checked: all is well\n"
+    back = as_json(stateroom, "copy", "--store", to[1], "--to", "sqlite:///back.db")
+    assert back == again
+    assert state(stateroom, ids[3], "sqlite:///back.db") == state(stateroom, ids[3])
+
+
+def test_copy_a_part(stateroom: Any, ids: list[str]) -> None:
+    async def add_another() -> None:
+        async with open_store(STORE) as store:
+            session = await new(store, 2)
+            await session.call("meet")
+
+    asyncio.run(add_another())
+    given = ("copy", "--store", STORE, "--to")
+    assert as_json(stateroom, *given, "sqlite:///one.db", "--session", ids[3])["sessions"] == 3
+    assert as_json(stateroom, *given, "sqlite:///two.db", "--session", ids[2], "--session", ids[3])["sessions"] == 4
+    assert as_json(stateroom, *given, "sqlite:///all.db", "--environment", "notes")["sessions"] == 6  # with the user's
+    assert as_json(stateroom, *given, "sqlite:///none.db", "--environment", "other")["sessions"] == 0
+
+
+def test_what_cannot_be_copied_is_said(stateroom: Any, ids: list[str]) -> None:
+    stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
+
+    async def go_on_in_the_copy() -> None:
+        async with open_store("sqlite:///copy.db") as store:
+            await go_on(await sessions_of(store).open(ids[3]), 1)
+
+    asyncio.run(go_on_in_the_copy())
+    done = stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
+    assert (done.code, done.err) == (1, "")
+    assert re.search(rf"^{ids[3]} +there is another session '{ids[3]}'", done.out, re.MULTILINE)
+    assert "3 sessions copied and compared" in done.out
+    (failed,) = as_json(stateroom, "copy", "--store", STORE, "--to", "sqlite:///copy.db", code=1)["failed"]
+    assert failed["session"] == ids[3]
+
+
+def test_progress_is_shown_when_it_takes_long(stateroom: Any, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stateroom("store", "check", "--store", STORE).err == ""
+    monkeypatch.setattr(output, "SOON", 0.0)
+    shown = stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
+    assert "copying sessions" in shown.err
+    assert "4/4" in shown.err
+    assert "copying sessions" not in shown.out
+    assert json.loads(stateroom("store", "check", "--store", STORE, "--json").out) == {"sessions": 4, "problems": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        *(
+            (f"{command} --store sqlite:///typo.db", "the file typo.db does not exist")
+            for command in ("check", "stats", "sweep", "prune --keep 9", "vacuum", "copy --to sqlite:///b.db")
+        ),
+        ("check --store file://./typo.db", "the folder typo.db does not exist"),
+        ("check --store nope://", "no store serves nope://"),
+        ("check --store redis://:secret@localhost:1/0?patience=0", "localhost:1 cannot be reached"),
+        ("check", "--store"),
+        ("stats --store sqlite:///rooms.db --top -1", "--top"),
+        ("prune --store sqlite:///rooms.db", "say what may go"),
+        ("prune --store sqlite:///rooms.db --older-than 30d", "say what may go"),
+        ("prune --store sqlite:///rooms.db --closed-older-than 30d --older-than 1d", "how many revisions are to stay"),
+        ("prune --store sqlite:///rooms.db --keep -1", "--keep"),
+        ("prune --store sqlite:///rooms.db --keep 1 --older-than month", "such as 12h or 30d"),
+        ("copy --store sqlite:///rooms.db --to sqlite:///rooms.db", "this is the store that is to be copied"),
+        ("copy --store sqlite:///rooms.db --to nope://", "no store serves nope://"),
+        ("copy --store sqlite:///rooms.db", "--to"),
+        ("copy --store sqlite:///rooms.db --to sqlite:///b.db --session nope", "there is no session 'nope'"),
+        ("copy --store sqlite:///rooms.db --to sqlite:///b.db --session a --environment b", "not together with"),
+    ],
+)
+def test_a_mistake_is_a_short_message(stateroom: Any, ids: list[str], arguments: str, told: str) -> None:
+    done = stateroom("store", *arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert told in re.sub(r"[\s│]+", " ", done.err)
+    assert "Traceback" not in done.err
+    assert "secret" not in done.err
+    assert len(done.err.splitlines()) <= 6
+    assert not Path("typo.db").exists()
+    assert not Path("b.db").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "stats", "sweep", "prune", "vacuum", "copy"])
+def test_every_command_explains_itself(stateroom: Any, command: str) -> None:
+    told = stateroom("store", command, "--help")
+    assert told.code == 0
+    assert f"Example: stateroom store {command} --store" in re.sub(r"\s+", " ", told.out)
+
+
+def test_a_store_that_fails_midway_is_a_short_message(stateroom: Any, ids: list[str]) -> None:
+    change("DROP TABLE blobs")
+    done = stateroom("store", "check", "--store", STORE)
+    assert done.code == 2
+    assert done.err.startswith("error: SQLite: ")
+    assert len(done.err.splitlines()) == 1

@@ -1,0 +1,88 @@
+"""Sessions for the tests of the care for stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.session import Session
+from stateroom.session.care import check_session, each_session
+from stateroom.store import Store
+
+
+class Notes(State):
+    notes: list[str] = []
+
+
+class Profile(State):
+    seen: int = 0
+
+
+class NotesEnvironment(Environment[Notes]):
+    """Keeps notes."""
+
+    @tool
+    def add(self, state: Notes, text: str) -> int:
+        """Add a note."""
+        state.notes.append(text)
+        return len(state.notes)
+
+    @tool
+    def meet(self, user: Profile) -> int:
+        """Be seen by the user."""
+        user.seen += 1
+        return user.seen
+
+    @tool(effect="external")
+    def fail(self) -> None:
+        """Fail."""
+        raise OSError
+
+    def verify(self, state: Notes) -> float:
+        return 1.0
+
+
+def sessions_of(store: Store, **options: Any) -> Sessions[Notes]:
+    return Sessions(NotesEnvironment(), store, **options)
+
+
+async def go_on(session: Session[Notes], times: int) -> None:
+    """Add notes."""
+    for _ in range(times):
+        assert (await session.call("add", {"text": f"note {session.revision}"})).ok
+
+
+async def new(store: Store, length: int, **options: Any) -> Session[Notes]:
+    """A session of so many revisions."""
+    session = await sessions_of(store, **options).seed({"user": "ann"})
+    await go_on(session, length - 1)
+    return session
+
+
+async def family(store: Store) -> list[str]:
+    """A session; a fork of it that was rewound into its parent, and one that was closed; a fork of the first fork.
+
+    All of them have large values, of their own or of their parents'.
+    """
+    parent = await new(store, 30)
+    await parent.call("add", {"text": "large " * 20_000})
+    fork = await parent.fork(at=20)
+    await go_on(fork, 3)
+    await fork.call("add", {"text": "larger " * 20_000})
+    await fork.rewind(to=15)
+    await go_on(fork, 12)
+    closed = await parent.fork()
+    await go_on(closed, 2)
+    await closed.verify()
+    await closed.close()
+    grandchild = await fork.fork(at=24)
+    await go_on(grandchild, 1)
+    return [parent.id, fork.id, closed.id, grandchild.id]
+
+
+async def problems(store: Store) -> dict[str | None, list[str]]:
+    """What is wrong with the sessions of a store."""
+    checked = each_session(store, lambda head: check_session(store, head))
+    found: dict[str | None, list[str]] = {head.id: wrong async for head, wrong in checked if wrong}
+    orphans = await store.orphans()
+    return {**found, None: orphans} if orphans else found

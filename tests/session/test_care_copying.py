@@ -1,0 +1,148 @@
+"""Copying sessions: to another store and back, again, while they are used, and what can go wrong."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from stateroom import open_store
+from stateroom.errors import StoreError, UnknownSession
+from stateroom.session import room
+from stateroom.session.care import Copier, Policy, Retention
+from stateroom.store import Record, Store
+from stateroom.store.memory import MemoryStore
+from tests.session.caring import family, go_on, new, problems, sessions_of
+
+
+@pytest.fixture(autouse=True)
+def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+
+
+@pytest.fixture
+async def target(tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(f"sqlite:///{tmp_path / 'target.db'}") as opened:
+        yield opened
+
+
+async def records(store: Store) -> dict[str, Record]:
+    return {head.id: await store.export(head.id) for head in await store.heads()}
+
+
+async def test_a_family_is_copied_parents_first(store: Store, target: Store) -> None:
+    parent, fork, closed, grandchild = await family(store)
+    copier = Copier(store, target)
+    await copier.copy(grandchild)
+    assert list(copier.copied) == [parent, fork, grandchild]
+    await copier.copy(closed)
+    await copier.copy(parent)  # which is there
+    assert await records(target) == await records(store)
+    assert await problems(target) == {}
+    sent = await store.export(fork)
+    bodies = [part.body for part in (*sent.entries, *sent.snapshots)] + [*sent.blobs.values()]
+    assert copier.copied[fork] == (sent.head.revision, len(sent.entries), sum(map(len, bodies)))
+    session = await sessions_of(target).open(grandchild)
+    await go_on(session, 3)
+
+
+async def test_copying_again_brings_the_copy_up_to_date(store: Store, target: Store) -> None:
+    session = await new(store, 10)
+    for length in (10, 30, 30):
+        await go_on(session, length - session.revision)
+        await Copier(store, target).copy(session.id)
+        assert await records(target) == await records(store)
+
+
+async def test_a_copy_keeps_the_past_of_an_original_that_was_pruned_since(store: Store, target: Store) -> None:
+    session = await new(store, 40)
+    await Copier(store, target).copy(session.id)
+    async for _ in Retention(store, Policy(keep=10), time.time).carry_out():
+        pass
+    await go_on(session, 1)
+    assert len((await store.export(session.id)).entries) < 20
+    await Copier(store, target).copy(session.id)
+    assert len((await target.export(session.id)).entries) == 41
+    assert await problems(target) == {}
+
+
+async def test_a_copy_that_was_left_behind_by_an_original_that_was_pruned(store: Store, target: Store) -> None:
+    session = await new(store, 10)
+    await Copier(store, target).copy(session.id)
+    await go_on(session, 40)
+    async for _ in Retention(store, Policy(keep=10), time.time).carry_out():
+        pass
+    await Copier(store, target).copy(session.id)
+    assert await records(target) == await records(store)
+    assert await problems(target) == {}
+
+
+async def test_a_copy_of_a_pruned_session_is_as_it_is(store: Store, target: Store) -> None:
+    session = await new(store, 40)
+    fork = await session.fork()
+    async for _ in Retention(store, Policy(keep=10), time.time).carry_out():
+        pass
+    await Copier(store, target).copy(fork.id)
+    assert await records(target) == await records(store)
+    assert await problems(target) == {}
+
+
+async def test_nobody_holds_a_copy(store: Store, target: Store) -> None:
+    session = await new(store, 2)
+    async with session.hold():
+        await Copier(store, target).copy(session.id)
+        held = await store.head(session.id)
+        assert held.leased(time.time())
+    head = await target.head(session.id)
+    assert head == replace(held, holder=None, leased_until=0.0)
+    await go_on(await sessions_of(target).open(session.id), 1)
+
+
+async def test_a_fork_that_was_made_after_its_parent_was_copied(store: Store, target: Store) -> None:
+    parent = await new(store, 5)
+    copier = Copier(store, target)
+    await copier.copy(parent.id)
+    await go_on(parent, 5)
+    fork = await parent.fork()
+    await copier.copy(fork.id)
+    assert await records(target) == await records(store)
+
+
+async def test_a_session_that_went_on_in_the_target_is_left_alone(store: Store, target: Store) -> None:
+    session = await new(store, 5)
+    await Copier(store, target).copy(session.id)
+    await go_on(await sessions_of(target).open(session.id), 3)
+    before = await records(target)
+    for longer in (0, 3, 10):  # behind the copy, as far, and further
+        await go_on(session, longer)
+        with pytest.raises(StoreError, match=r"a later moment of this one|has gone on in the target in another way"):
+            await Copier(store, target).copy(session.id)
+        assert await records(target) == before
+
+
+async def test_another_session_of_the_same_name_is_left_alone(store: Store, target: Store) -> None:
+    await sessions_of(store).seed({"user": "ann"}, session_id="one")
+    await sessions_of(target, now=lambda: time.time() + 5).seed({"user": "bob"}, session_id="one")
+    with pytest.raises(StoreError, match="there is another session 'one' already"):
+        await Copier(store, target).copy("one")
+    with pytest.raises(UnknownSession):
+        await Copier(store, target).copy("none")
+
+
+@pytest.mark.parametrize("what", ["head", "entries", "snapshots", "large values"])
+async def test_a_copy_that_arrives_changed_is_noticed(store: Store, what: str) -> None:
+    class Lossy(MemoryStore):
+        async def restore(self, record: Record) -> None:
+            lost = {
+                "head": {"head": replace(record.head, owner="somebody else")},
+                "entries": {"entries": [replace(entry, body=entry.body + b" ") for entry in record.entries]},
+                "snapshots": {"snapshots": record.snapshots[:-1]},
+                "large values": {"blobs": {}},
+            }
+            await super().restore(replace(record, **lost[what]))
+
+    parent, *_ = await family(store)
+    with pytest.raises(StoreError, match=f"is not what was copied: .*{what}"):
+        await Copier(store, Lossy()).copy(parent)

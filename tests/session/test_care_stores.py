@@ -1,0 +1,113 @@
+"""Care on every kind of store: a family is copied there and back, pruned and removed, and nothing is wrong with it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from stateroom import open_store
+from stateroom.session import History, room
+from stateroom.session.care import Copier, Policy, Retention, count
+from stateroom.store import Record, Store
+from tests.servers.postgresql import fresh_schema
+from tests.session.caring import family, go_on, new, problems, sessions_of
+
+KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "compressed and encrypted"]
+
+
+@pytest.fixture(autouse=True)
+def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+
+
+@pytest.fixture(params=KINDS)
+def there(request: pytest.FixtureRequest, quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a fresh store of each kind."""
+    kind = request.param
+    if kind == "postgresql":
+        with fresh_schema(request.getfixturevalue("postgresql_url")) as url:
+            yield url
+    elif kind == "redis":
+        yield f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}:"
+    elif kind == "s3":
+        address, _, options = request.getfixturevalue("s3_url").partition("?")
+        yield f"{address.rstrip('/')}/{uuid4().hex}?{options}"
+    elif kind == "file":
+        yield f"file://{quick_folder / 'rooms'}"
+    elif kind == "tiered":
+        yield f"tiered://?warm=sqlite:///{quick_folder / 'warm.db'}&cold=file://{quick_folder / 'cold'}"
+    elif kind == "sqlite":
+        yield f"sqlite:///{quick_folder / 'rooms.db'}"
+    else:
+        monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
+        yield f"sqlite:///{quick_folder / 'rooms.db'}?compress=zstd&keys=env:CARE_KEYS"
+
+
+async def records(store: Store, ids: list[str]) -> list[Record]:
+    return [await store.export(session) for session in ids]
+
+
+async def copy(source: Store, target: Store, ids: list[str]) -> None:
+    copier = Copier(source, target)
+    for session in reversed(ids):
+        await copier.copy(session)
+
+
+async def test_there_and_back(there: str) -> None:
+    async with open_store("memory://") as home, open_store(there) as away, open_store("memory://") as again:
+        ids = await family(home)
+        await copy(home, away, ids)
+        assert await problems(away) == {}
+        await copy(away, again, ids)
+        assert await records(again, ids) == await records(home, ids)
+        states = {session: (await History(home).document(session)).state for session in ids}
+
+        fork = await sessions_of(home).open(ids[1])
+        await go_on(fork, 30)
+        await copy(home, away, ids)  # up to date
+        assert await records(away, ids) == await records(home, ids)
+
+        cuts = {head.id: cut async for head, cut in Retention(away, Policy(keep=10), time.time).carry_out() if cut}
+        assert set(cuts) == {ids[0]}
+        assert await problems(away) == {}
+        assert {session: (await History(away).document(session)).state for session in ids if session != ids[1]} == {
+            session: state for session, state in states.items() if session != ids[1]
+        }
+        await go_on(await sessions_of(away).open(ids[1]), 2)
+        now = time.time()
+        async for _ in Retention(away, Policy(closed=3600.0), lambda: now + 7200).carry_out():
+            pass
+        found = await count(away, now=now, top=1, done=lambda: None)
+        assert found.sessions == {"notes": {"live": 3}}
+        assert found.largest[0][0].id in ids[:2]
+        await away.vacuum()
+        assert await problems(away) == {}
+        assert len((await History(away).document(ids[1])).state["notes"]) == len(fork.state.notes) + 2
+
+
+async def test_a_lost_object_is_found(quick_folder: Path) -> None:
+    async with open_store(f"file://{quick_folder / 'rooms'}") as store:
+        hurt = await new(store, 60)
+        await hurt.call("add", {"text": "large " * 20_000})
+        whole = await new(store, 60)
+        before = {path for path in (quick_folder / "rooms").rglob("*") if path.is_file()}
+        await go_on(whole, 60)
+        for path in (quick_folder / "rooms").rglob("*"):
+            if path in before and "data" in path.parts and path.stat().st_size > 20_000:
+                path.unlink()
+        found = await problems(store)
+    assert set(found) == {hurt.id}
+
+
+async def test_what_cannot_be_decrypted_is_found(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{quick_folder / 'rooms.db'}?keys=env:CARE_KEYS"
+    monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
+    async with open_store(url) as store:
+        session = await new(store, 3)
+    monkeypatch.setenv("CARE_KEYS", "two:" + "B" * 43 + "=")
+    async with open_store(url) as store:
+        (found,) = (await problems(store))[session.id]
+    assert "is encrypted with the key 'one', which is not among those given" in found
