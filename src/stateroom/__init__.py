@@ -7,12 +7,13 @@ if TYPE_CHECKING:
     from stateroom.environment import Environment, Episode, Task, Verdict, tool
     from stateroom.errors import StateroomError, ToolError
     from stateroom.session import Session, Sessions
-    from stateroom.state import State
+    from stateroom.state import Merge, State
     from stateroom.store import open_store
 
 __all__ = [
     "Environment",
     "Episode",
+    "Merge",
     "Session",
     "Sessions",
     "State",
@@ -28,7 +29,7 @@ _HOMES = {
     "stateroom.environment": ("Environment", "Episode", "Task", "Verdict", "tool"),
     "stateroom.errors": ("StateroomError", "ToolError"),
     "stateroom.session": ("Session", "Sessions"),
-    "stateroom.state": ("State",),
+    "stateroom.state": ("Merge", "State"),
     "stateroom.store": ("open_store",),
 }
 

@@ -323,7 +323,7 @@ def unevaluable(self, count: int[str]):  # type: ignore[misc]
         (star, "*counts"),
         (double_star, "**counts"),
         (positional, "positional"),
-        (user, "the parameter name 'user' is reserved"),
+        (user, "asks for `user`, but the environment has none"),
         (unknown_type, "Nonsense"),
         (callback, "callback: its parameters have no schema"),
         (wants_state, "wants_state asks for `state`, but the environment has none; write Environment[YourState]"),

@@ -1,15 +1,14 @@
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from stateroom.store import Store, open_store
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where each kind of store may be opened."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgresql"])
+def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
+    """Where a fresh store of each kind may be opened."""
+    return fresh_url(request.param)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Calls at the same time: one session's are serialised, and a refused write runs again on fresh state."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,26 @@ async def test_writers_in_several_processes_lose_no_update(store: Store) -> None
     await asyncio.gather(*map(work, handles))
     final = await open_elsewhere(store, session)
     assert (final.state.value, final.revision, final.state.seen) == (100, 101, list(range(100)))
+
+
+async def test_eight_writers_with_a_connection_each_lose_none_of_800_increments(url: str) -> None:
+    if url == "memory://":
+        pytest.skip("only its own process sees it")
+    async with open_store(url) as store:
+        session = await Sessions(CounterEnvironment(), store).seed({})
+
+    async def write() -> None:
+        async with open_store(url) as own:
+            elsewhere = await Sessions(CounterEnvironment(), own).open(session.id)
+            left = 100
+            while left:
+                with suppress(Conflict):  # refused twenty times in a row, so nothing has changed: once more
+                    await elsewhere.call("increment_at_once")
+                    left -= 1
+
+    await asyncio.gather(*(write() for _ in range(8)))
+    async with open_store(url) as store:
+        assert (await Sessions(CounterEnvironment(), store).open(session.id)).state.value == 800
 
 
 async def test_readers_and_writers_at_once_see_whole_states(store: Store) -> None:

@@ -184,3 +184,11 @@ async def test_a_verdict_on_a_response_is_of_that_response(store: Store) -> None
         assert (await handle.verify({"output": ["right"]})).reward == 1.0
         with pytest.raises(SessionSealed, match="it is of another response than this one"):
             await handle.verify({"output": ["wrong"]})
+
+
+async def test_a_write_that_waited_for_the_verdict_is_refused(sessions: Sessions[Tally]) -> None:
+    session = await sessions.seed({})
+    verdict, late = await asyncio.gather(session.verify(), session.call("add", {"n": 1}), return_exceptions=True)
+    assert isinstance(verdict, Verdict)
+    assert isinstance(late, SessionSealed)
+    assert [entry.kind async for entry in session.log()] == ["seed", "verdict"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from random import Random
 from types import FrameType
@@ -18,8 +18,8 @@ from typing_extensions import TypeVar
 from stateroom.environment.task import Task
 from stateroom.environment.tool import RESERVED, Marked, Tool, check_method, make_tool, procedure_of
 from stateroom.errors import BadTask, DefinitionError, NotFound
-from stateroom.session.program import INJECTED, Procedure, Verdict
-from stateroom.state import State, shape_of
+from stateroom.session.program import INJECTED, SHARED, Procedure, Verdict
+from stateroom.state import State, merge_rules, shape_of
 
 S = TypeVar("S", bound=State | None, default=None)
 T = TypeVar("T", bound=Task, default=Task)
@@ -35,7 +35,8 @@ class Environment(Generic[S, T]):
     fields of its tasks, and a plain `Environment` is stateless. Methods marked with `@tool` can be called by the model.
     `seed(self, task)` gives a session's first state, and `verify(self, state, episode)` its reward: a number, or a
     `Verdict`. Each method may be sync or async, and gets what it asks for by name: `state`, `session`, `rng`, `clock`
-    and `new_id`.
+    and `new_id`. A tool that asks for `user: Profile`, a `State` too, gets what is kept of the task's user from session
+    to session, and one that asks for `app: Stock` what all sessions share.
 
     One instance serves all sessions: keep what belongs to an episode in the state, not on `self`.
     """
@@ -51,6 +52,8 @@ class Environment(Generic[S, T]):
 
     state_type: ClassVar[type[State] | None] = None
     task_type: ClassVar[type[Task]] = Task
+    shared_types: ClassVar[Mapping[str, type[State]]] = {}
+    """The types of the states that sessions share, by `user` and `app`."""
     _blueprints: ClassVar[dict[str, Tool]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -67,6 +70,7 @@ class Environment(Generic[S, T]):
             )
             for name, method in cls._marked().items()
         }
+        cls.shared_types = cls._find_shared(scope)
         cls._check_hooks(scope)
 
     @classmethod
@@ -125,6 +129,27 @@ class Environment(Generic[S, T]):
         return hints
 
     @classmethod
+    def _find_shared(cls, scope: dict[str, Any]) -> dict[str, type[State]]:
+        """The types of the shared states, as the tools and the verifier annotate them."""
+        found: dict[str, type[State]] = {}
+        for name, method in {**cls._marked(), "verify": inspect.getattr_static(cls, "verify")}.items():
+            if not inspect.isfunction(method):
+                continue  # which is refused where hooks are checked
+            hints = cls._hints(name, method, scope)
+            for shared in sorted(SHARED & frozenset(_parameters(method))):
+                where, given = f"{cls.__name__}.{name}", hints.get(shared)
+                if not (isinstance(given, type) and issubclass(given, State)):
+                    raise DefinitionError(f"{where}: `{shared}` needs a State as its type: `{shared}: Profile`, say")
+                if found.setdefault(shared, given) is not given:
+                    raise DefinitionError(
+                        f"{where}: `{shared}` is {given.__name__} here and {found[shared].__name__} elsewhere; "
+                        "let all agree"
+                    )
+                shape_of(given)
+                merge_rules(given)
+        return found
+
+    @classmethod
     def _check_hooks(cls, scope: dict[str, Any]) -> None:
         if cls._blueprints and cls.verify is Environment.verify:
             raise DefinitionError(f"{cls.__name__} needs a verify method: it gives an episode its reward")
@@ -134,11 +159,13 @@ class Environment(Generic[S, T]):
             )
         for hook, known in (("seed", SEED_INJECTED), ("verify", VERIFY_INJECTED)):
             cls._check_hook(hook, known, scope)
-        if cls.state_type is not None and cls.seed is Environment.seed:
-            required = [name for name, field in cls.state_type.model_fields.items() if field.is_required()]
-            if required:
-                missing = f"{cls.state_type.__name__} has no default for {', '.join(required)}"
-                raise DefinitionError(f"{cls.__name__} needs a seed method: {missing}")
+        kept = {"seed": cls.state_type} if cls.state_type else {}
+        kept.update({f"seed_{name}": kind for name, kind in cls.shared_types.items()})
+        for hook, kind in kept.items():
+            required = [name for name, field in kind.model_fields.items() if field.is_required()]
+            if required and getattr(cls, hook) is getattr(Environment, hook):
+                missing = f"{kind.__name__} has no default for {', '.join(required)}"
+                raise DefinitionError(f"{cls.__name__} needs a {hook} method: {missing}")
 
     @classmethod
     def _check_hook(cls, hook: str, known: frozenset[str], scope: dict[str, Any]) -> None:
@@ -151,9 +178,9 @@ class Environment(Generic[S, T]):
                 continue
             if parameter.name not in known or parameter.kind not in named:
                 raise DefinitionError(f"{where} asks for {str(parameter)!r}; it can have {', '.join(sorted(known))}")
-            if parameter.name == "state" and cls.state_type is None:
+            if parameter.name in ("state", *SHARED) and cls.state_type is None:
                 raise DefinitionError(
-                    f"{where} asks for `state`, but the environment has none; write Environment[YourState]"
+                    f"{where} asks for `{parameter.name}`, but the environment has none; write Environment[YourState]"
                 )
         given = hints.get("task", Any)
         if not _accepts(given, cls.task_type):
@@ -167,6 +194,21 @@ class Environment(Generic[S, T]):
     def seed(self, task: Any) -> Any:
         """A session's first state; the state type's defaults, unless overridden."""
         return self.state_type() if self.state_type is not None else None
+
+    def user_of(self, task: Any) -> str:
+        """Whose task it is, for the state kept of that user; the task's `user`, unless overridden."""
+        user = getattr(task, "user", None)
+        if not isinstance(user, str) or not user:
+            raise BadTask(f"user: {self.name} keeps a state for each user, so a task says whose it is")
+        return user
+
+    def seed_user(self, task: Any) -> Any:
+        """The first state of a user; the type's defaults, unless overridden."""
+        return self.shared_types["user"]()
+
+    def seed_app(self) -> Any:
+        """The first state that all sessions share; the type's defaults, unless overridden."""
+        return self.shared_types["app"]()
 
     def verify(self, *args: Any, **kwargs: Any) -> float | Verdict:
         """The reward of an episode."""
@@ -191,6 +233,13 @@ class Environment(Generic[S, T]):
     @cached_property
     def verifying(self) -> Procedure:
         return procedure_of(self.verify, frozenset(_parameters(type(self).verify)))
+
+    @cached_property
+    def seeding_shared(self) -> Mapping[str, Procedure]:
+        hooks: dict[str, Callable[..., Any]] = {"user": self.seed_user, "app": self.seed_app}
+        return {
+            name: procedure_of(hooks[name], frozenset({"task"} if name == "user" else ())) for name in self.shared_types
+        }
 
     def parse_task(self, row: Any) -> T:
         """The typed task of a row; `BadTask` says which field is wrong, and how."""

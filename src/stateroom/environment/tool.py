@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from stateroom.environment.schema import arguments_model, field_name, function_schema, nullable_defaults
 from stateroom.errors import DefinitionError, InvalidArguments
-from stateroom.session.program import INJECTED, Effect, Procedure
+from stateroom.session.program import INJECTED, SHARED, Effect, Procedure
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,6 @@ RESERVED = frozenset(
     | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads"}
 )
 """Names that a server answers itself: no tool can have one, so no model can call one."""
-
-RESERVED_PARAMETERS = frozenset({"user"})
-"""Names kept for things that a session will inject."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -150,7 +147,7 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     for parameter in parameters:
         _check_parameter(where, parameter, hints)
     needs = frozenset(parameter.name for parameter in parameters) & frozenset(INJECTED)
-    for missing in sorted({"state", "session"} & needs) if stateless else ():
+    for missing in sorted({"state", "session", *SHARED} & needs) if stateless else ():
         raise DefinitionError(
             f"{where} asks for `{missing}`, but the environment has none; write Environment[YourState]"
         )
@@ -198,8 +195,6 @@ def _remove(arguments: Any, place: tuple[int | str, ...]) -> None:
 def _check_parameter(where: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise DefinitionError(f"{where}: a tool's parameters are named, so {parameter} cannot be one of them")
-    if parameter.name in RESERVED_PARAMETERS:
-        raise DefinitionError(f"{where}: the parameter name {parameter.name!r} is reserved")
     if parameter.name not in INJECTED and parameter.name not in hints:
         raise DefinitionError(f"{where}: the parameter {parameter.name!r} needs a type; the model is told it")
 

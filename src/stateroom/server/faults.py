@@ -23,6 +23,7 @@ STATUS_OF_RESULT: dict[Code | None, int] = {
     "timeout": 504,
     "too_large": 413,
     "unknown_outcome": 409,
+    "shared_conflict": 409,
 }
 """The status of a failed call; the body is for the model, whatever the status."""
 
@@ -38,6 +39,7 @@ FAULTS: dict[type[Exception], tuple[int, str]] = {
     errors.SessionExpired: (410, "session_expired"),
     errors.SessionClosed: (410, "session_closed"),
     errors.SessionSealed: (409, "session_sealed"),
+    errors.SessionLeased: (503, "session_leased"),
     errors.Conflict: (409, "conflict"),
     errors.SessionError: (409, "session_error"),
     errors.TooLarge: (413, "too_large"),

@@ -287,7 +287,8 @@ class Hosted:
                 session = await self._first(ids)
                 if session is None:  # else another request with the same name came in between
                     raise
-        seeded = read_entry(await History(self.sessions.store).seed(session.id))
+        store = self.sessions.store
+        seeded = read_entry(await History(store).seed(await store.head(session.id)))
         if seeded.input != row:
             problem = "resources_session_id: a session of this name was seeded with another task; use another name"
             raise Conflict(session.id, session.revision, problem)

@@ -104,7 +104,7 @@ class InWorker:
             return self.make()
         except Exception:
             logger.exception("a worker cannot start")
-            sys.exit(STARTUP_FAILURE)
+            os._exit(STARTUP_FAILURE)  # at once: one that is asked for a sign of life while it ends is waited for long
 
 
 def _end_with_parent() -> None:

@@ -1,10 +1,10 @@
 """How state changes: calls on a session, its log, revisions, forks, rewinds and expiry."""
 
-from stateroom.session.history import History
+from stateroom.session.history import Checkpoint, History
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Code, Effect, Episode, Procedure, Program, Result, SessionInfo, Verdict
-from stateroom.session.session import Checkpoint, Session
+from stateroom.session.session import Session
 from stateroom.session.sessions import Sessions, new_session_id
 
 __all__ = [

@@ -6,18 +6,30 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from stateroom.errors import BadVerdict, Busy, InvalidState, ReadOnlyState, TamperedState, TimedOut, ToolError
+from stateroom.errors import (
+    BadVerdict,
+    Busy,
+    InvalidArguments,
+    InvalidState,
+    ReadOnlyState,
+    TamperedState,
+    TimedOut,
+    ToolError,
+)
 from stateroom.session.execution import Runner, was_cancelled
 from stateroom.session.moment import Clock, Moment
-from stateroom.session.program import Code, Operation, Procedure, SessionInfo, Verdict
-from stateroom.state import ENDED, Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
+from stateroom.session.program import Code, Operation, Procedure, Result, SessionInfo, Verdict
+from stateroom.state import ENDED, Commit, Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
 
 logger = logging.getLogger(__name__)
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 READ_ONLY = "this state may only be read; change it in a tool with effect='write'"
 
@@ -43,6 +55,8 @@ class Ran(msgspec.Struct, frozen=True):
     state: Any
     moment: Moment
     advanced: float
+    shared: Mapping[str, Commit] = NOTHING
+    """What became of the shared states that it changed."""
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -56,8 +70,12 @@ class Scene(msgspec.Struct, frozen=True):
     """Gives a typed task that is nobody else's."""
     call_id: str | None
     spares: dict[int, Any] | None = None
+    shared: Mapping[str, Any] = NOTHING
+    """The shared states that are asked for."""
 
-    def fill(self, procedure: Procedure, arguments: dict[str, Any], state: Any) -> Clock | None:
+    def fill(
+        self, procedure: Procedure, arguments: dict[str, Any], state: Any, shared: Mapping[str, Any]
+    ) -> Clock | None:
         """Add what the function asks for by name; gives the clock, if that is part of it."""
         needs = procedure.needs
         clock = None
@@ -65,6 +83,7 @@ class Scene(msgspec.Struct, frozen=True):
             arguments["state"] = state
             if len(needs) == 1:
                 return None
+        arguments.update(shared)
         if "session" in needs:
             arguments["session"] = SessionInfo(self.session, self.revision, self.task(), self.call_id)
         if "rng" in needs:
@@ -74,6 +93,28 @@ class Scene(msgspec.Struct, frozen=True):
         if "clock" in needs:
             clock = arguments["clock"] = self.moment.clock()
         return clock
+
+
+def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
+    """The arguments of a call as JSON data of our own; `Failed` if they or the call id cannot be any."""
+    if type(arguments) is not dict and not isinstance(arguments, Mapping | None):
+        message = "the arguments of a call must be an object: a value for each parameter, by name"
+        raise Failed(message, "invalid_arguments")
+    if call_id is not None and not (isinstance(call_id, str) and call_id.isprintable()):
+        raise Failed("a call id is a text of printable characters", "invalid_arguments")
+    try:
+        plain: dict[str, Any] = to_jsonable_python(dict(arguments or {}))
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        message = "the arguments of a call must be JSON, and not nested too deeply"
+        raise Failed(message, "invalid_arguments") from error
+    return plain
+
+
+def failed(failure: Failed | InvalidArguments) -> Result:
+    """The result of a call that failed."""
+    if isinstance(failure, InvalidArguments):
+        return Result(False, None, str(failure), "invalid_arguments", failure.fields)
+    return Result(False, None, str(failure), failure.code)
 
 
 def find_tool(tools: Mapping[str, Operation], name: str) -> Operation:
@@ -92,9 +133,11 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
     reads = tool.effect == "read"
     desk = Desk(f"{tool.name} is declared as a read, so it cannot change state" if reads else None, scene.spares)
     draft = None if scene.state is None else draft_of(scene.state, desk)
-    clock = scene.fill(tool.procedure, arguments, draft)
+    drafts = {name: draft_of(state, Desk(desk.closed)) for name, state in scene.shared.items()} if scene.shared else {}
+    clock = scene.fill(tool.procedure, arguments, draft, drafts)
     state: Any = scene.state
     patch: Patch = []
+    shared: Mapping[str, Commit] = NOTHING
     try:
         if (pace := runner.quick(tool.procedure)) is not None:
             returned = pace.timed(tool.procedure.function, arguments)
@@ -103,6 +146,8 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
         output = to_jsonable_python(returned)
         del returned
         arguments.clear()  # nothing here holds on to the draft
+        if drafts:
+            shared = _commit_shared(drafts, reads)
         if draft is not None:
             if reads:
                 refuse_tampering(draft)
@@ -112,14 +157,26 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if was_cancelled(error) or isinstance(error, Busy):
             raise  # the caller was cancelled, or it was not run; else something of the tool's own
-        raise _failure(tool, error, draft) from error
+        raise _failure(tool, error, draft, *drafts.values()) from error
     finally:
         desk.closed = ENDED
+        for one in drafts.values():
+            one._draft_desk.closed = ENDED
     advanced = clock.advanced if clock else 0.0
-    return Ran(scene.revision, scene.state, output, patch, state, scene.moment, advanced)
+    return Ran(scene.revision, scene.state, output, patch, state, scene.moment, advanced, shared)
 
 
-def _failure(tool: Operation, error: BaseException, draft: Any) -> Failed:
+def _commit_shared(drafts: Mapping[str, Any], reads: bool) -> dict[str, Commit]:
+    """What became of the shared states, of those that changed."""
+    if reads:
+        for draft in drafts.values():
+            refuse_tampering(draft)
+        return {}
+    changes = {name: commit(draft) for name, draft in drafts.items()}
+    return {name: change for name, change in changes.items() if change.patch}
+
+
+def _failure(tool: Operation, error: BaseException, *drafts: Any) -> Failed:
     """A failure in words for the model, which knows whether the tool tampered with the state."""
     code: Code = "tool_failed"
     if isinstance(error, ToolError):
@@ -136,7 +193,8 @@ def _failure(tool: Operation, error: BaseException, draft: Any) -> Failed:
         message = f"{tool.name} failed: unexpected {type(error).__name__}"
     failure = Failed(message, code)
     try:
-        refuse_tampering(draft)
+        for draft in drafts:
+            refuse_tampering(draft)
     except TamperedState:
         failure.tampered = True
     return failure
@@ -145,7 +203,8 @@ def _failure(tool: Operation, error: BaseException, draft: Any) -> Failed:
 async def run_verifier(runner: Runner, procedure: Procedure, scene: Scene, episode: Any, timeout: float) -> Verdict:
     """Run a verifier in a scene; what it raises is the caller's to see."""
     arguments: dict[str, Any] = {}
-    scene.fill(procedure, arguments, None if scene.state is None else draft_of(scene.state, Desk(READ_ONLY)))
+    drafts = {name: draft_of(state, Desk(READ_ONLY)) for name, state in scene.shared.items()}
+    scene.fill(procedure, arguments, None if scene.state is None else draft_of(scene.state, Desk(READ_ONLY)), drafts)
     if "episode" in procedure.needs:
         arguments["episode"] = episode
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -15,7 +16,10 @@ from stateroom.state import State
 
 Effect = Literal["read", "write", "external"]
 
-INJECTED = ("state", "session", "rng", "clock", "new_id")
+SHARED = frozenset({"user", "app"})
+"""States that sessions have in common: of the task's user, and of the whole environment."""
+
+INJECTED = ("state", "session", "rng", "clock", "new_id", *sorted(SHARED))
 """Parameters that the session fills in by name; the model never sees them."""
 
 
@@ -27,6 +31,11 @@ class Procedure:
     needs: frozenset[str]
     is_async: bool
     timeout: float | None = None
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The shared states that it asks for."""
+        return self.needs & SHARED
 
 
 class Operation(Protocol):
@@ -58,9 +67,19 @@ class Program(Protocol):
     def seeding(self) -> Procedure: ...
     @property
     def verifying(self) -> Procedure: ...
+    @property
+    def shared_types(self) -> Mapping[str, type[State]]:
+        """The types of the shared states that there are."""
+
+    @property
+    def seeding_shared(self) -> Mapping[str, Procedure]:
+        """What gives each of them on its first use."""
 
     def parse_task(self, row: Any) -> Any:
         """The typed task of a row; raises `BadTask`."""
+
+    def user_of(self, task: Any) -> str:
+        """Whose task it is; raises `BadTask`."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +125,19 @@ class Verdict:
 
 
 Code = Literal[
-    "unknown_tool", "invalid_arguments", "tool_error", "tool_failed", "timeout", "too_large", "unknown_outcome"
+    "unknown_tool",
+    "invalid_arguments",
+    "tool_error",
+    "tool_failed",
+    "timeout",
+    "too_large",
+    "unknown_outcome",
+    "shared_conflict",
 ]
 """Why a call failed.
 
-`tool_error` is what the author's code told the model, and `tool_failed` what it did not mean to happen.
+`shared_conflict`: another session changed a shared state first, and its type says to reject then. `tool_error` is what
+the author's code told the model, and `tool_failed` what it did not mean to happen.
 """
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from random import random
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from msgspec.structs import replace
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
@@ -23,15 +19,31 @@ from stateroom.errors import (
     InvalidArguments,
     SessionClosed,
     SessionError,
+    SessionLeased,
     SessionSealed,
     TooLarge,
     UnknownRevision,
+    UnknownSession,
 )
-from stateroom.session.calling import READ_ONLY, Failed, Ran, Scene, find_tool, run_tool, run_verifier
-from stateroom.session.history import History
+from stateroom.session.calling import (
+    NOTHING,
+    READ_ONLY,
+    Failed,
+    Ran,
+    Scene,
+    failed,
+    find_tool,
+    plain_arguments,
+    run_tool,
+    run_verifier,
+)
+from stateroom.session.history import Checkpoint, History
 from stateroom.session.journal import LogEntry
-from stateroom.session.program import Code, Episode, Operation, Result, Verdict
+from stateroom.session.lease import SECONDS, Lease
+from stateroom.session.program import Code, Episode, Operation, Procedure, Result, Verdict
 from stateroom.session.room import Room, Step
+from stateroom.session.scopes import SharedConflict, View
+from stateroom.session.turns import ATTEMPTS, give_way
 from stateroom.state import Desk, State, draft_of
 
 if TYPE_CHECKING:
@@ -47,20 +59,10 @@ _STARTED = "\nstarted"
 VERDICT = "\nverdict"
 """The call id of the verdict: a session has one at most."""
 
-_AFTER_VERDICT = ("failed", "close")
+AFTER_VERDICT = ("failed", "close")
 """The kinds of entries that a session with a verdict can still get."""
 
-ATTEMPTS = 20
-"""How often a write is tried again on fresh state when somebody else's came first."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A named revision of a session."""
-
-    session: str
-    revision: int
-    name: str
+_CHANGED = "another session changed the state of the {} at the same time: its change was refused"
 
 
 class Session(Generic[S]):
@@ -149,36 +151,95 @@ class Session(Generic[S]):
         sessions = self._sessions
         await sessions.catch_up(self._room)
         self._room.refuse_if_sealed()
-        ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
+        views = await self._views(tool.procedure)
+        ran = await run_tool(sessions.runner, tool, given, self._scene(call_id, views), sessions.timeout)
         return Result(True, ran.output)
 
     async def _write(self, tool: Operation, given: dict[str, Any], call_id: str | None) -> Result:
         sessions, room = self._sessions, self._room
         for attempt in range(ATTEMPTS):
             if attempt:
-                await _give_way(attempt)
+                await give_way(attempt)
             if room.stale:
                 await room.refresh()
-                room.refuse_if_sealed()
+            room.refuse_if_sealed()  # also by a verdict for whose lock this has waited
+            if room.head.holder is not None and self._has_to_wait():
+                continue
             if call_id is not None:
                 entry = await room.recorded(call_id)
                 if entry is not None:
                     return _recorded(entry)
-            ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
+            views = await self._views(tool.procedure) if tool.procedure.shared else NOTHING
+            ran = await run_tool(sessions.runner, tool, given, self._scene(call_id, views), sessions.timeout)
             try:
-                await room.commit(*self._step(tool, ran, given, call_id))
+                if ran.shared:
+                    await self._commit_shared(tool, ran, given, call_id, views)
+                else:
+                    await room.commit(*self._step(tool, ran, given, call_id))
                 return Result(True, ran.output)
+            except SharedConflict as error:
+                if error.rejects:
+                    raise Failed(f"{tool.name} failed: {_CHANGED.format(error.name)}", "shared_conflict") from None
             except (Conflict, DuplicateCall):
                 continue  # somebody was quicker: look again
-        raise Conflict(
-            self.id,
-            self.revision,
-            f"session {self.id!r} is too busy: {tool.name} was refused {ATTEMPTS} times because others wrote first",
-        )
+        raise self._too_busy(tool.name)
 
-    def _step(self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str | None) -> tuple[Step, float | None]:
+    async def _views(self, procedure: Procedure) -> Mapping[str, View]:
+        """The shared states that a function asks for."""
+        if not procedure.shared:
+            return NOTHING
+        return await self._sessions.scopes.views(self._room, procedure.shared)
+
+    async def _commit_shared(
+        self, tool: Operation, ran: Ran, given: dict[str, Any], call_id: str | None, views: Mapping[str, View]
+    ) -> None:
+        """Commit what a tool did, to the session and to the shared states that it changed, if any."""
+
+        async def decide(facts: dict[str, Any]) -> None:
+            await self._room.commit(*self._step(tool, ran, given, call_id, facts))
+
+        try:
+            await self._sessions.scopes.commit(self._room, ran.revision + 1, views, ran.shared, decide)
+        except TooLarge as error:
+            raise Failed(f"{tool.name} failed: {error}", "too_large") from error
+        except UnknownSession as error:
+            for view in views.values():
+                if view.shared.room.head.id == error.session:  # it was deleted, and is made anew on its next use
+                    raise SharedConflict(view.shared) from error
+            raise
+
+    def _has_to_wait(self) -> bool:
+        """Whether another worker holds the session; then look again later."""
+        room = self._room
+        held = room.is_held_by_other(self._sessions.now())
+        room.stale = room.stale or held
+        return held
+
+    async def _wait_for_turn(self) -> None:
+        """Wait a moment while another worker holds the session, and no longer."""
+        for attempt in range(ATTEMPTS):
+            if not self._has_to_wait():
+                return
+            await give_way(attempt)
+            await self._room.refresh()
+        raise SessionLeased(self.id)
+
+    def _too_busy(self, what: str) -> SessionLeased | Conflict:
+        if self._has_to_wait():
+            return SessionLeased(self.id)
+        message = f"session {self.id!r} is too busy: {what} was refused {ATTEMPTS} times because others wrote first"
+        return Conflict(self.id, self.revision, message)
+
+    def _step(
+        self,
+        tool: Operation,
+        ran: Ran,
+        given: dict[str, Any],
+        call_id: str | None,
+        more: Mapping[str, Any] = NOTHING,
+    ) -> tuple[Step, float | None]:
         """The step that commits a run, and the session's new expiry."""
-        facts = {"name": tool.name, "input": given, "output": ran.output}
+        facts = {"name": tool.name, "input": given, "output": ran.output, **more}
         if ran.advanced:
             facts["advance"] = ran.advanced
         after = (ran.state, ran.moment.after(ran.advanced))
@@ -223,17 +284,22 @@ class Session(Generic[S]):
                     "unknown_outcome",
                 )
         try:
-            ran = await run_tool(sessions.runner, tool, given, self._scene(call_id), sessions.timeout)
+            views = await self._views(tool.procedure)
+            ran = await run_tool(sessions.runner, tool, given, self._scene(call_id, views), sessions.timeout)
         except Failed as failure:
             if failure.tampered:
                 await sessions.mend(room)
             return await self._note_failure(tool, given, call_id, str(failure), failure.code)
         while True:
+            await self._wait_for_turn()
             try:
-                await room.commit(*self._step(tool, ran, given, call_id))
+                await self._commit_shared(tool, ran, given, call_id, views)
                 return Result(True, ran.output)
             except Failed as failure:  # the output cannot be stored
                 return await self._note_failure(tool, given, call_id, str(failure), failure.code)
+            except SharedConflict as error:
+                message = f"{tool.name} took effect, but {_CHANGED.format(error.name)}"
+                return await self._note_failure(tool, given, call_id, message, "shared_conflict")
             except DuplicateCall:  # another process, told to try again too, was quicker
                 await room.refresh()
                 return _recorded(await room.recorded(call_id))
@@ -259,16 +325,18 @@ class Session(Generic[S]):
     async def _commit_at_head(self, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
         """Append an entry that changes no state, whatever others have appended meanwhile."""
         for attempt in range(ATTEMPTS):
-            await _give_way(attempt)
+            await give_way(attempt)
             if self._room.stale:
                 await self._room.refresh()
-            if kind not in _AFTER_VERDICT:
+            if kind not in AFTER_VERDICT:
                 self._room.refuse_if_sealed()
+            if self._has_to_wait():
+                continue
             try:
                 return await self._commit(kind, facts, call_id=call_id)
             except Conflict:
                 continue
-        raise Conflict(self.id, self.revision, f"session {self.id!r} is too busy: {kind} was refused {ATTEMPTS} times")
+        raise self._too_busy(kind)
 
     async def _commit(self, kind: str, facts: dict[str, Any], **more: Any) -> int:
         at = self._sessions.now()
@@ -276,10 +344,11 @@ class Session(Generic[S]):
         await self._room.commit(step, self._sessions.renewal(self._room.head, at))
         return step.entry.revision
 
-    def _scene(self, call_id: str | None = None) -> Scene:
+    def _scene(self, call_id: str | None = None, views: Mapping[str, View] = NOTHING) -> Scene:
         room = self._room
         head = room.head
-        return Scene(room.state, room.moment, head.id, head.revision, lambda: self.task, call_id, room.spares)
+        shared = {name: view.state for name, view in views.items()} if views else NOTHING
+        return Scene(room.state, room.moment, head.id, head.revision, lambda: self.task, call_id, room.spares, shared)
 
     async def verify(self, response: Any = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
@@ -291,22 +360,20 @@ class Session(Generic[S]):
         sessions, room = self._sessions, self._room
         async with room.lock:
             for attempt in range(ATTEMPTS):
-                await _give_way(attempt)
+                await give_way(attempt)
                 await sessions.catch_up(room, closed_too=True)
                 if self.verdict is not None:
                     self._refuse_other(response)
                     return self.verdict
                 if room.head.closed:
                     raise SessionClosed(self.id)
+                if self._has_to_wait():
+                    continue
                 episode = Episode(self.task, response)
-                verdict = await run_verifier(
-                    sessions.runner,
-                    sessions.environment.verifying,
-                    self._scene(),
-                    episode,
-                    sessions.timeout,
-                )
-                facts: dict[str, Any] = {"verdict": asdict(verdict)}
+                procedure = sessions.environment.verifying
+                scene = self._scene(views=await self._views(procedure))
+                verdict = await run_verifier(sessions.runner, procedure, scene, episode, sessions.timeout)
+                facts: dict[str, Any] = {"verdict": vars(verdict)}
                 if episode.response_was_read:
                     facts["response"] = _digest(response)
                 try:
@@ -316,12 +383,20 @@ class Session(Generic[S]):
                     continue  # what was judged is no longer what is there
                 except _UNSTORABLE as error:
                     raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
-        raise Conflict(self.id, self.revision, f"session {self.id!r} is too busy to be judged")
+        raise self._too_busy("its verdict")
 
     def _refuse_other(self, response: Any) -> None:
         judged = self._room.judged or {}
         if judged.get("response", _digest(response)) != _digest(response):
             raise SessionSealed(self.id, "it is of another response than this one")
+
+    def hold(self, seconds: float = SECONDS) -> Lease:
+        """Keep all other workers from changing the session while a block runs: `async with session.hold():`.
+
+        The lease is renewed in the background, and ends `seconds` after this process does. Meanwhile others can read;
+        what would change the session waits a moment and then raises `SessionLeased`, as this does if another has it.
+        """
+        return Lease(self._sessions, self._room, seconds)
 
     # Going back, and branching off.
 
@@ -336,9 +411,11 @@ class Session(Generic[S]):
         room = self._room
         async with room.lock:
             for attempt in range(ATTEMPTS):
-                await _give_way(attempt)
+                await give_way(attempt)
                 await self._sessions.catch_up(room)
                 room.refuse_if_sealed()
+                if self._has_to_wait():
+                    continue
                 revision = await self._resolve(to)
                 after = await room.at(revision)
                 try:
@@ -346,7 +423,7 @@ class Session(Generic[S]):
                     return
                 except Conflict:
                     continue
-        raise Conflict(self.id, self.revision, f"session {self.id!r} is too busy to rewind")
+        raise self._too_busy("a rewind")
 
     @overload
     async def fork(self, at: int | Checkpoint | None = None, n: None = None) -> Session[S]: ...
@@ -389,6 +466,20 @@ class Session(Generic[S]):
         state, _ = await self._room.at(revision)
         return draft_of(state, Desk(READ_ONLY))  # type: ignore[no-any-return]
 
+    async def user(self) -> Any:
+        """The state of the task's user, as it is now, to be read; None if the environment keeps none."""
+        return await self._look("user")
+
+    async def app(self) -> Any:
+        """The state that all sessions of the environment share, as it is now, to be read; None if there is none."""
+        return await self._look("app")
+
+    async def _look(self, name: str) -> Any:
+        if name not in self._sessions.environment.shared_types:
+            return None
+        views = await self._sessions.scopes.views(self._room, frozenset({name}))
+        return draft_of(views[name].state, Desk(READ_ONLY))
+
     async def log(self) -> AsyncIterator[LogEntry]:
         """Everything that happened, in order; a fork's log begins with its parent's."""
         await self._sessions.catch_up(self._room, closed_too=True)
@@ -409,34 +500,6 @@ class Session(Generic[S]):
 
 def _digest(response: Any) -> str:
     return blake2b(json.dumps(response, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
-
-
-async def _give_way(attempt: int) -> None:
-    """Wait a little before trying again, so that writers in step fall out of it."""
-    if attempt > 1:
-        await asyncio.sleep(random() * min(0.001 * 2**attempt, 0.05))
-
-
-def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
-    """The arguments of a call as JSON data of our own; `Failed` if they or the call id cannot be any."""
-    if type(arguments) is not dict and not isinstance(arguments, Mapping | None):
-        message = "the arguments of a call must be an object: a value for each parameter, by name"
-        raise Failed(message, "invalid_arguments")
-    if call_id is not None and not (isinstance(call_id, str) and call_id.isprintable()):
-        raise Failed("a call id is a text of printable characters", "invalid_arguments")
-    try:
-        plain: dict[str, Any] = to_jsonable_python(dict(arguments or {}))
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
-        message = "the arguments of a call must be JSON, and not nested too deeply"
-        raise Failed(message, "invalid_arguments") from error
-    return plain
-
-
-def failed(failure: Failed | InvalidArguments) -> Result:
-    """The result of a call that failed."""
-    if isinstance(failure, InvalidArguments):
-        return Result(False, None, str(failure), "invalid_arguments", failure.fields)
-    return Result(False, None, str(failure), failure.code)
 
 
 def _recorded(entry: LogEntry | None) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -24,14 +25,22 @@ from stateroom.session.execution import Runner
 from stateroom.session.history import History
 from stateroom.session.journal import read_entry
 from stateroom.session.moment import Moment
-from stateroom.session.program import Program
+from stateroom.session.program import SHARED, Program
 from stateroom.session.room import Room, new_room
-from stateroom.session.session import VERDICT, S, Session
+from stateroom.session.scopes import Scopes
+from stateroom.session.session import AFTER_VERDICT, VERDICT, S, Session
 from stateroom.session.stateless import StatelessSession
 from stateroom.state import State, shape_of
 from stateroom.store import Head, Store
 
 WEEK = 7 * 24 * 3600.0
+
+YEAR = 365 * 24 * 3600.0
+
+SHARED_IDS = tuple(f"{name}:" for name in sorted(SHARED))
+
+LATE = (None, "verdict", "abandoned", *AFTER_VERDICT)
+"""What may be the last that is read of a session which has its verdict."""
 
 RENEWED = 0.99
 """An expiry that is this share of the time to live away need not be renewed."""
@@ -46,8 +55,9 @@ class Sessions(Generic[S]):
     """Seeds, opens and sweeps the sessions of an environment.
 
     `ttl` is how many seconds a session lives after its last use, `timeout` how many seconds a tool may take that sets
-    no limit of its own, `hot` how many sessions' states this process keeps at hand, and `max_state` how many bytes
-    a state may have as it is stored.
+    no limit of its own, `hot` how many sessions' states this process keeps at hand, `max_state` how many bytes
+    a state may have as it is stored, and `kept` how many seconds the state of a user, or of the app, is kept after its
+    last use.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class Sessions(Generic[S]):
         timeout: float = 30.0,
         hot: int = 10_000,
         max_state: int = 1 << 30,
+        kept: float = YEAR,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.environment = environment
@@ -67,8 +78,10 @@ class Sessions(Generic[S]):
         self.timeout = timeout
         self.hot = hot
         self.max_state = max_state
+        self.kept = kept
         self.now = now
         self.runner = Runner()
+        self.scopes = Scopes(self)
         self._rooms: OrderedDict[str, Room] = OrderedDict()
 
     async def seed(
@@ -88,18 +101,22 @@ class Sessions(Generic[S]):
         it is. `replaces` is the session whose place this one takes, for the log.
         """
         row = self._plain(task)
+        if session_id is not None and session_id.startswith(SHARED_IDS):
+            raise BadTask(f"a session cannot be named {session_id!r}: that is the name of a shared state")
         created = self.now()
         moment = Moment(randbits(63) if seed is None else seed, created if began is None else began)
         if self.environment.state_type is None:
             return self.stateless(session_id or new_session_id(), moment, self._task(row))
+        if "user" in self.environment.shared_types:
+            self.environment.user_of(self._task(row))  # else the first call would fail for want of it
         state, moment = await self._seeded(self._task(row), moment)
         head = self.new_head(owner, 1, session_id=session_id)
         try:
             facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
-            room, entries, snapshot = new_room(self.store, head, state, moment, facts, self.max_state)
+            room, entries, snapshot, blobs = new_room(self.store, head, state, moment, facts, self.max_state)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
-        await self.store.create(head, entries, snapshot)
+        await self.store.create(head, entries, snapshot, blobs)
         return self.admit(room)
 
     def _plain(self, task: Any) -> Any:
@@ -145,16 +162,25 @@ class Sessions(Generic[S]):
             state_type = self.environment.state_type
             if state_type is None:
                 raise UnknownSession(session_id)
-            head = await self.store.head(session_id)
+            history = History(self.store)
+            document, first = await asyncio.gather(  # at once, which is one round trip to a store far away
+                history.document(session_id), self.store.entries(session_id, until=1)
+            )
+            head = document.head
             if head.environment != self.environment.name:
                 raise SessionError(
                     session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
                 )
+            self._refuse_ended(head, closed_too)
             room = Room(self.store, head, state_type, self.max_state)
-            room.seeded = await History(self.store).seed(session_id)
-            judged = await self.store.find_call(session_id, VERDICT)
-            room.judged = read_entry(judged).facts if judged else None
-        await self.catch_up(room, closed_too=closed_too)
+            room.hold(document)
+            room.seeded = await history.seed(head, first)
+            if document.last_kind in LATE:
+                judged = await history.find_own_call(session_id, VERDICT)
+                room.judged = judged.facts if judged else None
+            await self._renew(room)
+        else:
+            await self.catch_up(room, closed_too=closed_too)
         return self.admit(self._rooms.get(session_id, room))  # another task may have opened it meanwhile
 
     def at_hand(self, session_id: str) -> Session[S] | None:
@@ -186,20 +212,30 @@ class Sessions(Generic[S]):
 
     async def catch_up(self, room: Room, *, closed_too: bool = False) -> None:
         """See that a room holds the newest state, that the session may be used, and that it goes on living."""
-        head = await self.store.head(room.head.id)
+        fresh = room.is_fresh and room.head.expires > self.now()  # others may have renewed it
+        head = room.head if fresh else await self.store.head(room.head.id)
         if head.created != room.head.created:  # it was deleted, and another one seeded that has its id
             self.forget(head.id)
             raise UnknownSession(head.id)
-        now = self.now()
-        if head.expires <= now:
+        self._refuse_ended(head, closed_too)
+        if room.state is None or head.revision != room.head.revision:
+            await room.refresh()
+        else:
+            room.head = head  # its lease may be news
+        await self._renew(room)
+
+    def _refuse_ended(self, head: Head, closed_too: bool) -> None:
+        if head.expires <= self.now():
             raise SessionExpired(head.id)
         if head.closed and not closed_too:
             raise SessionClosed(head.id)
-        if room.state is None or head.revision != room.head.revision:
-            await room.refresh()
-        expires = None if head.closed else self.renewal(head, now)
+
+    async def _renew(self, room: Room) -> None:
+        """Let a session that is used go on living."""
+        now = self.now()
+        expires = None if room.head.closed else self.renewal(room.head, now)
         if expires is not None:
-            await self.store.touch(head.id, now=now, expires=expires)
+            await self.store.touch(room.head.id, now=now, expires=expires)
             room.head = replace(room.head, expires=expires)
 
     async def mend(self, room: Room) -> None:
@@ -207,6 +243,7 @@ class Sessions(Generic[S]):
         forks = [other.head for other in self._rooms.values() if other.head.parent is not None]
         related = {room.head.id, *(head.id for head in forks), *(head.parent for head in forks)}
         spoiled = [room, *(other for other in self._rooms.values() if other.head.id in related and other is not room)]
+        self.scopes.forget()
         for other in spoiled:  # all at once, before anybody can use one
             other.forget()
         for other in spoiled:
@@ -230,6 +267,7 @@ class Sessions(Generic[S]):
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,
+            fence=int(now * 1e6),  # of a session that is deleted and seeded again under its id: another one
         )
 
     def admit(self, room: Room) -> Session[S]:
@@ -237,5 +275,6 @@ class Sessions(Generic[S]):
         self._rooms[room.head.id] = room
         self._rooms.move_to_end(room.head.id)
         if len(self._rooms) > self.hot:
-            self._rooms.popitem(last=False)
+            oldest = next((each for each, other in self._rooms.items() if other.held is None), None)
+            self._rooms.pop(oldest or room.head.id)
         return Session(self, room)

@@ -7,11 +7,21 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateroom.errors import InvalidArguments, SessionClosed, SessionError
-from stateroom.session.calling import Failed, Scene, find_tool, run_tool, run_verifier
+from stateroom.session.calling import (
+    NOTHING,
+    Failed,
+    Scene,
+    failed,
+    find_tool,
+    plain_arguments,
+    run_tool,
+    run_verifier,
+)
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Moment
 from stateroom.session.program import Episode, Result, Verdict
-from stateroom.session.session import Session, failed, plain_arguments
+from stateroom.session.scopes import View
+from stateroom.session.session import Session
 
 if TYPE_CHECKING:
     from stateroom.session.sessions import Sessions
@@ -55,7 +65,7 @@ class StatelessSession(Session[None]):
     def task(self) -> Any:
         return self._task
 
-    def _scene(self, call_id: str | None = None) -> Scene:
+    def _scene(self, call_id: str | None = None, views: Mapping[str, View] = NOTHING) -> Scene:
         if self._closed:
             raise SessionClosed(self._id)
         moment = self._moment if call_id is None else self._moment.of_call(call_id)
@@ -94,4 +104,4 @@ class StatelessSession(Session[None]):
     def _no_history(self, *_: Any, **__: Any) -> NoReturn:
         raise SessionError(self._id, f"{self._sessions.environment.name} is stateless: its sessions have no history")
 
-    checkpoint = rewind = fork = state_at = _no_history
+    checkpoint = rewind = fork = state_at = hold = _no_history

@@ -17,7 +17,6 @@ from stateroom.server.faults import fault, wrong_field, wrong_method
 from stateroom.server.hosted import Hosted
 from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
 from stateroom.session import History
-from stateroom.session.journal import read_entry
 from stateroom.session.session import VERDICT
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state import to_json
@@ -167,8 +166,8 @@ class Admin:
     async def show(self, request: Request, session: str) -> Reply:
         _parse(_Nothing, request.query)
         head = await self.app.store.head(session)
-        judged = await self.app.store.find_call(session, VERDICT)
-        verdict = read_entry(judged).facts["verdict"] if judged else None
+        judged = await History(self.app.store).find_own_call(session, VERDICT)
+        verdict = judged.facts["verdict"] if judged else None
         return _reply({**head_data(head, self.app.now()), "sealed": judged is not None, "verdict": verdict})
 
     async def log(self, request: Request, session: str) -> Reply:

@@ -1,0 +1,351 @@
+"""Shared state: what sessions have in common, of one user or of the whole environment.
+
+A shared state is kept as a session of its own, so that it has a log, revisions and a way to be looked at. A call that
+changes it changes its session too (that got an entry at least), and a store commits to one session at a time. So that
+both happen or neither does:
+
+1. the shared log gets an `intent`: the change, and which revision of which session decides about it;
+2. the session's log gets the call at that revision, which decides: from here on the change is made;
+3. the shared log gets the change itself, under a call id that says whose it is.
+
+While the last entry of a shared log is an intent, nobody else changes that state. Whoever comes upon one that is not
+followed up, because a process died, say, looks into the session's log. If the call is there, the change is entered in
+its place. If another entry is there, the intent is `dropped`. And if there is none after a while, one that says
+`abandoned` takes the call's place: should the call still be under way, it is refused, and runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from math import nextafter
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stateroom.errors import (
+    BadData,
+    Conflict,
+    DefinitionError,
+    DuplicateCall,
+    EnvironmentFailed,
+    SessionError,
+    StateroomError,
+    StoreError,
+    StoreUnavailable,
+    TimedOut,
+    UnknownSession,
+)
+from stateroom.session.history import History
+from stateroom.session.journal import LogEntry, write_body
+from stateroom.session.moment import Moment
+from stateroom.session.room import Room, new_room
+from stateroom.session.turns import ATTEMPTS, give_way
+from stateroom.state import Commit, Patch, State, merge, patched, shape_of
+from stateroom.store import Entry, Head
+
+if TYPE_CHECKING:
+    from stateroom.session.sessions import Sessions
+
+logger = logging.getLogger(__name__)
+
+GRACE = 1.0
+"""For so many seconds whoever waits for a call to decide about its intent looks on, before it is abandoned."""
+
+
+class SharedConflict(Exception):
+    """Another session changed a shared state first, and no rule says how to bring both changes together."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.name)
+        self.name = shared.name
+        self.rejects = shared.room.state_type.on_conflict == "reject"
+
+
+class View(NamedTuple):
+    """A shared state as a call sees it."""
+
+    shared: Shared
+    state: State
+
+
+class Shared:
+    """One shared state, as this process holds it."""
+
+    def __init__(self, sessions: Sessions[Any], name: str, room: Room, settled: int) -> None:
+        self.name = name
+        self.room = room
+        self._sessions = sessions
+        self._store = sessions.store
+        self._settled = settled
+        """The revision at which it is known that no intent is open."""
+        self._change: tuple[dict[str, Any], Commit] | None = None
+        """What the intent that this process has put at the end of the log is about."""
+
+    async def view(self) -> View:
+        """The state as of now."""
+        async with self.room.lock:
+            await self._catch_up()
+            return View(self, self.room.state)
+
+    async def reserve(self, view: View, change: Commit, session: str, revision: int) -> int:
+        """Announce a change that was made on a view, to be decided by a revision of a session; the intent's revision.
+
+        Raises `SharedConflict` if others have changed the state since and the two changes do not go together.
+        """
+        room = self.room
+        for attempt in range(ATTEMPTS):
+            await give_way(attempt)
+            await self._catch_up()
+            made = change
+            if room.state is not view.state:
+                merged = merge(view.state, change.state, room.state)
+                if merged is None:
+                    raise SharedConflict(self)
+                made = merged
+            facts = {"session": session, "revision": revision}
+            after = (made.state, room.moment.after(0.0))
+            room.prepare("call", facts, self._sessions.now(), made.patch, after)  # `TooLarge` while it can be refused
+            try:
+                await self._commit("intent", facts, made.patch)
+            except Conflict:
+                continue
+            self._change = facts, made
+            return room.head.revision
+        raise Conflict(room.head.id, room.head.revision, f"{room.head.id!r} is too busy")
+
+    async def complete(self) -> None:
+        """Enter the change that was announced: the session has decided for it."""
+        assert self._change is not None
+        facts, change = self._change
+        try:
+            await self._enter(facts, change.patch, change.state)
+        except (StoreUnavailable, SessionError) as error:  # the next one to come here does it
+            self.room.stale = True
+            if not isinstance(error, Conflict | DuplicateCall):
+                logger.warning("a change of %s is still to be entered: %s", self.room.head.id, error)
+
+    async def drop(self) -> None:
+        """Take back the change that was announced: the session has decided against it."""
+        assert self._change is not None
+        try:
+            await self._commit("dropped", self._change[0])
+            self._settled = self.room.head.revision
+        except (StoreUnavailable, SessionError):  # the next one to come here does it
+            self.room.stale = True
+
+    # At the room, whose lock the caller has.
+
+    async def _catch_up(self) -> None:
+        room, sessions = self.room, self._sessions
+        head = await self._store.head(room.head.id)
+        if head.created != room.head.created:  # it was deleted, and made anew
+            raise UnknownSession(head.id)
+        if room.stale or room.state is None or head.revision != room.head.revision:
+            await room.refresh()
+        seen, attempt = monotonic(), 0
+        while self._settled != room.head.revision:
+            await self._settle(abandon=monotonic() - seen > GRACE)
+            await give_way(attempt)
+            attempt += 1
+        now = sessions.now()
+        if head.expires - now < sessions.kept / 2:
+            await self._store.touch(head.id, now=now, expires=now + sessions.kept)
+
+    async def _settle(self, *, abandon: bool) -> None:
+        """Follow up the intent at the end of the log, if there is one and it can be."""
+        room = self.room
+        revision = room.head.revision
+        [newest] = await self._store.entries(room.head.id, after=revision - 1, until=revision)
+        last = await History(self._store).read(room.head.id, newest)
+        if last.kind == "intent":
+            decided = await self._decided(last, abandon=abandon)
+            if decided is None:
+                return
+            try:
+                if decided:
+                    await self._enter(last.facts, last.patch, patched(room.state, last.patch))
+                else:
+                    await self._commit("dropped", last.facts)
+            except (Conflict, DuplicateCall):  # somebody else has followed it up
+                await room.refresh()
+                return
+        self._settled = room.head.revision
+
+    async def _decided(self, intent: LogEntry, *, abandon: bool) -> bool | None:
+        """Whether the session has decided for an intent, or against it; None if it has not decided."""
+        session, revision = intent.facts["session"], intent.facts["revision"]
+        try:
+            head = await self._store.head(session)
+            if head.revision < revision and abandon:
+                await self._abandon(head, revision)
+            found = await self._entry(session, revision)
+        except Conflict:
+            return None  # it has decided just now
+        except SessionError:  # it has gone, or has ended: it can no longer decide for anything
+            return False
+        if found is None:
+            if head.revision >= revision:
+                raise BadData(f"session {session!r} has no entry {revision}, which decides about {self.room.head.id!r}")
+            return None
+        shared = found.facts.get("shared", {})
+        return bool(shared.get(self.name) == [self.room.head.id, intent.revision])
+
+    async def _entry(self, session: str, revision: int) -> LogEntry | None:
+        for entry in await self._store.entries(session, after=revision - 1, until=revision):
+            return await History(self._store).read(session, entry)
+        return None
+
+    async def _abandon(self, head: Head, revision: int) -> None:
+        body = write_body({"by": self.room.head.id}, []).data
+        latest = nextafter(head.expires, 0.0)  # an expired session must not decide any more either
+        entry = Entry(revision, "abandoned", min(self._sessions.now(), latest), body)
+        await self._store.append(head.id, entry, expires=None, fence=head.fence)
+
+    async def _enter(self, facts: dict[str, Any], patch: Patch, state: State) -> None:
+        after = (state, self.room.moment.after(0.0))
+        intent = self.room.head.revision  # a session that is deleted and seeded again may have the same revisions
+        await self._commit("call", facts, patch, after, f"{facts['session']}/{facts['revision']}/{intent}")
+        self._settled = self.room.head.revision
+
+    async def _commit(
+        self,
+        kind: str,
+        facts: dict[str, Any],
+        patch: Patch = [],  # noqa: B006 - never changed
+        after: tuple[State, Moment] | None = None,
+        call_id: str | None = None,
+    ) -> None:
+        step = self.room.prepare(kind, facts, self._sessions.now(), patch, after, call_id, decided=True)
+        await self.room.commit(step, None)
+
+
+class Scopes:
+    """The shared states of an environment's sessions."""
+
+    def __init__(self, sessions: Sessions[Any]) -> None:
+        self._sessions = sessions
+        self._open: OrderedDict[str, Shared] = OrderedDict()
+
+    async def views(self, room: Room, names: frozenset[str]) -> dict[str, View]:
+        """What a session shares, by name."""
+        return {name: await self._view(room, name) for name in sorted(names)}
+
+    async def _view(self, room: Room, name: str) -> View:
+        identity, owner = self._identity(room, name)
+        for _ in range(ATTEMPTS):
+            shared = self._open.get(identity) or await self._find(identity, owner, name, room)
+            self._keep(identity, shared)
+            try:
+                return await shared.view()
+            except SessionError:  # it was deleted, or has expired
+                self._open.pop(identity, None)
+        raise UnknownSession(identity)
+
+    def _identity(self, room: Room, name: str) -> tuple[str, str]:
+        environment = self._sessions.environment
+        if name == "app":
+            return shared_id("app", environment.name), ""
+        if room.user is None:
+            room.user = environment.user_of(self._sessions.task_of(room))
+        return shared_id(name, environment.name, room.user), room.user
+
+    def _keep(self, identity: str, shared: Shared) -> None:
+        self._open[identity] = shared
+        self._open.move_to_end(identity)
+        if len(self._open) > self._sessions.hot:
+            self._open.popitem(last=False)
+
+    async def _find(self, identity: str, owner: str, name: str, room: Room) -> Shared:
+        """Open a shared state, or make it on its first use."""
+        sessions = self._sessions
+        try:
+            head = await sessions.store.head(identity)
+        except UnknownSession:
+            return await self._make(identity, owner, name, room)
+        if head.expires <= sessions.now():  # nobody has used it for as long as it was to be kept
+            await sessions.store.sweep(sessions.now())  # not `delete`: another may have made it anew just now
+            return await self._make(identity, owner, name, room)
+        found = Room(sessions.store, head, sessions.environment.shared_types[name], sessions.max_state)
+        return Shared(sessions, name, found, settled=0)
+
+    async def _make(self, identity: str, owner: str, name: str, room: Room) -> Shared:
+        sessions = self._sessions
+        now = sessions.now()
+        head = Head(
+            identity, shared_environment(name, sessions.environment.name), owner, now, now + sessions.kept, 1,
+            fence=int(now * 1e6),
+        )  # fmt: skip
+        state = await self._seeded(name, room)
+        made, entries, snapshot, blobs = new_room(
+            sessions.store, head, state, Moment(0, now), {"input": owner}, sessions.max_state
+        )
+        try:
+            await sessions.store.create(head, entries, snapshot, blobs)
+        except StoreUnavailable:
+            raise
+        except StoreError:  # another process was quicker
+            return await self._find(identity, owner, name, room)
+        return Shared(sessions, name, made, settled=1)
+
+    async def _seeded(self, name: str, room: Room) -> State:
+        sessions = self._sessions
+        procedure = sessions.environment.seeding_shared[name]
+        arguments = {"task": sessions.task_of(room)} if "task" in procedure.needs else {}
+        where = f"{sessions.environment.name}.seed_{name}"
+        try:
+            state = await sessions.runner.run(procedure, arguments, sessions.timeout)
+        except TimedOut as error:
+            raise TimedOut(f"{where} did not finish within {error}") from None
+        except StateroomError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"{where} failed: unexpected {type(error).__name__}") from error
+        wanted = sessions.environment.shared_types[name]
+        if type(state) is not wanted:
+            raise DefinitionError(f"{where} must return a {wanted.__name__}, not {type(state).__name__}")
+        copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
+        return copy
+
+    async def commit(
+        self,
+        room: Room,
+        revision: int,
+        views: Mapping[str, View],
+        changes: Mapping[str, Commit],
+        decide: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Commit a call that changed shared states too; `decide` commits it to its session, with these facts."""
+        async with AsyncExitStack() as locks:
+            for name in sorted(changes):
+                await locks.enter_async_context(views[name].shared.room.lock)
+            reserved: dict[str, Any] = {}
+            try:
+                for name in sorted(changes):
+                    shared = views[name].shared
+                    at = await shared.reserve(views[name], changes[name], room.head.id, revision)
+                    reserved[name] = [shared.room.head.id, at]
+                await decide({"shared": reserved} if reserved else {})
+            except StoreUnavailable:
+                raise  # who knows whether it was committed? The log does, for whoever comes next
+            except Exception:
+                for name in reserved:
+                    await views[name].shared.drop()
+                raise
+            for name in reserved:
+                await views[name].shared.complete()
+
+    def forget(self) -> None:
+        """Keep no shared state at hand: the next use reads it from the store."""
+        self._open.clear()
+
+
+def shared_id(*parts: str) -> str:
+    """The id under which a shared state is kept."""
+    return ":".join(parts)
+
+
+def shared_environment(name: str, environment: str) -> str:
+    """What stands in a shared state's head as its environment, so that it is no session of one."""
+    return f"{environment}:{name}"
