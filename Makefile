@@ -12,7 +12,7 @@ test: .venv/ready-to-test
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
 
-bench: .venv/ready-to-test
+bench: .venv/ready-to-measure
 	$(BIN)/python -m benchmarks
 
 format: .venv/ready-to-test
@@ -28,6 +28,10 @@ clean:
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server]'
 	@touch $@
 
+.venv/ready-to-measure: .venv/ready-to-test
+	@$(BIN)/pip install --quiet --disable-pip-version-check --group bench
+	@touch $@
+
 .venv/ready-to-test: .venv/ready-to-run
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing]' --group dev
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression]' --group dev
 	@touch $@

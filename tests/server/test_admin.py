@@ -337,6 +337,22 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
     assert len(differs["differences"]) == 5
 
 
+async def test_large_values_are_shown_like_others(serve: Any, store_url: str) -> None:
+    served = await serve(LedgerEnvironment(), store=store_url)
+    served.app.store.large = 4
+    session = await seed(served, "ledger")
+    assert (await session.call("note", {"day": "2024-05-02", "tag": "a large tag"})).ok
+    await session.verify()
+    assert b"a large tag" in (await served.app.store.export(session.id)).blobs.values()
+    where = f"/sessions/{session.id}"
+    _, shown = await ask(served, "GET", f"{where}/state")
+    assert (shown["state"]["by_number"], shown["state"]["seal"]) == ({"1": "a large tag"}, "_wA=")
+    _, log = await ask(served, "GET", f"{where}/log")
+    assert log["entries"][1]["output"] == log["entries"][1]["input"]["tag"] == "a large tag"
+    assert 'by_number[1]: nothing → "a large tag"' in log["entries"][1]["changes"]
+    assert (await ask(served, "GET", where))[1]["verdict"]["reward"] == 1.0
+
+
 # Changing.
 
 

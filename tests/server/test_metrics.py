@@ -170,6 +170,7 @@ def check(found: Samples, calls: list[Any]) -> None:
             assert found(f"{histogram}_bucket", environment, name, "+Inf") == len(times)
 
 
+@settings(deadline=None)
 @given(CALLS)
 def test_every_call_is_counted_once_by_one_process(calls: list[Any]) -> None:
     figures = Figures(TOOLS)
@@ -178,7 +179,7 @@ def test_every_call_is_counted_once_by_one_process(calls: list[Any]) -> None:
     check(scrape(figures), calls)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(CALLS)
 def test_any_worker_tells_of_the_calls_of_all(calls: list[Any]) -> None:
     with TemporaryDirectory() as folder:

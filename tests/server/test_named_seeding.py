@@ -63,6 +63,15 @@ async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store:
     assert await served.app.store.count(served.app.now()) == 1
 
 
+async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    row = {**ROW, "story": "s" * 100_000}
+    for _ in range(2):
+        assert (await post_afresh(served, "/seed_session", seeding("one", row)))[0] == 200
+    assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 409
+    assert (await served.app.store.sizes())["blobs"].rows == 1
+
+
 async def test_a_name_is_not_joined_with_another_task(serve: Any) -> None:
     served = await serve()
     await served.post("/seed_session", seeding("one"))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_it_says_where_it_serves(served: Any) -> None:
     root = f"http://127.0.0.1:{served.port}"
     assert served.lines[:2] == [f"counter: {root}/counter", f"weather: {root}/weather"]
     assert served.lines[2] == f"docs: {root}/docs   store: sqlite:///stateroom.db   workers: 1   stop with Ctrl-C"
+
+
+def test_it_does_not_say_the_password_of_its_store(launch: Any, postgresql_url: str) -> None:
+    password = urlsplit(postgresql_url).password or ""
+    store = f"{postgresql_url}?schema=s{uuid4().hex}"
+    said = "\n".join(launch("counter", "--store", store).lines)
+    assert f"store: {store.replace(f':{password}@', ':***@')}   workers: 1" in said
+    assert password
+    assert password not in said
 
 
 async def test_several_environments_are_served_side_by_side(served: Any, connect: Any) -> None:

@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
+WORKERS = 4
 SESSIONS, WRITES, READS = 4, 60, 20
 
 
-@pytest.fixture(scope="module")
-def served(launch_once: Any, room: str) -> Any:
-    return launch_once(room, "--workers", "3", "--store", "sqlite:///rooms.db")
+@pytest.fixture(scope="module", params=["sqlite", "redis", "postgresql"])
+def served(launch_once: Any, room: str, request: pytest.FixtureRequest) -> Any:
+    if request.param == "sqlite":
+        url = "sqlite:///rooms.db"
+    elif request.param == "redis":
+        url = f"{request.getfixturevalue('redis_url')}?prefix=workers:"
+    else:
+        url = f"{request.getfixturevalue('postgresql_url')}?schema=workers"
+    return launch_once(room, "--workers", str(WORKERS), "--store", url)
 
 
 async def test_any_worker_serves_any_session(served: Any, connect: Any) -> None:
@@ -75,7 +82,7 @@ async def test_a_worker_that_dies_is_replaced_and_its_sessions_go_on(served: Any
     before = set(served.workers())
     victim = (await client.post("/look"))[1]["process"]
     os.kill(victim, signal.SIGKILL)
-    served.wait_until(lambda: len(set(served.workers()) - before) == 1 and len(served.workers()) == 3)
+    served.wait_until(lambda: len(set(served.workers()) - before) == 1 and len(served.workers()) == WORKERS)
     client = await connect(client.url, like=client)  # the old connection was the dead worker's
     assert (await client.post("/add"))[0] == 200
     assert (await client.post("/look"))[1]["value"] == 2
