@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import calls, disk, http, process, state
+from benchmarks import calls, disk, history, http, peers, process, servers, state
 from benchmarks.timing import Figure
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
@@ -24,6 +24,13 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "episodes": http.episodes,
     "idle": http.idle,
     "start": http.start,
+    "redis": servers.on_redis,
+    "postgresql": servers.on_postgresql,
+    "steps": peers.steps,
+    "conversation": history.conversation,
+    "large": history.forks,
+    "cold": history.cold,
+    "scaling": http.scaling,
 }
 
 

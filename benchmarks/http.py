@@ -5,6 +5,7 @@ Each server is a process of its own with one worker, and so is the load client.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import msgspec
 
 from benchmarks.load import Findings, Plan
 from benchmarks.timing import Figure
+from tests.servers.redis import RedisServer
 
 HERE = Path(__file__).parent.parent
 SERVE = [sys.executable, "-m", "stateroom.cli", "serve", "counter"]
@@ -80,6 +82,41 @@ async def episodes() -> list[Figure]:
         rounds = [[_load(one, mode="episodes").episodes for one in (counters, server)] for _ in range(ROUNDS)]
     bare, ours = (median(column) for column in zip(*rounds, strict=True))
     return [Figure("episodes/s over HTTP against a bare app", ours / bare, 0.35, "at least", _rates(ours, bare))]
+
+
+async def scaling() -> list[Figure]:
+    """Increments of 64 sessions on one Redis, by two workers against one.
+
+    They share the cores with Redis and the load client: where nine tenths of all cores are busy, these are the limit,
+    and all that is asked is that two workers do no less than one.
+    """
+    with RedisServer() as redis, _serving(redis.url) as one, _serving(redis.url, "--workers", "2") as two:
+        for server in (one, two):
+            _load(server, mode="requests", seconds=0.5)
+        rounds = [[_load_watched(server) for server in (one, two)] for _ in range(ROUNDS)]
+    (alone, cores_alone), (both, cores_both) = (
+        (median(rate for rate, _ in column), median(cores for _, cores in column))
+        for column in zip(*rounds, strict=True)
+    )
+    cores = os.cpu_count() or 1
+    detail = f"{_rates(both, alone)}; of {cores} cores {cores_both:.2f} / {cores_alone:.2f} are busy"
+    what = "increments/s over HTTP on one Redis, two workers against one"
+    bar = 1.0 if cores_both >= 0.9 * cores else 1.5
+    return [Figure(what, both / alone, bar, "at least", detail)]
+
+
+def _load_watched(server: Server) -> tuple[float, float]:
+    """Requests per second, and how many cores of the machine were busy meanwhile."""
+    busy, total = _ticks()
+    requests = _load(server, mode="requests", seconds=2.0).requests
+    busy_after, total_after = _ticks()
+    return requests, (busy_after - busy) / (total_after - total) * (os.cpu_count() or 1)
+
+
+def _ticks() -> tuple[int, int]:
+    """What all cores have done so far, and could have done."""
+    spent = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(spent) - spent[3] - spent[4], sum(spent)  # without the idle ones, and those that wait for a disk
 
 
 async def idle() -> list[Figure]:

@@ -1,0 +1,221 @@
+"""What a long life costs on each store: bytes for each step of a conversation, forks of a large state, a cold load."""
+
+from __future__ import annotations
+
+import os
+import random
+import string
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from benchmarks.peers import saving
+from benchmarks.timing import Figure, interleaved, micro
+from stateroom import Environment, Session, Sessions, State, open_store, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.session import History
+from stateroom.store import Store
+from tests.servers.postgresql import PostgreSQLServer
+from tests.servers.redis import RedisServer
+from tests.servers.s3 import CREDENTIALS, S3Server
+
+STEPS, MESSAGE = 1000, 500
+RECORDS = 10_000
+FORKS = 40
+ENTRIES = 10_000
+
+
+class Dialogue(State):
+    messages: list[str] = []
+
+
+class DialogueEnvironment(Environment[Dialogue]):
+    """A conversation."""
+
+    @tool
+    def say(self, state: Dialogue, text: str) -> int:
+        """Add a message."""
+        state.messages.append(text)
+        return len(state.messages)
+
+    def verify(self) -> float:
+        return 0.0
+
+
+class Record(State):
+    text: str
+    number: int = 0
+
+
+class Archive(State):
+    records: list[Record] = []
+
+
+class ArchiveEnvironment(Environment[Archive]):
+    """Some 10 MB of records."""
+
+    def seed(self, task: Any) -> Archive:
+        return Archive(records=[Record(text=f"{number:08d}" * 125) for number in range(task.records)])
+
+    @tool
+    def renumber(self, state: Archive, index: int) -> int:
+        """Change one of them."""
+        state.records[index].number += 1
+        return state.records[index].number
+
+    def verify(self) -> float:
+        return 0.0
+
+
+@asynccontextmanager
+async def _stores() -> AsyncIterator[dict[str, Store]]:
+    """A fresh store of each kind, by name."""
+    with ExitStack() as servers:
+        folder = servers.enter_context(tempfile.TemporaryDirectory())
+        urls = {
+            "SQLite": f"sqlite:///{folder}/rooms.db",
+            "Redis": servers.enter_context(RedisServer()).url,
+            "PostgreSQL": servers.enter_context(PostgreSQLServer()).url,
+            "files": f"file://{folder}/rooms",
+            "S3": servers.enter_context(S3Server()).url,
+        }
+        os.environ.update(CREDENTIALS)
+        async with AsyncExitStack() as stack:
+            yield {name: await stack.enter_async_context(open_store(url)) for name, url in urls.items()}
+
+
+async def conversation() -> list[Figure]:
+    """1,000 messages of 500 bytes: what each adds to the store, and what all come to."""
+    theirs = await _langgraph()
+    async with _stores() as stores:
+        return [
+            figure for name, store in stores.items() for figure in await _conversation(name, store, theirs.get(name))
+        ]
+
+
+async def _conversation(name: str, store: Store, theirs: int | None) -> list[Figure]:
+    before = await _total(store)
+    session = await Sessions[Any](DialogueEnvironment(), store).seed({})
+    sizes = [(await store.size(session.id)).bytes]
+    for number, text in enumerate(_texts(), 1):
+        await session.call("say", {"text": text})
+        if number <= 15 or number > STEPS - 15:
+            sizes.append((await store.size(session.id)).bytes)
+    early, late = _median_step(sizes[5:16]), _median_step(sizes[-10:])
+    total = await _total(store) - before
+    detail = f"{total:,} B" + (f"; LangGraph's saver {theirs:,} B" if theirs else "")
+    flat, whole = "bytes of step 1,000 against step 10", "bytes of 1,000 steps against their payload"
+    return [
+        Figure(f"{flat}, {name}", late / early, 1.5, "at most", f"{late:,.0f} B / {early:,.0f} B"),
+        Figure(f"{whole}, {name}", total / (STEPS * MESSAGE), 3, "at most", detail),
+    ]
+
+
+def _texts() -> list[str]:
+    rng = random.Random(1)
+    return ["".join(rng.choices(string.ascii_letters, k=MESSAGE)) for _ in range(STEPS)]
+
+
+def _median_step(sizes: list[int]) -> float:
+    return median(after - before for before, after in pairwise(sizes))
+
+
+async def _total(store: Store) -> int:
+    """All that a store takes, with what indexes and the like add to it."""
+    sizes = await store.sizes()
+    whole = [sizes[name] for name in ("file", "disk", "objects") if name in sizes]
+    return sum(size.bytes for size in whole or sizes.values())
+
+
+async def _langgraph() -> dict[str, int]:
+    """The bytes of the same conversation as LangGraph's savers keep it, by store."""
+    with tempfile.TemporaryDirectory() as folder, PostgreSQLServer() as server:
+        path = Path(folder) / "langgraph.db"
+        async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
+            await _save(saver)
+        async with AsyncPostgresSaver.from_conn_string(server.url) as base:
+            await base.setup()
+            connection: Any = base.conn
+            empty = await _database_size(connection)
+            await _save(base)
+            return {"SQLite": path.stat().st_size, "PostgreSQL": await _database_size(connection) - empty}
+
+
+async def _save(saver: Any) -> None:
+    step = saving(saver, _texts())
+    for _ in range(STEPS):
+        await step()
+
+
+async def _database_size(connection: Any) -> int:
+    cursor = await connection.execute("SELECT pg_database_size(current_database()) AS bytes")
+    return int((await cursor.fetchone())["bytes"])
+
+
+async def forks() -> list[Figure]:
+    """A fork at step 1,000 of a 10 MB state, against a fork of an empty session."""
+    async with _stores() as stores:
+        return [figure for name, store in stores.items() for figure in await _forks(name, store)]
+
+
+async def _forks(name: str, store: Store) -> list[Figure]:
+    sessions = Sessions[Any](ArchiveEnvironment(), store)
+    large, empty = await sessions.seed({"records": RECORDS}), await sessions.seed({"records": 0})
+    for index in range(STEPS - 1):
+        await large.call("renumber", {"index": index})
+    before = await _total(store)
+    await large.fork(n=FORKS)
+    written = (await _total(store) - before) / FORKS
+    bare, ours = await interleaved(lambda: _fork(empty), lambda: _fork(large), 9)
+    detail = f"{micro(ours)} / {micro(bare)}"
+    return [
+        Figure(f"a fork of 10 MB against one of nothing, {name}", ours / bare, 2, "at most", detail),
+        Figure(f"kB written for it, {name}", written / 1000, 2, "at most", f"{written:,.0f} B"),
+    ]
+
+
+async def _fork(session: Session[Any]) -> float:
+    start = time.perf_counter()
+    await session.fork(n=FORKS)
+    return (time.perf_counter() - start) / FORKS
+
+
+async def cold() -> list[Figure]:
+    """Opening a session of 10,000 entries in a process that does not know it, against reading its last snapshot."""
+    async with _stores() as stores:
+        del stores["S3"]  # the server of the tests takes minutes for 10,000 calls; files are the same code
+        return [await _cold(name, store) for name, store in stores.items()]
+
+
+async def _cold(name: str, store: Store) -> Figure:
+    session = await Sessions[Any](CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 0})
+    for _ in range(ENTRIES):
+        await session.call("increment_counter", {"count": 1})
+    snapshot = (await store.load(session.id)).snapshot
+    assert snapshot is not None
+    revision = snapshot.revision
+
+    async def opened() -> float:
+        elsewhere = Sessions[Any](CounterEnvironment(), store)
+        start = time.perf_counter()
+        found = await elsewhere.open(session.id)
+        seconds = time.perf_counter() - start
+        assert found.state.value == ENTRIES
+        return seconds
+
+    async def read() -> float:
+        start = time.perf_counter()
+        await History(store).document(session.id, revision)
+        return time.perf_counter() - start
+
+    bare, ours = await interleaved(read, opened, 101)
+    what = f"opening 10,000 entries against reading the last snapshot, {name}"
+    return Figure(what, ours / bare, 3, "at most", f"{micro(ours)} / {micro(bare)}")

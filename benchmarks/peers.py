@@ -1,0 +1,91 @@
+"""A lone durable step beside what others keep of one: LangGraph's savers and the sessions of OpenAI's Agents SDK.
+
+Their step is the cheapest that leaves a trace: one checkpoint with a number in it, and one short message. Ours is a
+call: a tool that ran on a state, with its result.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack
+from itertools import count, islice
+from typing import Any
+
+from agents import SQLiteSession
+from agents.extensions.memory import RedisSession
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from benchmarks.timing import Figure, interleaved, repeated
+from stateroom import Sessions, open_store
+from stateroom.gallery.counter import CounterEnvironment
+from tests.servers.postgresql import PostgreSQLServer
+from tests.servers.redis import RedisServer
+
+STEPS = 200
+
+Step = Callable[[], Awaitable[object]]
+
+
+async def steps() -> list[Figure]:
+    with ExitStack() as servers:
+        folder = servers.enter_context(tempfile.TemporaryDirectory())
+        postgresql = servers.enter_context(PostgreSQLServer(quick=False))
+        redis = servers.enter_context(RedisServer())
+        async with AsyncExitStack() as stack:
+            file = await stack.enter_async_context(AsyncSqliteSaver.from_conn_string(f"{folder}/langgraph.db"))
+            base = await stack.enter_async_context(AsyncPostgresSaver.from_conn_string(postgresql.url))
+            await base.setup()
+            small = SQLiteSession("one", f"{folder}/agents.db")
+            stack.callback(small.close)
+            quick = RedisSession.from_url("one", url=redis.url)
+            stack.push_async_callback(quick.close)
+            on_sqlite = await _ours(stack, f"sqlite:///{folder}/ours.db")
+            on_postgresql = await _ours(stack, postgresql.url)
+            on_redis = await _ours(stack, redis.url)
+            return [
+                await _ahead("SQLite", on_sqlite, "LangGraph's saver", saving(file)),
+                await _ahead("SQLite", on_sqlite, "the Agents SDK's session", _adding(small)),
+                await _ahead("PostgreSQL", on_postgresql, "LangGraph's saver", saving(base)),
+                await _ahead("Redis", on_redis, "the Agents SDK's session", _adding(quick)),
+            ]
+
+
+async def _ours(stack: AsyncExitStack, url: str) -> Step:
+    store = await stack.enter_async_context(open_store(url))
+    session = await Sessions[Any](CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 0})
+    return lambda: session.call("increment_counter", {"count": 1})
+
+
+def saving(saver: Any, texts: Iterable[str] = ()) -> Step:
+    """A step of a LangGraph thread: it saves a number, and the messages so far if there is one for each step."""
+    config: dict[str, Any] = {"configurable": {"thread_id": "one", "checkpoint_ns": ""}}
+    messages: list[str] = []
+    coming = iter(texts)
+    numbers = count(1)
+
+    async def step() -> None:
+        nonlocal config
+        number = next(numbers)
+        checkpoint = empty_checkpoint()
+        values: dict[str, Any] = {"value": number}
+        messages.extend(islice(coming, 1))
+        if messages:
+            values["messages"] = list(messages)
+        versions: dict[str, Any] = dict.fromkeys(values, number)
+        checkpoint["channel_values"], checkpoint["channel_versions"] = values, versions
+        config = await saver.aput(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, versions)
+
+    return step
+
+
+def _adding(session: Any) -> Step:
+    return lambda: session.add_items([{"role": "user", "content": "add one to the counter"}])
+
+
+async def _ahead(where: str, ours: Step, name: str, theirs: Step) -> Figure:
+    their_seconds, our_seconds = await interleaved(lambda: repeated(theirs, STEPS), lambda: repeated(ours, STEPS), 7)
+    detail = f"{1 / our_seconds:,.0f}/s / {1 / their_seconds:,.0f}/s"
+    return Figure(f"a lone step on {where} against {name}", their_seconds / our_seconds, 1, "at least", detail)
