@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stateroom.errors import BadData, UnknownRevision
 from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
 from stateroom.session.moment import Moment
-from stateroom.state import Elsewhere, Large, apply, decode, encode, large_in, put_in
+from stateroom.state import Elsewhere, Large, apply, decode, encode, encode_json, large_in, put_in
 from stateroom.store import Entry, Head, Store
 
 PAGE = 1000
@@ -65,7 +65,8 @@ class Document(NamedTuple):
 
 def write_document(state: Any, moment: Moment, elsewhere: Elsewhere) -> bytes:
     """The body of a snapshot."""
-    return encode({"state": state, "moment": list(moment)}, elsewhere)
+    parts = {"state": msgspec.Raw(encode(state, elsewhere)), "moment": msgspec.Raw(encode_json(list(moment)))}
+    return msgspec.msgpack.encode(parts)
 
 
 def read_document(body: bytes, large: list[Large] | None = None) -> Document:

@@ -35,6 +35,8 @@ from stateroom.state import Elsewhere, Large, Patch, decode, encode_json, encode
 from stateroom.state.codec import LONG_TEXT, why_not_decoded
 from stateroom.store import Entry
 
+_NO_PATCH = encode_patch([])
+
 _PAIR = b"\x92"
 """How an array of two begins in msgpack: the facts and the patch, each encoded by itself."""
 
@@ -117,7 +119,7 @@ def read_stored(entry: Entry) -> Stored:
     large: list[Large] = []
     facts = decode(said, (), large)
     in_facts = len(large)
-    patch = decode(changed, list(long_texts(facts.get("input"))), large)
+    patch = [] if bytes(changed) == _NO_PATCH else decode(changed, list(long_texts(facts.get("input"))), large)
     growth = len(entry.body)
     if large:
         growth += sum(value.size for value in large[in_facts:])
