@@ -198,7 +198,12 @@ class Command:
     def workers(self) -> list[int]:
         """The ids of its worker processes."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        found = []
+        for child in children:
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(int(child))
+        return found
 
     def alive(self) -> list[int]:
         """The ids of all processes in its group."""
