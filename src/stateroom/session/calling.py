@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from math import isfinite
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +25,7 @@ from stateroom.errors import (
     ToolError,
 )
 from stateroom.session.execution import Runner, was_cancelled
+from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.program import Code, Operation, Procedure, Result, SessionInfo, Verdict
 from stateroom.state import ENDED, Commit, Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
@@ -115,6 +118,19 @@ def failed(failure: Failed | InvalidArguments) -> Result:
     if isinstance(failure, InvalidArguments):
         return Result(False, None, str(failure), "invalid_arguments", failure.fields)
     return Result(False, None, str(failure), failure.code)
+
+
+def recorded(entry: LogEntry | None) -> Result:
+    """The result of a call that is in the log."""
+    assert entry is not None
+    if entry.kind == "failed":
+        return Result(False, None, entry.facts["error"], entry.facts.get("code", "tool_failed"))
+    return Result(True, entry.output)
+
+
+def digest(response: Any) -> str:
+    """By what two responses are known to be the same."""
+    return blake2b(json.dumps(response, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 def find_tool(tools: Mapping[str, Operation], name: str) -> Operation:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from hashlib import blake2b
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -31,9 +29,11 @@ from stateroom.session.calling import (
     Failed,
     Ran,
     Scene,
+    digest,
     failed,
     find_tool,
     plain_arguments,
+    recorded,
     run_tool,
     run_verifier,
 )
@@ -168,7 +168,7 @@ class Session(Generic[S]):
             if call_id is not None:
                 entry = await room.recorded(call_id)
                 if entry is not None:
-                    return _recorded(entry)
+                    return recorded(entry)
             views = await self._views(tool.procedure) if tool.procedure.shared else NOTHING
             ran = await run_tool(sessions.runner, tool, given, self._scene(call_id, views), sessions.timeout)
             try:
@@ -263,7 +263,7 @@ class Session(Generic[S]):
             await room.refresh()
         entry = await room.recorded(call_id)
         if entry is not None:
-            return _recorded(entry)
+            return recorded(entry)
         started_before = await room.recorded(call_id + _STARTED) is not None
         if not started_before:
             try:
@@ -276,7 +276,7 @@ class Session(Generic[S]):
             await room.refresh()  # another process may have finished it
             entry = await room.recorded(call_id)
             if entry is not None:
-                return _recorded(entry)
+                return recorded(entry)
             if not tool.retries_unknown:
                 raise Failed(
                     f"{tool.name} was started before and its outcome is unknown; it was not run again. "
@@ -302,7 +302,7 @@ class Session(Generic[S]):
                 return await self._note_failure(tool, given, call_id, message, "shared_conflict")
             except DuplicateCall:  # another process, told to try again too, was quicker
                 await room.refresh()
-                return _recorded(await room.recorded(call_id))
+                return recorded(await room.recorded(call_id))
             except Conflict:
                 await room.refresh()
                 if room.judged is not None or room.state is not ran.base:  # never merged by accident
@@ -319,7 +319,7 @@ class Session(Generic[S]):
             await self._commit_at_head("failed", facts, call_id)
         except DuplicateCall:  # another process, told to try again too, has noted what came of it
             await self._room.refresh()
-            return _recorded(await self._room.recorded(call_id))
+            return recorded(await self._room.recorded(call_id))
         return Result(False, None, message, code)
 
     async def _commit_at_head(self, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
@@ -375,7 +375,7 @@ class Session(Generic[S]):
                 verdict = await run_verifier(sessions.runner, procedure, scene, episode, sessions.timeout)
                 facts: dict[str, Any] = {"verdict": vars(verdict)}
                 if episode.response_was_read:
-                    facts["response"] = _digest(response)
+                    facts["response"] = digest(response)
                 try:
                     await self._commit("verdict", facts, call_id=VERDICT)
                     return verdict
@@ -387,7 +387,7 @@ class Session(Generic[S]):
 
     def _refuse_other(self, response: Any) -> None:
         judged = self._room.judged or {}
-        if judged.get("response", _digest(response)) != _digest(response):
+        if judged.get("response", digest(response)) != digest(response):
             raise SessionSealed(self.id, "it is of another response than this one")
 
     def hold(self, seconds: float = SECONDS) -> Lease:
@@ -496,14 +496,3 @@ class Session(Generic[S]):
                 if not self._room.head.closed:
                     await self._commit_at_head("close", {"replaced_by": replaced_by} if replaced_by else {})
         self._sessions.forget(self.id)
-
-
-def _digest(response: Any) -> str:
-    return blake2b(json.dumps(response, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
-
-
-def _recorded(entry: LogEntry | None) -> Result:
-    assert entry is not None
-    if entry.kind == "failed":
-        return Result(False, None, entry.facts["error"], entry.facts.get("code", "tool_failed"))
-    return Result(True, entry.output)
