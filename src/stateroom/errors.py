@@ -104,6 +104,10 @@ class ServerFailed(StateroomError):
     """A server answered that an episode cannot go on."""
 
 
+class SchemaChanged(StateroomError):
+    """What is stored is of another schema than the code that reads it, and no migration leads from one to the other."""
+
+
 class SessionError(StateroomError):
     """The base of errors about one session."""
 
@@ -149,6 +153,22 @@ class SessionLeased(SessionError):
 
 class UnknownRevision(SessionError):
     """The session has no such revision or checkpoint."""
+
+
+class CannotFork(SessionError):
+    """A fork would not be what the session was at that revision."""
+
+    def __init__(self, session: str, revision: int, why: str) -> None:
+        super().__init__(session, f"session {session!r} cannot be forked at revision {revision}: {why}")
+        self.revision = revision
+
+
+class CannotRewind(SessionError):
+    """A session could not be again what it was at that revision."""
+
+    def __init__(self, session: str, revision: int, why: str) -> None:
+        super().__init__(session, f"session {session!r} cannot go back to revision {revision}: {why}")
+        self.revision = revision
 
 
 class Conflict(SessionError):

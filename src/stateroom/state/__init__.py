@@ -3,10 +3,13 @@
 from stateroom.state.codec import Elsewhere, decode, encode, encode_json, encode_patch, long_texts, to_json
 from stateroom.state.commit import ENDED, Commit, commit, patched, refuse_tampering
 from stateroom.state.draft import Desk, draft_of, is_draft
+from stateroom.state.emitting import EventDesk, fold
+from stateroom.state.events import Event, applies, event_facts, read_event
 from stateroom.state.large import Large, digest_of, large_in, put_in
 from stateroom.state.merge import Merge, merge, merge_rules
-from stateroom.state.model import State, shape_of
+from stateroom.state.model import State, schema_of, shape_of
 from stateroom.state.patch import Operation, Patch, apply
+from stateroom.state.schema import Schema, fingerprint_of, first_difference
 from stateroom.state.spare import leave_spares
 
 __all__ = [
@@ -14,11 +17,15 @@ __all__ = [
     "Commit",
     "Desk",
     "Elsewhere",
+    "Event",
+    "EventDesk",
     "Large",
     "Merge",
     "Operation",
     "Patch",
+    "Schema",
     "State",
+    "applies",
     "apply",
     "commit",
     "decode",
@@ -27,6 +34,10 @@ __all__ = [
     "encode",
     "encode_json",
     "encode_patch",
+    "event_facts",
+    "fingerprint_of",
+    "first_difference",
+    "fold",
     "is_draft",
     "large_in",
     "leave_spares",
@@ -35,7 +46,9 @@ __all__ = [
     "merge_rules",
     "patched",
     "put_in",
+    "read_event",
     "refuse_tampering",
+    "schema_of",
     "shape_of",
     "to_json",
 ]

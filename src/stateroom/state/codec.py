@@ -196,7 +196,7 @@ def _wire(value: Any, elsewhere: Elsewhere) -> Any:
         return value
     if kind is int:
         return value if -(2**63) <= value < 2**64 else Ext(_BIGINT, b"%d" % value)
-    if isinstance(value, BaseModel):
+    if kind is not list and kind is not dict and isinstance(value, BaseModel):  # which takes long to find out
         fields = value.__dict__
         return {name: _wire(fields[name], elsewhere) for name in kind.__pydantic_fields__}
     if isinstance(value, Enum):

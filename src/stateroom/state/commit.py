@@ -47,6 +47,13 @@ def commit(draft: S) -> Commit:
     return Commit(follow_up.state, patch + follow_up.patch)
 
 
+def changes_in(draft: Any) -> Patch:
+    """What has changed in a draft so far, checked; the draft goes on."""
+    patch: Patch = []
+    _check_model(draft, (), patch, [])
+    return patch
+
+
 def refuse_tampering(draft: Any) -> None:
     """Raise if C code may have handed out committed items of a list in a draft, which a tool could have changed."""
     if isinstance(draft, DraftModel):

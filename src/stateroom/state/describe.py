@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -40,28 +40,46 @@ def describe(state: Any, patch: Iterable[Any]) -> list[str]:
     return lines
 
 
-def differences(old: Any, new: Any, path: Path = ()) -> Iterator[str]:
+class Difference(NamedTuple):
+    """One place at which two states differ."""
+
+    place: Path
+    kind: Literal["changed", "new", "gone"]
+    before: Any
+    """None if the place is new."""
+    after: Any
+    """None if it is gone."""
+
+    def __str__(self) -> str:
+        place = format_path(self.place) or "state"
+        if self.kind == "new":
+            return f"{place}: new, {brief(self.after)}"
+        return f"{place}: {brief(self.before)} → {'gone' if self.kind == 'gone' else brief(self.after)}"
+
+
+def differences(old: Any, new: Any) -> list[str]:
+    """What differs between two states, as plain data, in words."""
+    return [str(difference) for difference in compare(old, new)]
+
+
+def compare(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
     """What differs between two states, as plain data, place by place."""
     if type(old) is not type(new) or not isinstance(new, dict | list):
-        if old != new:
-            yield f"{format_path(path) or 'state'}: {brief(old)} → {brief(new)}"
+        if type(old) is not type(new) or (old != new and not (old != old and new != new)):  # noqa: PLR0124 - not a number
+            yield Difference(path, "changed", old, new)
         return
     if isinstance(new, dict):
-        for key in old:
-            if key not in new:
-                yield f"{format_path((*path, key))}: {brief(old[key])} → gone"
+        yield from (Difference((*path, key), "gone", old[key], None) for key in old if key not in new)
         for key, value in new.items():
             if key not in old:
-                yield f"{format_path((*path, key))}: new, {brief(value)}"
+                yield Difference((*path, key), "new", None, value)
             else:
-                yield from differences(old[key], value, (*path, key))
+                yield from compare(old[key], value, (*path, key))
         return
     for index, (before, after) in enumerate(zip(old, new, strict=False)):
-        yield from differences(before, after, (*path, index))
-    for index in range(len(new), len(old)):
-        yield f"{format_path((*path, index))}: {brief(old[index])} → gone"
-    for index in range(len(old), len(new)):
-        yield f"{format_path((*path, index))}: new, {brief(new[index])}"
+        yield from compare(before, after, (*path, index))
+    yield from (Difference((*path, index), "gone", old[index], None) for index in range(len(new), len(old)))
+    yield from (Difference((*path, index), "new", None, new[index]) for index in range(len(old), len(new)))
 
 
 def brief(value: Any) -> str:

@@ -12,16 +12,17 @@ deleted. The committed values are never written to.
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any, SupportsIndex, TypeVar
 
 from pydantic import BaseModel
 
-from stateroom.errors import ReadOnlyState
+from stateroom.errors import DefinitionError, ReadOnlyState
 from stateroom.state.compiler import shape_of_model
 from stateroom.state.draft_list import DraftList
 from stateroom.state.draft_table import DraftDict, DraftSet
+from stateroom.state.events import Event
 from stateroom.state.shape import LEAVES, ModelShape, Shape, fill
 
 M = TypeVar("M", bound=BaseModel)
@@ -35,6 +36,9 @@ class Desk:
 
     __slots__ = ("closed", "spares")
 
+    emitted: Sequence[Event] = ()
+    """The events so far."""
+
     def __init__(self, closed: str | None = None, spares: dict[int, Any] | None = None) -> None:
         self.closed = closed
         self.spares = spares
@@ -43,6 +47,17 @@ class Desk:
         """Raise if the drafts may not be changed."""
         if self.closed is not None:
             raise ReadOnlyState(self.closed)
+
+    def emit(self, draft: Any, event: Event) -> None:
+        """Let an event happen to the state that a draft stands for; refused, unless the state changes by events."""
+        self.check()
+        raise DefinitionError(
+            f"{type(event).__name__} cannot be emitted on this {type(draft).__name__}: events are emitted by tools, on "
+            "the session's state, if its class has methods marked @applies"
+        )
+
+    def end(self, draft: Any) -> None:
+        """Raise if a draft must not be committed as it is."""
 
     def draft(self, value: Any, shape: Shape) -> Any:
         """A draft of a committed value that stands at a place of this shape; the value itself if it cannot change."""

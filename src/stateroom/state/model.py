@@ -6,12 +6,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from stateroom.errors import DefinitionError
+from stateroom.errors import DefinitionError, ReadOnlyState
 from stateroom.state.compiler import shape_of_model
+from stateroom.state.draft import Desk
+from stateroom.state.events import Appliers, Event, find_appliers
+from stateroom.state.schema import Schema, read_schema
 from stateroom.state.shape import ModelShape
+from stateroom.state.versions import Migrations, Versioned
 
 
-class State(BaseModel):
+class State(Versioned, BaseModel):
     """The typed state of an environment: a pydantic model that Stateroom keeps, versions and forks.
 
     A field of a type that cannot be kept fails when the class is defined, with the field's name.
@@ -19,9 +23,17 @@ class State(BaseModel):
     Where sessions share a state (of a user, of the app) and two of them change it at once, `class Profile(State,
     conflict="reject")` refuses the later call; by default, `"retry"`, its tool runs again on what the other has made of
     it. Fields with a `Merge` rule need neither.
+
+    A class whose fields change gets a new version, `class Cart(State, version=2)`, and a migration from the one before,
+    so that what was stored by older code can still be read. What counts is the version of the state itself: the models
+    in it have none.
+
+    A class with methods marked `@applies(SomeEvent)` changes by events only, which a tool emits: `state.emit(…)`.
     """
 
     on_conflict: ClassVar[Literal["retry", "reject"]] = "retry"
+    __migrations__ = Migrations("State", 1)
+    __appliers__: ClassVar[Appliers] = {}
 
     # A type that pydantic does not know reaches the check below, which names the field.
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -30,8 +42,12 @@ class State(BaseModel):
         super().__init_subclass__()  # pydantic gives the class's keywords to the method below too
 
     @classmethod
-    def __pydantic_init_subclass__(cls, conflict: Literal["retry", "reject"] | None = None, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(
+        cls, conflict: Literal["retry", "reject"] | None = None, version: int | None = None, **kwargs: Any
+    ) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        cls.__migrations__ = Migrations(cls.__name__, version, cls.__migrations__)
+        cls.__appliers__ = find_appliers(cls)
         if conflict is not None:
             if conflict not in ("retry", "reject"):
                 raise DefinitionError(f"{cls.__name__}: conflict is 'retry' or 'reject', not {conflict!r}")
@@ -40,7 +56,28 @@ class State(BaseModel):
         if cls.__pydantic_complete__ and not cls.__pydantic_generic_metadata__["parameters"]:
             shape_of_model(cls)
 
+    def emit(self, event: Event) -> None:
+        """Let an event happen, in a tool: the state is at once what the event makes of it, and the log gets both.
+
+        If its method raises, the call fails: what is to be checked is checked before.
+        """
+        desk: Desk | None = getattr(self, "_draft_desk", None)
+        if desk is None:
+            raise ReadOnlyState(
+                f"events are emitted by tools; what they make of a {type(self).__name__} of your own says fold(…)"
+            )
+        desk.emit(self, event)
+
 
 def shape_of(state: type[State]) -> ModelShape:
     """The compiled shape of a state class."""
     return shape_of_model(state)
+
+
+def schema_of(state: type[State]) -> Schema:
+    """The schema of a state class, read on first use and kept on the class."""
+    known: Schema | None = state.__dict__.get("__stateroom_schema__")
+    if known is None:
+        known = read_schema(state.__migrations__.version, shape_of(state))
+        state.__stateroom_schema__ = known  # type: ignore[attr-defined]
+    return known

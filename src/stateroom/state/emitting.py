@@ -1,0 +1,80 @@
+"""Emitting: how a state that changes by events only does so, in a tool and when its events are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from stateroom.errors import InvalidState, ReadOnlyState
+from stateroom.state.commit import changes_in, commit
+from stateroom.state.compiler import shape_of_model
+from stateroom.state.draft import Desk, draft_of
+from stateroom.state.events import Event, applier_of
+from stateroom.state.model import State
+
+S = TypeVar("S", bound=State)
+
+
+class EventDesk(Desk):
+    """For a tool whose state changes by events only: its draft can be changed while one is applied."""
+
+    __slots__ = ("base", "by_events", "emitted", "failed")
+
+    def __init__(self, state: State, spares: dict[int, Any] | None = None) -> None:
+        self.by_events = f"{type(state).__name__} changes by events only; change it by an event: state.emit(…)"
+        super().__init__(self.by_events, spares)
+        self.base = state
+        self.emitted: list[Event] = []
+        self.failed: Event | None = None
+
+    def emit(self, draft: Any, event: Event) -> None:
+        if self.closed is not self.by_events or draft._draft_base is not self.base:
+            super().emit(draft, event)  # which refuses it
+        self._refuse_failed()
+        applier_of(type(self.base), self.base.__appliers__, event)  # an event that nothing applies does no harm
+        happened = shape_of_model(type(event)).admit(event, ())  # valid, and shared with nobody
+        self.failed, self.closed = happened, None
+        try:
+            _happen(draft, self.base, happened)
+        finally:
+            self.closed = self.by_events
+        self.failed = None
+        self.emitted.append(happened)
+
+    def end(self, draft: Any) -> None:
+        """Raise if anything has changed that the events do not account for."""
+        self._refuse_failed()
+        again = draft_of(self.base, Desk())
+        for event in self.emitted:
+            _happen(again, self.base, event)
+        if changes_in(draft) != changes_in(again):
+            raise ReadOnlyState(f"{self.by_events}. Its events, applied once more, do not come to the same state")
+
+    def _refuse_failed(self) -> None:
+        if self.failed is not None:
+            raise InvalidState((), f"{type(self.failed).__name__} could not be applied; look before you emit an event")
+
+
+def fold(state: S, events: Iterable[Event]) -> S:
+    """The state after the events of a call; what they do not touch is shared with the state that is given.
+
+    Of a state that may only be read, such as `session.state`, it gives one that may only be read.
+    """
+    desk: Desk | None = getattr(state, "_draft_desk", None)
+    base: Any = state if desk is None else _committed(state)
+    draft = draft_of(base, Desk())
+    for event in events:
+        _happen(draft, base, event)
+    folded = commit(draft).state
+    return draft_of(folded, Desk(desk.closed)) if desk is not None else folded  # type: ignore[no-any-return]
+
+
+def _committed(draft: Any) -> Any:
+    """What a draft stands for; if it has changed, a copy."""
+    return shape_of_model(type(draft._draft_base)).admit(draft, ()) if changes_in(draft) else draft._draft_base
+
+
+def _happen(draft: Any, base: State, event: Event) -> None:
+    """Apply an event to a draft; the event itself stays as it is, whatever becomes of the values in it there."""
+    method, shape = applier_of(type(base), base.__appliers__, event), shape_of_model(type(event))
+    method(draft, shape.admit(event, ()) if shape.branches else event)

@@ -1,0 +1,161 @@
+"""Events: what happened to a state, in the author's words, and what each of them does to it.
+
+A state class with a method marked `@applies` changes by events only, so that it is at any time what its events have
+made of the seeded one. The log has the events of a call beside its patch: to read a log needs no code of the author's
+(the command line and a cold load use the patch), and whoever has that code can see who did what, and fold the events
+anew, with another class perhaps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, isgeneratorfunction, signature
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stateroom.errors import DefinitionError, SchemaChanged
+from stateroom.state.compiler import shape_of_model
+from stateroom.state.shape import invalid
+from stateroom.state.versions import Migrations, Versioned
+
+_MARK = "__stateroom_applies__"
+
+
+class Event(Versioned, BaseModel):
+    """Something that happened: `class Deposited(Event)`, with fields of the types that a state can have.
+
+    It is stored under a name, `class Deposited(Event, name="money_in")`; by default that of the class in snake_case. A
+    class whose fields change gets a new version, `class Deposited(Event, version=2)`, and a migration from the one
+    before, so that the events in old logs can still be read.
+    """
+
+    __event_name__: ClassVar[str] = "event"
+    __migrations__ = Migrations("Event", 1)
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__()  # pydantic gives the class's keywords to the method below too
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, name: str | None = None, version: int | None = None, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if name is not None and not (isinstance(name, str) and name and name.isprintable()):
+            raise DefinitionError(f"{cls.__name__}: an event's name is a text of printable characters, not {name!r}")
+        cls.__event_name__ = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.__migrations__ = Migrations(cls.__name__, version, cls.__migrations__)
+        # A name that is not defined yet, or a type variable: the check waits for the first use.
+        if cls.__pydantic_complete__ and not cls.__pydantic_generic_metadata__["parameters"]:
+            shape_of_model(cls)
+
+
+S = TypeVar("S")
+E = TypeVar("E", bound=Event)
+
+
+def applies(event: type[E]) -> Callable[[Callable[[S, E], None]], Callable[[S, E], None]]:
+    """Mark a state's method that says what an event does to it: `@applies(Deposited)`.
+
+    It gets the state, as `self`, and the event, and nothing else: whenever the same events happen to the same state, it
+    must come to the same.
+    """
+    if not (isinstance(event, type) and issubclass(event, Event)) or event is Event:
+        raise DefinitionError(f"@applies takes a class of events, such as @applies(Deposited), not {event!r}")
+
+    def mark(method: Callable[[S, E], None]) -> Callable[[S, E], None]:
+        if not isfunction(method) or hasattr(method, _MARK):
+            raise DefinitionError(f"@applies({event.__name__}) marks one plain method; write a method for each event")
+        setattr(method, _MARK, event)
+        return method
+
+    return mark
+
+
+class Applier(NamedTuple):
+    """What an event does to a state."""
+
+    event: type[Event]
+    method: Callable[[Any, Any], None]
+
+
+Appliers = Mapping[str, Applier]
+"""What events do to a state, by their names."""
+
+
+def find_appliers(state: type) -> Appliers:
+    """The methods of a state class that are marked; `DefinitionError` if one cannot be used."""
+    found: dict[str, Applier] = {}
+    for base in reversed(state.__mro__):
+        for name, member in vars(base).items():
+            event = getattr(member, _MARK, None)
+            if event is not None:
+                _check_method(f"{state.__name__}.{name}", member)
+                found[name] = Applier(event, member)
+            elif name in found:
+                raise DefinitionError(
+                    f"{state.__name__}.{name} overrides a method that applies {found[name].event.__name__}: "
+                    f"mark it with @applies({found[name].event.__name__}) too"
+                )
+    by_event: dict[str, Applier] = {}
+    for name, applier in found.items():
+        known = by_event.setdefault(applier.event.__event_name__, applier)
+        if known is not applier:
+            _refuse_second(f"{state.__name__}.{name}", known, applier)
+    return by_event
+
+
+def _check_method(where: str, method: Callable[..., Any]) -> None:
+    if iscoroutinefunction(method) or isgeneratorfunction(method) or isasyncgenfunction(method):
+        raise DefinitionError(f"{where} applies an event, so it must be a plain method: neither async nor a generator")
+    parameters = list(signature(method).parameters.values())
+    plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    if len(parameters) != 2 or not all(parameter.kind in plain for parameter in parameters):
+        raise DefinitionError(f"{where} applies an event, so it takes `self` and `event`, and nothing else")
+
+
+def _refuse_second(where: str, known: Applier, applier: Applier) -> None:
+    first, second = known.event, applier.event
+    if first is second:
+        raise DefinitionError(f"{where} applies {first.__name__}, as {known.method.__name__} does: let one do it all")
+    raise DefinitionError(
+        f"{where} applies {second.__name__}, which is stored under the name of {first.__name__}, "
+        f"{first.__event_name__!r}; give one of them another: class {second.__name__}(Event, name=…)"
+    )
+
+
+def applier_of(state: type, appliers: Appliers, event: object) -> Callable[[Any, Any], None]:
+    """What an event does to a state; `DefinitionError` if it does nothing."""
+    if not isinstance(event, Event):
+        raise DefinitionError(f"a {type(event).__name__} is no event: derive its class from Event")
+    known = appliers.get(event.__event_name__)
+    if known is None or known.event is not type(event):
+        kind = type(event).__name__
+        raise DefinitionError(f"{state.__name__} says nothing of {kind}: it needs a method marked @applies({kind})")
+    return known.method
+
+
+def event_facts(event: Event) -> list[Any]:
+    """What is stored of an event: its name, its version and its fields."""
+    return [event.__event_name__, event.__migrations__.version, event]
+
+
+def read_event(state: type, appliers: Appliers, facts: Any) -> Event:
+    """A stored event, by migrations if it is an old one; `SchemaChanged` if the classes of now cannot read it."""
+    name, version, fields = facts
+    known = appliers.get(name)
+    if known is None:
+        raise SchemaChanged(
+            f"{state.__name__} knows no event named {name!r} any more: keep the class of each event that was ever "
+            f"stored, class …(Event, name={name!r}), and a method of {state.__name__} that applies it"
+        )
+    event, data = known.event, known.event.__migrations__.upgrade(fields, version)
+    try:
+        read: Event = event.__pydantic_validator__.validate_python(data, by_name=True, by_alias=False)
+    except ValidationError as error:
+        raise SchemaChanged(
+            f"it is not a valid {event.__name__}: {invalid(error, (), data)}. If the class has changed, give it a new "
+            f"version, and a migration from {event.__migrations__.version}"
+        ) from None
+    return read

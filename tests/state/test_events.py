@@ -1,0 +1,685 @@
+"""Events: a state that changes by them is what they make of it, and changes in no other way."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import reduce
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
+
+from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState, SchemaChanged, TamperedState
+from stateroom.state import (
+    Commit,
+    Desk,
+    Event,
+    EventDesk,
+    State,
+    applies,
+    commit,
+    decode,
+    draft_of,
+    encode,
+    event_facts,
+    fold,
+    patched,
+    read_event,
+    refuse_tampering,
+)
+from tests.state.test_drafts_property import exact, places
+
+
+class Line(BaseModel):
+    name: str
+    count: int = 1
+
+
+class Added(Event):
+    names: list[str]
+    note: str = ""
+
+
+class Counted(Event):
+    name: str
+    by: int = 1
+
+
+class Dropped(Event):
+    name: str
+
+
+class Marked(Event):
+    name: str
+
+
+class Unknown(Event):
+    pass
+
+
+class Cart(State):
+    lines: dict[str, Line] = {}
+    order: list[str] = []
+    history: list[Line] = []
+    marks: set[str] = set()
+    last: list[str] = []
+    total: int = Field(default=0, le=100)
+
+    @applies(Added)
+    def added(self, event: Added) -> None:
+        for name in event.names:
+            self.lines[name] = Line(name=name)
+            self.order.append(name)
+            self.history.insert(0, Line(name=name))
+        self.last = event.names
+        self.total += len(event.names)
+
+    @applies(Counted)
+    def counted(self, event: Counted) -> None:
+        self.total += event.by
+        self.lines[event.name].count += event.by
+
+    @applies(Dropped)
+    def dropped(self, event: Dropped) -> None:
+        del self.lines[event.name]
+        self.order.remove(event.name)
+
+    @applies(Marked)
+    def marked(self, event: Marked) -> None:
+        self.marks ^= {event.name}
+
+    @model_validator(mode="after")
+    def keep_short(self) -> Cart:
+        if len(self.history) > 3:
+            self.history = self.history[:3]
+        return self
+
+
+def draft_for_tool(state: Any) -> Any:
+    """What a tool gets of a state that changes by events."""
+    return draft_of(state, EventDesk(state))
+
+
+def ended(draft: Any) -> Commit:
+    """What a tool's draft comes to."""
+    draft._draft_desk.end(draft)
+    return commit(draft)
+
+
+def cart_of(*names: str) -> Cart:
+    return fold(Cart(), [Added(names=list(names))]) if names else Cart()
+
+
+# Emitting.
+
+
+def test_an_event_is_applied_at_once_and_recorded() -> None:
+    base = Cart()
+    cart = draft_for_tool(base)
+
+    cart.emit(Added(names=["pen", "ink"]))
+    assert cart.order == ["pen", "ink"]
+    cart.emit(Counted(name="ink", by=2))
+    assert cart.lines["ink"].count == 3
+
+    state, patch = ended(cart)
+    assert state == Cart(
+        lines={"pen": Line(name="pen"), "ink": Line(name="ink", count=3)},
+        order=["pen", "ink"],
+        history=[Line(name="ink"), Line(name="pen")],
+        last=["pen", "ink"],
+        total=4,
+    )
+    assert cart._draft_desk.emitted == [Added(names=["pen", "ink"]), Counted(name="ink", by=2)]
+    assert patched(base, patch) == state
+    assert base == Cart()
+
+
+def test_what_events_do_not_touch_is_shared() -> None:
+    base = cart_of("pen")
+    cart = draft_for_tool(base)
+    cart.emit(Marked(name="pen"))
+    state = ended(cart).state
+    assert state.lines is base.lines
+    assert state.marks == {"pen"}
+
+
+CHANGES: list[Callable[[Any], Any]] = [
+    lambda cart: setattr(cart, "total", 5),
+    lambda cart: cart.order.append("x"),
+    lambda cart: cart.lines.pop("pen"),
+    lambda cart: setattr(cart.lines["pen"], "count", 5),
+    lambda cart: cart.marks.add("x"),
+    lambda cart: cart.history[0].__setattr__("name", "x"),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_tool_cannot_change_the_state_itself(change: Callable[[Any], Any]) -> None:
+    cart = draft_for_tool(cart_of("pen"))
+    before = exact(cart)
+    with pytest.raises(ReadOnlyState, match=r"Cart changes by events only; change it by an event: state.emit\(…\)"):
+        change(cart)
+    assert exact(cart) == before == exact(ended(cart).state)
+
+
+def change_and_end(change: Callable[[Any], Any], cart: Any) -> None:
+    change(cart)
+    ended(cart)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, lambda cart: cart.last.append("x")])
+def test_nor_what_an_event_has_put_in(change: Callable[[Any], Any]) -> None:
+    cart = draft_for_tool(cart_of("pen"))
+    cart.emit(Added(names=["ink"]))
+    with pytest.raises(ReadOnlyState):
+        change_and_end(change, cart)
+
+
+def test_nor_past_the_methods_of_a_list() -> None:
+    cart = draft_for_tool(cart_of("pen"))
+    heapq.heappush(cart.order, "x")
+    cart.emit(Marked(name="x"))
+    with pytest.raises(ReadOnlyState, match="Cart changes by events only"):
+        ended(cart)
+
+
+@pytest.mark.parametrize("then", [lambda cart: cart.emit(Marked(name="x")), ended])
+def test_after_an_event_that_failed_nothing_is_committed(then: Callable[[Any], Any]) -> None:
+    cart = draft_for_tool(cart_of("pen"))
+    with pytest.raises(KeyError):
+        cart.emit(Counted(name="ink"))
+    with pytest.raises(InvalidState, match="Counted could not be applied; look before you emit an event"):
+        then(cart)
+
+
+def test_what_events_come_to_must_be_valid() -> None:
+    cart = draft_for_tool(cart_of("pen"))
+    cart.emit(Counted(name="pen", by=1000))
+    with pytest.raises(InvalidState, match="total: Input should be less than or equal to 100"):
+        ended(cart)
+
+
+class Lucky(State):
+    draws: list[float] = []
+
+    @applies(Marked)
+    def marked(self, event: Marked) -> None:
+        self.draws.append(random.random())
+
+
+def test_a_method_that_does_not_do_the_same_again_is_noticed() -> None:
+    lucky = draft_for_tool(Lucky())
+    lucky.emit(Marked(name="x"))
+    with pytest.raises(ReadOnlyState, match="applied once more, do not come to the same state"):
+        ended(lucky)
+
+
+def test_many_events_of_a_call_may_touch_one_thing() -> None:
+    cart = draft_for_tool(Cart())
+    cart.emit(Added(names=["pen"]))
+    for _ in range(50):
+        cart.emit(Counted(name="pen"))
+    assert ended(cart).state.lines["pen"].count == 51
+
+
+def test_a_fold_goes_on_from_what_a_tool_has_done_so_far() -> None:
+    cart = draft_for_tool(Cart())
+    cart.emit(Added(names=["pen"]))
+    assert fold(cart, [Counted(name="pen")]).total == 2
+    assert cart.total == 1
+
+
+def test_what_happens_to_an_event_afterwards_changes_nothing() -> None:
+    cart, event = draft_for_tool(Cart()), Added(names=["pen"])
+    cart.emit(event)
+    event.names.append("ink")
+    cart.emit(Dropped(name="pen"))
+    assert cart._draft_desk.emitted[0] == Added(names=["pen"])
+    assert ended(cart).state.last == ["pen"]
+
+
+def test_an_event_is_checked_when_it_is_made_and_when_it_is_emitted() -> None:
+    with pytest.raises(ValidationError):
+        Counted(name="pen", by="many")  # type: ignore[arg-type]
+    with pytest.raises(ValidationError):
+        Counted(name="pen").by = 2  # type: ignore[misc]
+    cart = draft_for_tool(cart_of("pen"))
+    with pytest.raises(InvalidState, match="by: Input should be a valid integer"):
+        cart.emit(Counted.model_construct(name="pen", by="many"))
+    assert cart._draft_desk.emitted == []
+
+
+class Stretched(Event):
+    names: list[str]
+
+
+class Stubborn(State):
+    names: list[str] = []
+
+    @applies(Stretched)
+    def stretched(self, event: Stretched) -> None:
+        event.names.append("more")
+
+
+def test_what_a_method_does_to_its_event_changes_no_fact() -> None:
+    stubborn = draft_for_tool(Stubborn())
+    stubborn.emit(Stretched(names=[]))
+    ended(stubborn)
+    assert stubborn._draft_desk.emitted == [Stretched(names=[])]
+
+
+class Table(State):
+    rows: list[list[int]] = []
+
+    @applies(Marked)
+    def marked(self, event: Marked) -> None:
+        heapq.heappop(self.rows).append(9)
+        raise ValueError(event.name)
+
+
+def test_tampering_by_a_method_is_noticed_whatever_the_tool_does_about_it() -> None:
+    table = draft_for_tool(Table(rows=[[1], [2]]))
+    with suppress(ValueError):
+        table.emit(Marked(name="x"))
+    with pytest.raises(TamperedState):
+        refuse_tampering(table)
+
+
+# What a tool has taken out of the state.
+
+
+def test_what_was_taken_out_goes_along() -> None:
+    cart = draft_for_tool(cart_of("pen", "ink"))
+    lines, pen, order, marks, oldest = cart.lines, cart.lines["pen"], cart.order, cart.marks, cart.history[1]
+    cart.emit(Added(names=["cap"]))
+    cart.emit(Counted(name="pen", by=4))
+    cart.emit(Marked(name="pen"))
+
+    assert pen.count == 5
+    assert list(lines) == order == ["pen", "ink", "cap"]
+    assert marks == {"pen"}
+    assert oldest.name == "pen"
+    assert cart.lines is lines
+    assert cart.lines["pen"] is pen
+    assert cart.history[2] is oldest
+
+
+def test_what_was_deleted_or_replaced_stays_as_it_was() -> None:
+    cart = draft_for_tool(cart_of("pen", "ink"))
+    pen, ink, last, oldest = cart.lines["pen"], cart.lines["ink"], cart.last, cart.history[1]
+    cart.emit(Dropped(name="pen"))
+    cart.emit(Added(names=["ink", "cap"]))  # puts another line in the place of the ink's
+    cart.emit(Counted(name="ink"))
+    assert (pen.count, ink.count, cart.lines["ink"].count) == (1, 1, 2)
+    assert "pen" not in cart.lines
+    assert last == ["pen", "ink"]
+    assert cart.last == ["ink", "cap"]
+    assert oldest.name == "pen"
+    assert [line.name for line in ended(cart).state.history] == ["cap", "ink", "ink"]
+
+
+def test_a_tool_can_emit_while_it_goes_through_the_state() -> None:
+    cart = draft_for_tool(cart_of("pen", "ink", "cap"))
+    for name, line in cart.lines.items():
+        cart.emit(Counted(name=name, by=len(name) + line.count))
+    assert [line.count for line in cart.lines.values()] == [5, 5, 5]
+
+
+# Where nothing can be emitted.
+
+
+class Plain(State):
+    cart: Cart = Cart()
+
+
+class Nested(State):
+    cart: Cart = Cart()
+
+    @applies(Marked)
+    def marked(self, event: Marked) -> None:
+        self.cart.emit(event)
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        (Cart(), ReadOnlyState, r"events are emitted by tools; what they make of a Cart of your own says fold\(…\)"),
+        (draft_of(Cart(), Desk("not now")), ReadOnlyState, "not now"),
+        (draft_of(Plain(), Desk()), DefinitionError, "Marked cannot be emitted on this Plain: events are emitted by"),
+        (draft_of(Plain(), Desk()).cart, DefinitionError, "Marked cannot be emitted on this Cart"),
+        (draft_for_tool(Nested()), DefinitionError, "Marked cannot be emitted on this Cart"),
+        (draft_for_tool(Nested()).cart, ReadOnlyState, "Nested changes by events only"),
+    ],
+)
+def test_events_are_emitted_by_tools_on_the_whole_state(state: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        state.emit(Marked(name="x"))
+
+
+def test_a_draft_whose_call_has_ended_takes_no_more_events() -> None:
+    cart = draft_for_tool(Cart())
+    ended(cart)
+    with pytest.raises(ReadOnlyState, match="this call has ended"):
+        cart.emit(Marked(name="x"))
+
+
+@pytest.mark.parametrize("happen", [lambda event: draft_for_tool(Cart()).emit(event), lambda e: fold(Cart(), [e])])
+def test_an_event_that_nothing_applies_is_refused(happen: Callable[[Any], Any]) -> None:
+    with pytest.raises(DefinitionError, match=r"Cart says nothing of Unknown: it needs .* @applies\(Unknown\)"):
+        happen(Unknown())
+    with pytest.raises(DefinitionError, match="a str is no event: derive its class from Event"):
+        happen("added")
+
+
+def test_an_event_of_another_class_of_the_same_name_is_refused() -> None:
+    class Other(Event, name="marked"):
+        name: str
+
+    with pytest.raises(DefinitionError, match="Cart says nothing of Other"):
+        fold(Cart(), [Other(name="x")])
+
+
+# Folding.
+
+events = st.one_of(
+    st.builds(Added, names=st.lists(st.sampled_from("abc"), min_size=1, max_size=2)),
+    st.builds(Counted, name=st.sampled_from("abc"), by=st.integers(-3, 40)),
+    st.builds(Dropped, name=st.sampled_from("abc")),
+    st.builds(Marked, name=st.sampled_from("abc")),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(events, max_size=4), max_size=6))
+def test_a_state_is_the_fold_of_what_was_emitted(calls: list[list[Event]]) -> None:
+    state = seeded = Cart()
+    calls_made: list[list[Event]] = []
+    for call in calls:
+        cart = draft_for_tool(state)
+        with suppress(KeyError, InvalidState, ValueError):
+            for event in call:
+                places(cart, "cart")
+                cart.emit(event)
+            before, (state, patch) = state, ended(cart)
+            assert cart._draft_desk.emitted == call
+            assert exact(patched(before, patch)) == exact(state) == exact(fold(before, call))
+            calls_made.append(call)
+    assert exact(reduce(fold, calls_made, seeded)) == exact(state)
+    assert seeded == Cart()
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 310)), max_size=3), max_size=6))
+def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[bool, int]]]) -> None:
+    names = [str(number) for number in range(300)]
+    lines = {name: Line(name=name) for name in names}
+    state = seeded = Cart(lines=lines, order=names)
+    spares: dict[int, Any] = {}
+    made: list[list[Event]] = []
+    for call in calls:
+        cart: Any = draft_of(state, EventDesk(state, spares))
+        for counts, number in call:
+            if str(number) in cart.lines:
+                cart.emit(Counted(name=str(number), by=0) if counts else Dropped(name=str(number)))
+                assert (str(number) in cart.lines) is counts
+        made.append(cart._draft_desk.emitted)
+        state = ended(cart).state
+        assert exact(reduce(fold, made, seeded)) == exact(state)
+    assert seeded == Cart(lines=lines, order=names)
+
+
+def test_a_fold_of_what_may_only_be_read_may_only_be_read() -> None:
+    cart = draft_of(cart_of("pen"), Desk("only to be read"))
+    assert fold(cart, []) == cart
+    folded = fold(cart, [Counted(name="pen")])
+    assert folded.total == 2
+    with pytest.raises(ReadOnlyState, match="only to be read"):
+        folded.total = 3
+    assert cart.total == 1
+
+
+# Definitions.
+
+
+def test_an_event_has_a_name_of_its_own() -> None:
+    class MoneyCameIn(Event):
+        pass
+
+    class MoneyWentOut(Event, name="out", version=3):
+        pass
+
+    assert event_facts(MoneyCameIn()) == ["money_came_in", 1, MoneyCameIn()]
+    assert event_facts(MoneyWentOut()) == ["out", 3, MoneyWentOut()]
+
+
+def test_a_field_that_cannot_be_stored_is_refused_by_name() -> None:
+    with pytest.raises(DefinitionError, match=r"Bad\.thing: object cannot be kept in a state"):
+
+        class Bad(Event):
+            thing: object
+
+
+@pytest.mark.parametrize("keywords", [{"name": ""}, {"name": "a\nb"}, {"name": 1}, {"version": 0}, {"version": "2"}])
+def test_a_bad_name_or_version_is_refused(keywords: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match=r"Bad: (an event's name is|a version is)"):
+        type(Event)("Bad", (Event,), {"__module__": __name__}, **keywords)
+
+
+async def asynchronous(self: Any, event: Any) -> None: ...
+
+
+def generator(self: Any, event: Any) -> Any:
+    yield
+
+
+def too_many(self: Any, event: Any, clock: Any) -> None: ...
+
+
+def too_few(self: Any) -> None: ...
+
+
+def keyword_only(self: Any, *, event: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (asynchronous, "Bad.method applies an event, so it must be a plain method"),
+        (generator, "Bad.method applies an event, so it must be a plain method"),
+        (too_many, "Bad.method applies an event, so it takes `self` and `event`, and nothing else"),
+        (too_few, "Bad.method applies an event, so it takes"),
+        (keyword_only, "Bad.method applies an event, so it takes"),
+    ],
+)
+def test_a_method_that_could_not_be_repeated_is_refused(method: Any, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        type(State)("Bad", (State,), {"__module__": __name__, "method": applies(Marked)(method)})
+
+
+@pytest.mark.parametrize("event", [Event, Line, "Marked", Marked(name="x")])
+def test_only_a_class_of_events_can_be_applied(event: Any) -> None:
+    with pytest.raises(DefinitionError, match="@applies takes a class of events"):
+        applies(event)
+
+
+def test_one_method_applies_one_event() -> None:
+    with pytest.raises(DefinitionError, match="write a method for each event"):
+
+        class Bad(State):
+            @applies(Added)
+            @applies(Marked)
+            def happened(self, event: Any) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"@applies\(Marked\) marks one plain method"):
+
+        class Worse(State):
+            @applies(Marked)  # type: ignore[arg-type]
+            @staticmethod
+            def happened(state: Any, event: Any) -> None: ...
+
+
+def test_two_methods_for_one_event_are_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"Bad\.twice applies Marked, as once does: let one do it all"):
+
+        class Bad(State):
+            @applies(Marked)
+            def once(self, event: Marked) -> None: ...
+
+            @applies(Marked)
+            def twice(self, event: Marked) -> None: ...
+
+
+def test_two_events_of_one_name_are_refused() -> None:
+    class Other(Event, name="marked"):
+        pass
+
+    with pytest.raises(DefinitionError, match=r"Bad.other applies Other, which is stored under the name of Marked"):
+
+        class Bad(State):
+            @applies(Marked)
+            def marked(self, event: Marked) -> None: ...
+
+            @applies(Other)
+            def other(self, event: Other) -> None: ...
+
+
+def test_a_subclass_applies_what_its_parents_do() -> None:
+    class Twice(Cart):
+        @applies(Counted)
+        def counted(self, event: Counted) -> None:
+            self.total += 2 * event.by
+
+    assert fold(Twice(), [Added(names=["pen"]), Counted(name="pen", by=3)]).total == 7
+    with pytest.raises(
+        DefinitionError, match=r"Bad.counted overrides a method that applies Counted: mark it with @app"
+    ):
+
+        class Bad(Cart):
+            def counted(self, event: Counted) -> None: ...
+
+
+# What is stored.
+
+
+class Color(Enum):
+    RED = ("r", 1)
+
+
+class Everything(Event):
+    text: str
+    odd: str
+    number: int
+    price: Decimal
+    when: datetime
+    day: date
+    took: timedelta
+    ident: UUID
+    data: bytes
+    color: Color
+    line: Line
+    pair: tuple[int, Line]
+    marks: set[str]
+    fixed: frozenset[int]
+    table: dict[int, Line]
+    either: datetime | str
+    extra: JsonValue
+
+
+class All(State):
+    last: str = ""
+
+    @applies(Everything)
+    def happened(self, event: Everything) -> None:
+        self.last = event.text
+
+
+EVERYTHING = Everything(
+    text="é", odd="\ud83d", number=2**70, price=Decimal("1.50"), when=datetime(2024, 1, 2, 3, 4, 5, 6, UTC),
+    day=date(2024, 1, 2), took=timedelta(days=1, microseconds=3), ident=UUID(int=7), data=b"\xff\x00", color=Color.RED,
+    line=Line(name="pen"), pair=(1, Line(name="ink")), marks={"a"}, fixed=frozenset({2**65}),
+    table={3: Line(name="cap")}, either="2024-01-02T00:00:00", extra={"a": [None, 1.5]},
+)  # fmt: skip
+
+
+def stored(event: Event) -> Any:
+    return decode(encode(event_facts(event)))
+
+
+def read(state: type[State], facts: Any) -> Event:
+    return read_event(state, state.__appliers__, facts)
+
+
+def test_an_event_is_read_back_as_it_was() -> None:
+    assert exact(read(All, stored(EVERYTHING))) == exact(EVERYTHING)
+
+
+class Paid(Event, name="paid", version=3):
+    cents: int
+    currency: str
+
+
+@Paid.migration(1)
+def in_cents(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"cents": fields["euros"] * 100}
+
+
+@Paid.migration(2)
+def with_currency(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "currency": "EUR"}
+
+
+class Till(State):
+    cents: int = 0
+
+    @applies(Paid)
+    def paid(self, event: Paid) -> None:
+        self.cents += event.cents
+
+
+def test_an_old_event_is_read_by_migrations() -> None:
+    assert read(Till, ["paid", 1, {"euros": 2}]) == Paid(cents=200, currency="EUR")
+    assert read(Till, ["paid", 2, {"cents": 200}]) == Paid(cents=200, currency="EUR")
+    assert read(Till, ["paid", 3, {"cents": 1, "currency": "USD"}]) == Paid(cents=1, currency="USD")
+
+
+class Signed(Event, version=3):
+    by: str
+
+
+@Signed.migration(2)
+def fail(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"by": fields["nobody"]}
+
+
+class Letter(State):
+    by: str = ""
+
+    @applies(Signed)
+    def signed(self, event: Signed) -> None:
+        self.by = event.by
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (["signed", 4, {"by": "ann"}], "of version 4 of Signed, and this code knows none later than 3"),
+        (["signed", 1, {"by": "ann"}], r"no migration from version 1 of Signed to 2: write one with @Signed.migration"),
+        (["signed", 2, {"by": "ann"}], "the migration from version 2 of Signed to 3 failed: KeyError: 'nobody'"),
+        (["signed", 3, {"by": 7}], "not a valid Signed: by: Input should be a valid string"),
+        (["signed", 3, {"by": "ann", "at": 1}], "not a valid Signed: .*Extra inputs are not permitted"),
+        (["sealed", 1, {}], r"Letter knows no event named 'sealed' any more: keep the class"),
+    ],
+)
+def test_an_event_that_cannot_be_read_says_why(facts: Any, message: str) -> None:
+    with pytest.raises(SchemaChanged, match=message):
+        read(Letter, facts)

@@ -1,0 +1,211 @@
+"""Schemas: what of a class counts, and the way from one version to the next."""
+
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import pytest
+from pydantic import BaseModel, Field, create_model
+
+from stateroom import State
+from stateroom.errors import DefinitionError, SchemaChanged
+from stateroom.state import first_difference, schema_of
+
+
+class Colour(Enum):
+    red = 1
+    blue = 2
+
+
+class Part(BaseModel):
+    price: int
+    parts: list["Part"] = []
+
+
+class Whole(State):
+    parts: dict[str, Part] = {}
+    name: str | None = None
+    size: Literal["s", "m"] = "s"
+    colour: Colour = Colour.red
+    pair: tuple[int, str] = (1, "")
+    many: tuple[float, ...] = ()
+    tags: set[str] = set()
+    either: int | list[Part] = 0
+
+
+def test_every_place_of_a_state_has_its_type() -> None:
+    assert schema_of(Whole).places == {
+        "parts": "dict by str",
+        "parts{}": "object",
+        "parts{}.*": "as either[]",
+        "name": "nothing or str",
+        "size": "one of 'm', 's'",
+        "colour": "one of 1, 2",
+        "pair": "tuple of 2",
+        "pair[0]": "int",
+        "pair[1]": "str",
+        "many": "tuple of any length",
+        "many[]": "float",
+        "tags": "set of str",
+        "either": "int or list",
+        "either[]": "object",
+        "either[].price": "int",
+        "either[].parts": "list",
+        "either[].parts[]": "object",
+        "either[].parts[].*": "as either[]",
+    }
+
+
+def fingerprint(**fields: Any) -> str:
+    return schema_of(create_model("Made", __base__=State, **fields)).fingerprint
+
+
+def test_what_can_be_read_as_the_other_is_the_same() -> None:
+    plain = fingerprint(a=(int, 0), b=(list[str], []))
+    assert fingerprint(b=(list[str], []), a=(int, 0)) == plain
+    assert fingerprint(a=(int, 7), b=(list[str], ...)) == plain
+    assert fingerprint(a=(Annotated[int, Field(ge=0, description="of them")], 0), b=(list[str], [])) == plain
+    assert fingerprint(a=(int | None, 0)) == fingerprint(a=(None | int, 0))
+    assert fingerprint(a=(Literal["x", "y"], "x")) == fingerprint(a=(Literal["y", "x"], "x"))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"a": (int, 0), "b": (str, "")}, "b (str) is new"),
+        ({}, "a (int) is gone"),
+        ({"a": (str, "")}, "a was int and is str"),
+        ({"a": (int | None, 0)}, "a was int and is int or nothing"),
+        ({"a": (list[int], [])}, "a was int and is list"),
+    ],
+)
+def test_what_differs_is_named(other: dict[str, Any], said: str) -> None:
+    old, new = create_model("Old", __base__=State, a=(int, 0)), create_model("New", __base__=State, **other)
+    assert schema_of(old).fingerprint != schema_of(new).fingerprint
+    assert first_difference(schema_of(old).places, schema_of(new).places) == said
+
+
+def test_a_change_deep_inside_is_named() -> None:
+    class Cheaper(BaseModel):
+        price: float
+
+    old = create_model("Old", __base__=State, parts=(list[Part], []))
+    new = create_model("New", __base__=State, parts=(list[Cheaper], []))
+    assert first_difference(schema_of(old).places, schema_of(new).places) == "parts[].price was int and is float"
+
+
+class Cart(State, version=3):
+    total: int = 0
+
+
+@Cart.migration(1)
+def _from_1(data: dict[str, Any]) -> dict[str, Any]:
+    return {"sum": data["price"]}
+
+
+@Cart.migration(2)
+def _from_2(data: dict[str, Any]) -> dict[str, Any]:
+    return {"total": data["sum"] * 100}
+
+
+def test_data_goes_from_version_to_version() -> None:
+    upgrade = Cart.__migrations__.upgrade
+    assert upgrade({"price": 2}, 1) == upgrade({"sum": 2}, 2) == upgrade({"total": 200}, 3) == {"total": 200}
+    assert schema_of(Cart).version == 3
+
+
+def test_data_that_is_newer_than_the_code_is_refused() -> None:
+    with pytest.raises(SchemaChanged, match="version 4 of Cart, and this code knows none later than 3"):
+        Cart.__migrations__.upgrade({}, 4)
+
+
+def test_a_migration_that_is_missing_fails_or_gives_no_fields_is_named() -> None:
+    class Basket(State, version=4):
+        total: int = 0
+
+    @Basket.migration(2)
+    def _(data: dict[str, Any]) -> dict[str, Any]:
+        return {"total": data["nothing"]}
+
+    @Basket.migration(3)
+    def _(data: dict[str, Any]) -> Any:
+        data["total"] = 1
+
+    upgrade = Basket.__migrations__.upgrade
+    with pytest.raises(SchemaChanged, match=r"no migration from version 1 of Basket to 2: .* @Basket.migration\(1\)"):
+        upgrade({}, 1)
+    with pytest.raises(SchemaChanged, match="from version 2 of Basket to 3 failed: KeyError: 'nothing'"):
+        upgrade({}, 2)
+    with pytest.raises(SchemaChanged, match="from version 3 of Basket to 4 must return a dict of fields, not NoneType"):
+        upgrade({}, 3)
+
+
+def test_a_migration_that_gives_what_cannot_be_stored_is_refused() -> None:
+    class Basket(State, version=2):
+        total: int = 0
+
+    Basket.migration(1)(lambda data: {"total": object()})
+    with pytest.raises(SchemaChanged, match="failed: TypeError"):
+        Basket.__migrations__.upgrade({}, 1)
+
+
+def test_a_migration_that_leads_nowhere_is_refused() -> None:
+    for version in (0, 3, 4):
+        with pytest.raises(DefinitionError, match=f"a migration from {version} leads nowhere; those from 1 to 2 do"):
+            Cart.migration(version)(_from_1)
+    with pytest.raises(DefinitionError, match="two migrations from version 1"):
+        Cart.migration(1)(_from_1)
+    with pytest.raises(DefinitionError, match=r"write class Whole\(…, version=2\)"):
+        Whole.migration(1)(_from_1)
+    for version in (0, -1, "2"):
+        with pytest.raises(DefinitionError, match="a version is a whole number from 1 on"):
+            type("Odd", (State,), {}, version=version)
+
+
+def test_a_subclass_has_the_version_of_its_base_unless_it_says_so() -> None:
+    class Special(Cart):
+        extra: int = 0
+
+    class Later(Cart, version=4):
+        extra: int = 0
+
+    Later.migration(3)(lambda data: {**data, "extra": 1})
+    assert [schema_of(kind).version for kind in (Cart, Special, Later)] == [3, 3, 4]
+    assert Special.__migrations__.upgrade({"sum": 1}, 2) == {"total": 100}
+    assert Later.__migrations__.upgrade({"sum": 1}, 2) == {"total": 100, "extra": 1}
+    assert Cart.__migrations__.upgrade({"sum": 1}, 2) == {"total": 100}
+
+
+T = TypeVar("T")
+
+
+class Box(State, Generic[T], version=2):
+    content: T
+
+
+@Box.migration(1)
+def _unwrap(data: dict[str, Any]) -> dict[str, Any]:
+    return {"content": data["inside"]}
+
+
+def test_a_generic_state_keeps_its_version_and_migrations() -> None:
+    assert schema_of(Box[int]).version == 2
+    assert Box[int].__migrations__.upgrade({"inside": 3}, 1) == {"content": 3}
+
+
+def test_models_that_refer_to_each_other_are_told_of_once() -> None:
+    names = "abcdefghij"
+    models = {name: create_model(name, **{other: (list[f"{other}"] | None, None) for other in names}) for name in names}
+    for model in models.values():
+        model.model_rebuild(_types_namespace=models)
+    state = create_model("Web", __base__=State, start=(models["a"], ...))
+    assert len(schema_of(state).places) < 500
+
+
+def test_another_model_at_a_place_is_a_difference() -> None:
+    class Other(BaseModel):
+        price: int
+
+    both = {"one": (Part, ...), "two": (Other, ...)}
+    old = schema_of(create_model("Old", __base__=State, **both, which=(Part | None, None)))
+    new = schema_of(create_model("New", __base__=State, **both, which=(Other | None, None)))
+    assert first_difference(old.places, new.places) == "which.* was as one and is as two"
