@@ -4,32 +4,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateroom.environment import Environment, Episode, Task, Verdict, tool
+    from stateroom.environment import Environment, Episode, Resource, SessionInfo, Task, TempFolder, Verdict, tool
     from stateroom.errors import StateroomError, ToolError
     from stateroom.session import Session, Sessions
-    from stateroom.state import Merge, State
+    from stateroom.state import Event, Merge, State, applies
     from stateroom.store import open_store
 
 __all__ = [
     "Environment",
     "Episode",
+    "Event",
     "Merge",
+    "Resource",
     "Session",
+    "SessionInfo",
     "Sessions",
     "State",
     "StateroomError",
     "Task",
+    "TempFolder",
     "ToolError",
     "Verdict",
+    "applies",
     "open_store",
     "tool",
 ]
 
 _HOMES = {
-    "stateroom.environment": ("Environment", "Episode", "Task", "Verdict", "tool"),
+    "stateroom.environment": (
+        "Environment",
+        "Episode",
+        "Resource",
+        "SessionInfo",
+        "Task",
+        "TempFolder",
+        "Verdict",
+        "tool",
+    ),
     "stateroom.errors": ("StateroomError", "ToolError"),
     "stateroom.session": ("Session", "Sessions"),
-    "stateroom.state": ("Merge", "State"),
+    "stateroom.state": ("Event", "Merge", "State", "applies"),
     "stateroom.store": ("open_store",),
 }
 

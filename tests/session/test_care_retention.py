@@ -20,7 +20,7 @@ from stateroom.session.care import Cut, Policy, Retention, retention
 from stateroom.session.transcript import Transcript
 from stateroom.store import Entry, Store
 from tests.session.caring import Notes, family, go_on, new, problems, sessions_of
-from tests.session.test_history_property import Run, calls
+from tests.session.travelling import Run, calls
 
 
 @pytest.fixture(autouse=True)

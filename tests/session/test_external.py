@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions, State, ToolError, tool
+from stateroom.errors import CannotFork
 from stateroom.session import Session
 from stateroom.store import Store
 
@@ -160,8 +161,11 @@ async def test_a_fork_inherits_what_is_unknown(
 ) -> None:
     await crash(session, environment, "send", "c")
     await session.call("note", {"text": "n"})
-    fork = await session.fork()
-    cold = await Sessions(environment, store).open((await session.fork()).id)
+    for refused in (session.fork(), session.fork(at=2, n=3)):
+        with pytest.raises(CannotFork, match="what became of call 'c' is not known"):
+            await refused
+    fork = await session.fork(pending="carry")
+    cold = await Sessions(environment, store).open((await session.fork(pending="carry")).id)
     for twin in (fork, cold):
         assert "unknown" in ((await twin.call("send", {"text": "a"}, call_id="c")).error or "")
     early = await session.fork(at=1)

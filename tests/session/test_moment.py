@@ -132,7 +132,7 @@ async def test_failures_reads_and_checkpoints_use_no_luck_up(sessions: Sessions[
         assert not (await disturbed.call("play", {"fail": True})).ok
         peeked = (await disturbed.call("peek")).output
         assert peeked == (await disturbed.call("peek")).output
-        await disturbed.checkpoint("here")
+        await disturbed.checkpoint()
         assert await play(plain, 1) == await play(disturbed, 1)
         assert peeked[0] == plain.state.rolls[-1]
 

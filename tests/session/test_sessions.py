@@ -9,8 +9,8 @@ from stateroom.errors import (
     BadTask,
     BadVerdict,
     DefinitionError,
-    InvalidState,
     ReadOnlyState,
+    SchemaChanged,
     SessionClosed,
     SessionError,
     TimedOut,
@@ -467,5 +467,5 @@ async def test_a_state_that_no_longer_fits_its_type_is_an_error(store: Store) ->
         def seed(self) -> Strict:
             return Strict(amount=1)
 
-    with pytest.raises(InvalidState, match="is not valid"):
+    with pytest.raises(SchemaChanged, match=r"amount \(int\) is new. Give the class a new version"):
         await Sessions(Renamed(), store).open(session.id)

@@ -75,6 +75,7 @@ async def test_history_is_refused(sessions: Sessions[None]) -> None:
         lambda: session.rewind(to=1),
         lambda: session.checkpoint("here"),
         lambda: session.state_at(1),
+        session.events,
     ):
         with pytest.raises(SessionError, match="weather is stateless: its sessions have no history"):
             await attempt()

@@ -1,9 +1,24 @@
 """What authors write: environments, tools, tasks and verdicts."""
 
 from stateroom.environment.environment import Environment
+from stateroom.environment.folder import TempFolder
 from stateroom.environment.registry import find_environment, load_class, registered
 from stateroom.environment.task import Task
 from stateroom.environment.tool import Tool, tool
-from stateroom.session.program import Episode, Verdict
+from stateroom.session.program import Episode, SessionInfo, Verdict
+from stateroom.session.resources import Resource
 
-__all__ = ["Environment", "Episode", "Task", "Tool", "Verdict", "find_environment", "load_class", "registered", "tool"]
+__all__ = [
+    "Environment",
+    "Episode",
+    "Resource",
+    "SessionInfo",
+    "Task",
+    "TempFolder",
+    "Tool",
+    "Verdict",
+    "find_environment",
+    "load_class",
+    "registered",
+    "tool",
+]

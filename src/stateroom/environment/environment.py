@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from typing_extensions import TypeVar
 
 from stateroom.environment.task import Task
-from stateroom.environment.tool import RESERVED, Marked, Tool, check_method, make_tool, procedure_of
+from stateroom.environment.tool import RESERVED, Kept, Marked, Tool, check_method, make_tool, procedure_of
 from stateroom.errors import BadTask, DefinitionError, NotFound
 from stateroom.session.program import INJECTED, SHARED, Procedure, Verdict
+from stateroom.session.resources import Resource, check_resource
 from stateroom.state import State, merge_rules, shape_of
 
 S = TypeVar("S", bound=State | None, default=None)
@@ -26,6 +27,8 @@ T = TypeVar("T", bound=Task, default=Task)
 
 SEED_INJECTED = frozenset({"task", "rng", "clock", "new_id"})
 VERIFY_INJECTED = frozenset({"episode", *INJECTED})
+TAKEN = frozenset({"self", "task"}) | VERIFY_INJECTED
+"""Names that no resource can have."""
 
 
 class Environment(Generic[S, T]):
@@ -36,7 +39,8 @@ class Environment(Generic[S, T]):
     `seed(self, task)` gives a session's first state, and `verify(self, state, episode)` its reward: a number, or a
     `Verdict`. Each method may be sync or async, and gets what it asks for by name: `state`, `session`, `rng`, `clock`
     and `new_id`. A tool that asks for `user: Profile`, a `State` too, gets what is kept of the task's user from session
-    to session, and one that asks for `app: Stock` what all sessions share.
+    to session, and one that asks for `app: Stock` what all sessions share. What a session has outside its state, a
+    folder, say, is named in `resources`, and asked for by that name.
 
     One instance serves all sessions: keep what belongs to an episode in the state, not on `self`.
     """
@@ -49,6 +53,9 @@ class Environment(Generic[S, T]):
 
     policies: ClassVar[Mapping[str, type]] = {}
     """Scripted policies by name, such as `reference` and `faltering`."""
+
+    resources: ClassVar[Mapping[str, Resource[Any]]] = {}
+    """What each session has outside its state, by the name by which tools ask for it."""
 
     state_type: ClassVar[type[State] | None] = None
     task_type: ClassVar[type[Task]] = Task
@@ -64,10 +71,10 @@ class Environment(Generic[S, T]):
         if cls.__parameters__:  # type: ignore[attr-defined]  # a template: checked when its types are known
             return
         scope = _scope()
+        cls._check_resources()
+        kept = Kept(cls.state_type is not None, frozenset(cls.resources))
         cls._blueprints = {
-            name: make_tool(
-                f"{cls.__name__}.{name}", name, method, cls._hints(name, method, scope), cls.state_type is None
-            )
+            name: make_tool(f"{cls.__name__}.{name}", name, method, cls._hints(name, method, scope), kept)
             for name, method in cls._marked().items()
         }
         cls.shared_types = cls._find_shared(scope)
@@ -147,7 +154,23 @@ class Environment(Generic[S, T]):
                     )
                 shape_of(given)
                 merge_rules(given)
+                if given.__appliers__:
+                    raise DefinitionError(f"{where}: `{shared}` cannot change by events; only the session's state can")
         return found
+
+    @classmethod
+    def _check_resources(cls) -> None:
+        for name, resource in cls.resources.items():
+            where = f"{cls.__name__}.resources[{name!r}]"
+            if not name.isidentifier() or name in TAKEN:
+                taken = ", ".join(sorted(TAKEN))
+                raise DefinitionError(f"{where}: a tool cannot ask for it by this name; choose another than {taken}")
+            check_resource(where, resource)
+            if cls.state_type is None and resource.kind != "stateless":
+                raise DefinitionError(
+                    f"{where} is {resource.kind}, but without a state nothing is kept of a session; "
+                    "write Environment[YourState]"
+                )
 
     @classmethod
     def _check_hooks(cls, scope: dict[str, Any]) -> None:
@@ -157,7 +180,7 @@ class Environment(Generic[S, T]):
             raise DefinitionError(
                 f"{cls.__name__}.seed has nothing to give: the environment has no state; write Environment[YourState]"
             )
-        for hook, known in (("seed", SEED_INJECTED), ("verify", VERIFY_INJECTED)):
+        for hook, known in (("seed", SEED_INJECTED), ("verify", VERIFY_INJECTED | cls.resources.keys())):
             cls._check_hook(hook, known, scope)
         kept = {"seed": cls.state_type} if cls.state_type else {}
         kept.update({f"seed_{name}": kind for name, kind in cls.shared_types.items()})
@@ -232,7 +255,8 @@ class Environment(Generic[S, T]):
 
     @cached_property
     def verifying(self) -> Procedure:
-        return procedure_of(self.verify, frozenset(_parameters(type(self).verify)))
+        needs = frozenset(_parameters(type(self).verify))
+        return procedure_of(self.verify, needs, resources=needs & self.resources.keys())
 
     @cached_property
     def seeding_shared(self) -> Mapping[str, Procedure]:

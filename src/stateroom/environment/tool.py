@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, overload
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -123,17 +123,27 @@ class Tool:
     def bound_to(self, environment: Any) -> Tool:
         """The tool of one instance of the environment."""
         function = self.procedure.function.__get__(environment)
-        return Tool(
-            **{**self.__dict__, "procedure": procedure_of(function, self.procedure.needs, self.procedure.timeout)}
-        )
+        return Tool(**{**self.__dict__, "procedure": replace(self.procedure, function=function)})
 
 
-def procedure_of(function: Callable[..., Any], needs: frozenset[str], timeout: float | None = None) -> Procedure:
+class Kept(NamedTuple):
+    """What an environment keeps for its sessions."""
+
+    has_state: bool
+    resources: frozenset[str]
+
+
+def procedure_of(
+    function: Callable[..., Any],
+    needs: frozenset[str],
+    timeout: float | None = None,
+    resources: frozenset[str] = frozenset(),
+) -> Procedure:
     """A function with what it needs."""
-    return Procedure(function, needs, inspect.iscoroutinefunction(function), timeout)
+    return Procedure(function, needs, inspect.iscoroutinefunction(function), timeout, resources)
 
 
-def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], stateless: bool) -> Tool:
+def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], kept: Kept) -> Tool:
     """The tool that a marked method stands for; `where` names it in errors."""
     check_method(where, method)
     marked: Marked = method.__stateroom_tool__  # type: ignore[attr-defined]
@@ -144,10 +154,10 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     if name in RESERVED:
         raise DefinitionError(f"{where}: the name {name!r} is reserved; give the tool another")
     parameters = list(inspect.signature(method).parameters.values())[1:]
+    needs = frozenset(parameter.name for parameter in parameters) & (kept.resources | frozenset(INJECTED))
     for parameter in parameters:
-        _check_parameter(where, parameter, hints)
-    needs = frozenset(parameter.name for parameter in parameters) & frozenset(INJECTED)
-    for missing in sorted({"state", "session", *SHARED} & needs) if stateless else ():
+        _check_parameter(where, parameter, needs, hints)
+    for missing in () if kept.has_state else sorted({"state", "session", *SHARED} & needs):
         raise DefinitionError(
             f"{where} asks for `{missing}`, but the environment has none; write Environment[YourState]"
         )
@@ -160,7 +170,7 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
         name=name,
         effect=marked.effect,
         retries_unknown=marked.on_unknown == "retry",
-        procedure=procedure_of(method, needs, marked.timeout),
+        procedure=procedure_of(method, needs, marked.timeout, needs & kept.resources),
         arguments=arguments,
         nullable=nullable_defaults(arguments),
         renamed={field_name(name): name for name in wanted if field_name(name) != name},
@@ -192,10 +202,10 @@ def _remove(arguments: Any, place: tuple[int | str, ...]) -> None:
         del owner[key]
 
 
-def _check_parameter(where: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
+def _check_parameter(where: str, parameter: inspect.Parameter, injected: frozenset[str], hints: dict[str, Any]) -> None:
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise DefinitionError(f"{where}: a tool's parameters are named, so {parameter} cannot be one of them")
-    if parameter.name not in INJECTED and parameter.name not in hints:
+    if parameter.name not in injected and parameter.name not in hints:
         raise DefinitionError(f"{where}: the parameter {parameter.name!r} needs a type; the model is told it")
 
 

@@ -3,6 +3,7 @@
 from stateroom.session.history import Checkpoint, History
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Clock, Moment
+from stateroom.session.occurring import Occurred, refold
 from stateroom.session.program import Code, Effect, Episode, Procedure, Program, Result, SessionInfo, Verdict
 from stateroom.session.session import Session
 from stateroom.session.sessions import Sessions, new_session_id
@@ -16,6 +17,7 @@ __all__ = [
     "History",
     "LogEntry",
     "Moment",
+    "Occurred",
     "Procedure",
     "Program",
     "Result",
@@ -24,4 +26,5 @@ __all__ = [
     "Sessions",
     "Verdict",
     "new_session_id",
+    "refold",
 ]

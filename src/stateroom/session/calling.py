@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
 from types import MappingProxyType
@@ -27,8 +27,31 @@ from stateroom.errors import (
 from stateroom.session.execution import Runner, was_cancelled
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Clock, Moment
-from stateroom.session.program import Code, Operation, Procedure, Result, SessionInfo, Verdict
-from stateroom.state import ENDED, Commit, Desk, Patch, State, commit, draft_of, leave_spares, refuse_tampering
+from stateroom.session.path import Path
+from stateroom.session.program import (
+    Code,
+    Episode,
+    Operation,
+    PathNotLoaded,
+    Procedure,
+    Result,
+    SessionInfo,
+    Verdict,
+)
+from stateroom.session.resources import Used
+from stateroom.state import (
+    ENDED,
+    Commit,
+    Desk,
+    Event,
+    EventDesk,
+    Patch,
+    State,
+    commit,
+    draft_of,
+    leave_spares,
+    refuse_tampering,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +83,10 @@ class Ran(msgspec.Struct, frozen=True):
     advanced: float
     shared: Mapping[str, Commit] = NOTHING
     """What became of the shared states that it changed."""
+    events: Sequence[Event] = ()
+    """What the tool has emitted, in order."""
+    used: Used | None = None
+    """What became of the resources that it asks for."""
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -75,6 +102,12 @@ class Scene(msgspec.Struct, frozen=True):
     spares: dict[int, Any] | None = None
     shared: Mapping[str, Any] = NOTHING
     """The shared states that are asked for."""
+    resources: Mapping[str, Any] = NOTHING
+    """The resources that are asked for."""
+
+    def info(self) -> SessionInfo:
+        """What there is to know of the session."""
+        return SessionInfo(self.session, self.revision, self.task(), self.call_id)
 
     def fill(
         self, procedure: Procedure, arguments: dict[str, Any], state: Any, shared: Mapping[str, Any]
@@ -87,8 +120,9 @@ class Scene(msgspec.Struct, frozen=True):
             if len(needs) == 1:
                 return None
         arguments.update(shared)
+        arguments.update(self.resources)
         if "session" in needs:
-            arguments["session"] = SessionInfo(self.session, self.revision, self.task(), self.call_id)
+            arguments["session"] = self.info()
         if "rng" in needs:
             arguments["rng"] = self.moment.rng()
         if "new_id" in needs:
@@ -143,13 +177,20 @@ def find_tool(tools: Mapping[str, Operation], name: str) -> Operation:
     return tool
 
 
-async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene: Scene, timeout: float) -> Ran:
-    """Run a tool in a scene; raises `Failed` or `InvalidArguments`, and then nothing has changed."""
-    arguments = tool.bind(to_jsonable_python(given))  # a copy: what the tool does to it is not what was given
+def bound(tool: Operation, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for one run of a tool: what it does to them is not done to what was given."""
+    return tool.bind(to_jsonable_python(given))
+
+
+async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], scene: Scene, timeout: float) -> Ran:
+    """Run a tool in a scene, with arguments that are `bound`; raises `Failed`, and then nothing has changed."""
     reads = tool.effect == "read"
-    desk = Desk(f"{tool.name} is declared as a read, so it cannot change state" if reads else None, scene.spares)
+    closed = f"{tool.name} is declared as a read, so it cannot change state" if reads else None
+    desk = Desk(closed, scene.spares)
+    if scene.state is not None and scene.state.__appliers__ and not reads:
+        desk = EventDesk(scene.state, scene.spares)
     draft = None if scene.state is None else draft_of(scene.state, desk)
-    drafts = {name: draft_of(state, Desk(desk.closed)) for name, state in scene.shared.items()} if scene.shared else {}
+    drafts = {name: draft_of(state, Desk(closed)) for name, state in scene.shared.items()} if scene.shared else {}
     clock = scene.fill(tool.procedure, arguments, draft, drafts)
     state: Any = scene.state
     patch: Patch = []
@@ -169,6 +210,7 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
                 refuse_tampering(draft)
                 leave_spares(draft)
             else:
+                desk.end(draft)
                 state, patch = commit(draft)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if was_cancelled(error) or isinstance(error, Busy):
@@ -179,7 +221,7 @@ async def run_tool(runner: Runner, tool: Operation, given: dict[str, Any], scene
         for one in drafts.values():
             one._draft_desk.closed = ENDED
     advanced = clock.advanced if clock else 0.0
-    return Ran(scene.revision, scene.state, output, patch, state, scene.moment, advanced, shared)
+    return Ran(scene.revision, scene.state, output, patch, state, scene.moment, advanced, shared, desk.emitted)
 
 
 def _commit_shared(drafts: Mapping[str, Any], reads: bool) -> dict[str, Commit]:
@@ -216,19 +258,46 @@ def _failure(tool: Operation, error: BaseException, *drafts: Any) -> Failed:
     return failure
 
 
-async def run_verifier(runner: Runner, procedure: Procedure, scene: Scene, episode: Any, timeout: float) -> Verdict:
-    """Run a verifier in a scene; what it raises is the caller's to see."""
-    arguments: dict[str, Any] = {}
-    drafts = {name: draft_of(state, Desk(READ_ONLY)) for name, state in scene.shared.items()}
-    scene.fill(procedure, arguments, None if scene.state is None else draft_of(scene.state, Desk(READ_ONLY)), drafts)
-    if "episode" in procedure.needs:
-        arguments["episode"] = episode
+async def run_verifier(
+    runner: Runner,
+    procedure: Procedure,
+    scene: Scene,
+    episode: Episode,
+    timeout: float,
+    load_path: Callable[[], Awaitable[Path]],
+    lend: Callable[[Procedure, Scene], Awaitable[Scene]] | None = None,
+) -> Verdict:
+    """Run a verifier in a scene; what it raises is the caller's to see.
+
+    The path is loaded only for a verifier that looks back: when one does so for the first time, it is run again.
+    Before each run, `lend` adds resources to the scene.
+    """
+    if procedure.function in runner.look_back:
+        episode.look_back(await load_path())
+    lent = scene if lend is None else await lend(procedure, scene)
+    found = None
     try:
-        found = await runner.run(procedure, arguments, timeout)
+        found = await runner.run(procedure, _judges_by(procedure, lent, episode), timeout)
     except TimedOut as error:
         raise TimedOut(f"verify did not finish within {error}") from None
+    except (Exception, PathNotLoaded, BaseExceptionGroup):
+        if not episode.path_is_missed:
+            raise
+    if episode.path_is_missed:
+        runner.look_back.add(procedure.function)
+        return await run_verifier(runner, procedure, scene, episode, timeout, load_path, lend)
     verdict = Verdict(float(found)) if isinstance(found, int | float) else found
     if not isinstance(verdict, Verdict) or not isinstance(verdict.reward, int | float) or not isfinite(verdict.reward):
         given = found if isinstance(found, int | float) else f"a {type(found).__name__}"
         raise BadVerdict(f"verify must return a finite number, or a Verdict with one as its reward, not {given}")
     return verdict
+
+
+def _judges_by(procedure: Procedure, scene: Scene, episode: Episode) -> dict[str, Any]:
+    """What a verifier is given, to be read."""
+    arguments: dict[str, Any] = {}
+    drafts = {name: draft_of(state, Desk(READ_ONLY)) for name, state in scene.shared.items()}
+    scene.fill(procedure, arguments, None if scene.state is None else draft_of(scene.state, Desk(READ_ONLY)), drafts)
+    if "episode" in procedure.needs:
+        arguments["episode"] = episode
+    return arguments

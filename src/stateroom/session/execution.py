@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from stateroom.errors import Busy, StateroomError, TimedOut
-from stateroom.session.program import Procedure
+from stateroom.session.program import PathNotLoaded, Procedure
 
 QUICK = 0.001
 """Seconds within which a function counts as quick."""
@@ -48,6 +48,8 @@ class Runner:
     """Runs procedures, and learns which of them are quick."""
 
     def __init__(self) -> None:
+        self.look_back: set[Callable[..., Any]] = set()
+        """The verifiers that are known to ask how an episode came to its state."""
         self._paces: dict[Callable[..., Any], Pace] = {}
         self._workers = _Workers()
 
@@ -98,7 +100,7 @@ class Pace:
         start = perf_counter()
         try:
             return function(**arguments)
-        except StateroomError:
+        except (StateroomError, PathNotLoaded):
             raise
         except BaseException:
             if self.on_loop:  # it may need a thread, for a loop of its own, say

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from stateroom.errors import BadData, UnknownRevision
 from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
 from stateroom.session.moment import Moment
-from stateroom.state import Elsewhere, Large, apply, decode, encode, encode_json, large_in, put_in
-from stateroom.store import Entry, Head, Store
+from stateroom.state import Elsewhere, Large, State, apply, decode, encode, encode_json, large_in, put_in, schema_of
+from stateroom.store import Entry, Head, Loaded, Store
 
 PAGE = 1000
 """How many entries are read from a store at a time."""
@@ -61,11 +61,20 @@ class Document(NamedTuple):
     """The session's, when it was read."""
     last_kind: str | None = None
     """The kind of the last entry that was read; None if the snapshot says all."""
+    version: int = 1
+    """Of the schema of the state."""
+    fingerprint: str | None = None
+    """Of that schema; None if whoever wrote it did not know of any."""
 
 
-def write_document(state: Any, moment: Moment, elsewhere: Elsewhere) -> bytes:
+def write_document(state: State, moment: Moment, elsewhere: Elsewhere) -> bytes:
     """The body of a snapshot."""
-    parts = {"state": msgspec.Raw(encode(state, elsewhere)), "moment": msgspec.Raw(encode_json(list(moment)))}
+    schema = schema_of(type(state))
+    parts = {
+        "state": msgspec.Raw(encode(state, elsewhere)),
+        "moment": msgspec.Raw(encode_json(moment.plain())),
+        "schema": (schema.version, schema.fingerprint),
+    }
     return msgspec.msgpack.encode(parts)
 
 
@@ -73,8 +82,10 @@ def read_document(body: bytes, large: list[Large] | None = None) -> Document:
     """What the body of a snapshot says. Its large values are missing; which these are is added to `large`."""
     data = decode(body, (), [] if large is None else large)
     try:
-        return Document(data["state"], Moment(*data["moment"]))
-    except (TypeError, KeyError) as error:
+        version, fingerprint = data.get("schema", (1, None))
+        moment = Moment.of_plain(data["moment"])
+        return Document(data["state"], moment, version=version, fingerprint=fingerprint)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise BadData(f"a stored snapshot cannot be read: {error!r}") from error
 
 
@@ -98,9 +109,13 @@ class History:
 
         Raises `UnknownRevision` if the session has not come so far, or if that part of its past was pruned.
         """
-        loaded = await self.store.load(session, None if revision is None else max(0, min(revision, sys.maxsize)))
+        at = None if revision is None else max(0, min(revision, sys.maxsize))
+        return await self.document_in(await self.store.load(session, at), revision)
+
+    async def document_in(self, loaded: Loaded, revision: int | None = None) -> Document:
+        """The same, from what a store has loaded for that revision."""
         at = _checked(loaded.head, revision)
-        newest = loaded.head
+        newest, session = loaded.head, loaded.head.id
         last_kind = loaded.entries[-1].kind if loaded.entries else None
         changes: list[LogEntry] = []
         tail: list[Stored] = []
@@ -109,9 +124,11 @@ class History:
             stored = [read_stored(entry) for entry in loaded.entries]
             tail += stored
             tail_bytes += sum(len(entry.body) for entry in loaded.entries)
-            at, line = _line([each.entry for each in stored], at)
+            at, line = line_to([each.entry for each in stored], at)
             changes[:0] = line
             head, snapshot = loaded.head, loaded.snapshot
+            if any("schema" in entry.facts for entry in line):  # it came with a snapshot, which has gone
+                raise await self._pruned(head, at)
             if snapshot is not None and snapshot.revision == at:
                 break
             if snapshot is None and head.parent is not None and at <= head.parent_revision:
@@ -132,7 +149,22 @@ class History:
         # Only now is it known which of them the state still has.
         values = await self._values(newest, set(large_in(document.state)))
         digests = frozenset(value.digest for value in large)
-        return Document(put_in(document.state, values), document.moment, weight, digests, newest, last_kind)
+        state = put_in(document.state, values)
+        return document._replace(state=state, weight=weight, digests=digests, head=newest, last_kind=last_kind)
+
+    async def is_whole(self, head: Head) -> bool:
+        """Whether nothing of the session's own log was pruned."""
+        first = head.parent_revision + 1  # this entry is never pruned
+        return head.revision <= first or bool(await self.store.entries(head.id, after=first, until=first + 1))
+
+    async def refuse_pruned(self, head: Head, revision: int) -> None:
+        """Raise `UnknownRevision` if the session's past at a revision was pruned; quick, whatever the state's size."""
+        while head.parent is not None and revision <= head.parent_revision:
+            head = await self.store.head(head.parent)
+        if revision == head.parent_revision + 1:  # this entry stays, and most often that is all it takes
+            await self.document(head.id, revision)
+        elif revision < head.revision and not await self.store.entries(head.id, after=revision, until=revision + 1):
+            raise await self._pruned(head, revision)
 
     async def _pruned(self, head: Head, at: int) -> UnknownRevision | BadData:
         """Why there is no snapshot to start from, up to a revision: it was pruned, or else the session is damaged."""
@@ -145,8 +177,13 @@ class History:
         left = f"it has {oldest} to {head.revision}"
         return UnknownRevision(head.id, f"the past of session {head.id!r} before revision {oldest} was pruned; {left}")
 
-    async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> AsyncIterator[LogEntry]:
-        """The session's log in order, with what it shares with its parent; only revisions above `after`."""
+    async def entries(
+        self, session: str, *, after: int = 0, until: int | None = None, kinds: Container[str] | None = None
+    ) -> AsyncIterator[LogEntry]:
+        """The session's log in order, with what it shares with its parent; only revisions above `after`.
+
+        With `kinds`, only entries of these kinds.
+        """
         head = await self.store.head(session)
         last = head.revision if until is None else min(until, head.revision)
         parts = [(head, last)]
@@ -158,7 +195,8 @@ class History:
             start = max(after, part.parent_revision)
             while start < end:
                 stop = min(start + PAGE, end)
-                for batch in _batches(await self.store.entries(part.id, after=start, until=stop)):
+                found = await self.store.entries(part.id, after=start, until=stop)
+                for batch in _batches(entry for entry in found if kinds is None or entry.kind in kinds):
                     for entry in await self.whole(part, batch):
                         yield entry
                 start = stop
@@ -168,8 +206,8 @@ class History:
         within: int | None = None
         while True:
             found = await self.store.find_call(session, call_id)
-            if found is not None:
-                return await self.read(session, found) if within is None or found.revision <= within else None
+            if found is not None and (within is None or found.revision <= within):
+                return await self.read(session, found)
             head = await self.store.head(session)
             if head.parent is None:
                 return None
@@ -208,6 +246,12 @@ class History:
         entries = list(entries)
         values = await self._values(head, {value for stored in entries for value in stored.large})
         return [stored.with_large(values) if stored.large else stored.entry for stored in entries]
+
+    async def content(self, session: str, large: Large) -> bytes:
+        """What is stored for a session, or for one that it was forked from, under a digest."""
+        values = await self._values(await self.store.head(session), {large})
+        content: bytes = values[large]
+        return content
 
     async def _values(self, head: Head, large: set[Large]) -> dict[Large, Any]:
         """Large values that are stored for a session, or for one that it was forked from."""
@@ -250,7 +294,7 @@ def _checked(head: Head, revision: int | None) -> int:
     return revision
 
 
-def _line(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
+def line_to(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
     """The entries that lead to revision `at`, and the revision that they start from.
 
     A rewind leads back to an earlier entry; what lies between is not on the line.
@@ -258,11 +302,8 @@ def _line(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
     kept = {entry.revision: entry for entry in entries}
     line: list[LogEntry] = []
     while (entry := kept.get(at)) is not None:
-        if entry.kind == "rewind":
-            at = entry.facts["to"]
-        else:
-            line.append(entry)
-            at -= 1
+        line.append(entry)
+        at = entry.facts["to"] if entry.kind == "rewind" else at - 1
     line.reverse()
     return at, line
 
@@ -272,5 +313,12 @@ def _changed(document: Document, changes: list[LogEntry]) -> Document:
     for entry in changes:
         if entry.kind == "call":
             apply(state, entry.patch)
-            moment = moment.after(entry.facts.get("advance", 0.0))
+        moment = followed(moment, entry)
     return document._replace(state=state, moment=moment)
+
+
+def followed(moment: Moment, entry: LogEntry) -> Moment:
+    """The moment after an entry. What happened outside is not undone by a rewind, which says what is pending."""
+    if entry.kind == "rewind":
+        return replace(moment, pending=tuple(entry.facts.get("pending", ())))
+    return moment.following(entry.kind, entry.call_id, entry.facts)

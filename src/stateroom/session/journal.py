@@ -2,15 +2,23 @@
 
 | kind | facts |
 |---|---|
-| `seed` | `input`: the task row; `replaces`: the session whose place this one took |
-| `call` | `name`, `input`, `output`, `advance` if the clock was moved, `shared` if shared states changed; the patch |
+| `seed` | `input`: the task row; `replaces`: the session whose place this one took; `schema` |
+| `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
 | `started` | `name`, `input`: an external call is about to run |
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
-| `rewind` | `to`: the revision whose state is the state again |
-| `verdict` | `verdict`: of the state at the revision before; `response`: a digest of it, if it was looked at |
+| `rewind` | `to`: the revision whose state is the state again; `pending` if external calls are |
+| `verdict` | `verdict`: of the state before; `response`, `views`: which ones it looked at |
 | `close` | `replaced_by`: the session that took its place |
+| `migrated` | `schema` |
 | `abandoned` | `by`: the shared state whose intent was not decided in time |
+
+`advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
+and the fields of each event that was emitted. `resources` are the marks of those that the call has used (see
+`resources`), and `restarted` which of these had to be started afresh before it.
+
+`schema` is the version of the state's class and its places. Any entry may have one: with it comes a snapshot in a newer
+schema than that of the state before, which newer code has migrated.
 
 In the log of a shared state (see `scopes`), `session` and `revision` say whose change it is:
 
@@ -24,16 +32,27 @@ In the log of a shared state (see `scopes`), `session` and `revision` say whose 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import msgspec
 
 from stateroom.errors import BadData
-from stateroom.state import Elsewhere, Large, Patch, decode, encode_json, encode_patch, long_texts, put_in
+from stateroom.state import Elsewhere, Large, Patch, decode, encode, encode_json, encode_patch, long_texts, put_in
 from stateroom.state.codec import LONG_TEXT, why_not_decoded
 from stateroom.store import Entry
+
+VERDICT = "\nverdict"
+"""The call id of the verdict: a session has one at most."""
+
+CHECKPOINT = "\ncheckpoint/"
+"""How the call id of a checkpoint begins; its name follows."""
+
+AFTER_VERDICT = ("failed", "close")
+"""The kinds of entries that a session with a verdict can still get."""
+
+UNSTORABLE = (TypeError, ValueError, OverflowError, RecursionError)
+"""What comes of encoding what cannot be stored."""
 
 _NO_PATCH = encode_patch([])
 
@@ -43,16 +62,15 @@ _PAIR = b"\x92"
 _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, msgspec.Raw]).decode
 
 
-@dataclass(frozen=True)
-class LogEntry:
+class LogEntry(msgspec.Struct, frozen=True):
     """One step of a session's history, as `session.log()` gives it."""
 
     revision: int
     kind: str
     at: float
     call_id: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    patch: Patch = field(default_factory=list)
+    facts: dict[str, Any] = {}
+    patch: Patch = []
 
     @property
     def name(self) -> str | None:
@@ -81,12 +99,13 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
-    """The body of an entry with these facts, which are JSON data, and this patch; `least` is when a value is large.
+    """The body of an entry with these facts and this patch; `least` is when a value is large.
 
-    A long text of the input is not written a second time in the patch, which may put it into the state many times.
+    The facts are JSON data, but for the fields of events, which may be of any type that a state can have. A long text
+    of the input is not written a second time in the patch, which may put it into the state many times.
     """
     elsewhere = Elsewhere(least)
-    said = encode_json(facts, elsewhere)
+    said = encode(facts, elsewhere) if "events" in facts else encode_json(facts, elsewhere)
     elsewhere.size = 0
     if patch and len(said) > LONG_TEXT:
         elsewhere.know(text for text in long_texts(facts.get("input")) if len(text) < least)

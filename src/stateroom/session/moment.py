@@ -1,17 +1,27 @@
-"""Luck and time that can be had again: a session's rng, clock and ids.
+"""Luck and time that can be had again: a session's rng, clock and ids; and what it knows of the world outside.
 
 All three follow from the session's seed and the number of write calls committed so far. So a replay, a fork and a
 rewind see the same ones again, and a call that fails uses none up. Without a state nothing counts the calls: there they
 follow from the seed and the call's id, if it has one.
+
+What happened outside cannot be had again: a moment knows of calls that reached there whose outcome is not known, and
+what its resources are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from random import Random
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+STARTED = "\nstarted"
+"""Stands behind the call id in the entry which says that an external call was started; no call id has it."""
 
 TICK = 1.0
 """Seconds that pass on a session's clock with each committed write call."""
@@ -40,17 +50,45 @@ class Clock:
         self.advanced += seconds
 
 
-class Moment(NamedTuple):
-    """Where a session stands in its luck and time."""
+class Moment(msgspec.Struct, frozen=True):
+    """Where a session stands in its luck and time, and with the world outside."""
 
     seed: int
     began: float
     steps: int = 0
     offset: float = 0.0
+    pending: tuple[str, ...] = ()
+    """The ids of external calls that were started, and of which it is not known what came of them."""
+    resources: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    """The marks of what its resources are, by name; of those that were used."""
 
     def after(self, advanced: float) -> Moment:
         """The moment after one more committed write call."""
-        return Moment(self.seed, self.began, self.steps + 1, self.offset + advanced)
+        return Moment(self.seed, self.began, self.steps + 1, self.offset + advanced, self.pending, self.resources)
+
+    def following(self, kind: str, call_id: str | None, facts: Mapping[str, Any]) -> Moment:
+        """The moment after an entry, unless that is a rewind."""
+        if kind == "started" and call_id is not None:
+            return replace(self, pending=(*self.pending, call_id.removesuffix(STARTED)))
+        moment = self.after(facts.get("advance", 0.0)) if kind == "call" else self
+        if "resources" in facts:
+            moment = replace(moment, resources={**self.resources, **facts["resources"]})
+        if call_id in self.pending and kind in ("call", "failed"):
+            return replace(moment, pending=tuple(other for other in self.pending if other != call_id))
+        return moment
+
+    def plain(self) -> list[Any]:
+        """The same as JSON data."""
+        known = [self.seed, self.began, self.steps, self.offset]
+        if self.resources:
+            return [*known, list(self.pending), dict(self.resources)]
+        return [*known, list(self.pending)] if self.pending else known
+
+    @classmethod
+    def of_plain(cls, data: list[Any]) -> Moment:
+        """The moment that JSON data stands for."""
+        moment = cls(*data)
+        return replace(moment, pending=tuple(moment.pending)) if moment.pending else moment
 
     def of_call(self, call_id: str) -> Moment:
         """A moment for one call that follows no other."""

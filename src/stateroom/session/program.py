@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
 from stateroom.state import State
+
+if TYPE_CHECKING:
+    from stateroom.session.journal import LogEntry
+    from stateroom.session.path import Path
+    from stateroom.session.resources import Resource
 
 Effect = Literal["read", "write", "external"]
 
@@ -31,6 +36,8 @@ class Procedure:
     needs: frozenset[str]
     is_async: bool
     timeout: float | None = None
+    resources: frozenset[str] = frozenset()
+    """Those of its needs that are resources."""
 
     @cached_property
     def shared(self) -> frozenset[str]:
@@ -75,6 +82,10 @@ class Program(Protocol):
     def seeding_shared(self) -> Mapping[str, Procedure]:
         """What gives each of them on its first use."""
 
+    @property
+    def resources(self) -> Mapping[str, Resource[Any]]:
+        """What its sessions have outside, by name."""
+
     def parse_task(self, row: Any) -> Any:
         """The typed task of a row; raises `BadTask`."""
 
@@ -92,22 +103,54 @@ class SessionInfo:
     call_id: str | None = None
 
 
+class PathNotLoaded(BaseException):
+    """A verifier looks back, and what it looks at was not read yet. Nothing of the author's is to catch it."""
+
+
 class Episode:
-    """What a verifier judges: the task, and what the agent answered."""
+    """What a verifier judges: the task, what the agent answered, and the path that led to the state."""
 
-    __slots__ = ("_response", "response_was_read", "task")
+    __slots__ = ("_path", "_response", "path_is_missed", "response_was_read", "task")
 
-    def __init__(self, task: Any, response: Any = None) -> None:
+    def __init__(self, task: Any, response: Any = None, path: Path | None = None) -> None:
         self.task = task
         self._response = response
+        self._path = path
         self.response_was_read = False
         """Whether the verdict may have to do with the response."""
+        self.path_is_missed = False
+        """Whether the verifier has looked back in vain, so that what it came to does not count."""
 
     @property
     def response(self) -> Any:
         """The Responses object with the whole trajectory, as a dict; None when there is none."""
         self.response_was_read = True
         return self._response
+
+    def calls(self) -> Sequence[LogEntry]:
+        """The committed calls that led from the seed to the state, each with `name`, `input`, `output` and `at`.
+
+        A fork's begin with its parent's, and what a rewind undid is not among them. Reads and failed calls change
+        nothing, so they are only in `response`. Without a state nothing is committed, and there are none.
+        """
+        return self._loaded().calls
+
+    def states(self) -> Sequence[Any]:
+        """The states on the way, to be read: `states()[0]` is the seeded one, `states()[k + 1]` that after call k.
+
+        Each is made when it is asked for. Without a state there are none.
+        """
+        return self._loaded().states
+
+    def look_back(self, path: Path) -> None:
+        """Have the path at hand from now on."""
+        self._path, self.path_is_missed = path, False
+
+    def _loaded(self) -> Path:
+        if self._path is None:
+            self.path_is_missed = True
+            raise PathNotLoaded
+        return self._path
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
-from pydantic import ValidationError
 
-from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
-from stateroom.session.history import Document, History, Weight, write_document
-from stateroom.session.journal import LogEntry, read_stored, write_body
+from stateroom.errors import SessionSealed, TooLarge, UnknownSession
+from stateroom.session.history import Document, History, Weight, followed, write_document
+from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
 from stateroom.session.moment import Moment
+from stateroom.session.reading import Standing, read, schema_facts
 from stateroom.state import Elsewhere, Patch, State, decode, encode_json, patched
-from stateroom.state.shape import invalid
-from stateroom.store import Blobs, Entry, Head, Snapshot, Store
+from stateroom.store import NO_BLOBS, Blobs, Entry, Head, Snapshot, Store
 
 if TYPE_CHECKING:
+    from stateroom.session.holding import Holding
     from stateroom.session.lease import Lease
 
 TRAIL = 8
@@ -39,7 +39,8 @@ FOREBEARS = 16
 """Of so many sessions that it was forked from, one after another, a room remembers call ids and large values."""
 
 
-NO_DIGESTS: frozenset[str] = frozenset()
+LIGHT = 64 * 1024
+"""A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
 
 OWN = "\n"
 """How a call id of our own begins; no caller's does."""
@@ -49,8 +50,7 @@ class Step(msgspec.Struct, frozen=True):
     """An entry that is about to be committed, and what the room will hold after it."""
 
     entry: Entry
-    state: Any
-    moment: Moment
+    standing: Standing
     snapshot: Snapshot | None
     blobs: Blobs
     """The large values that are not stored yet."""
@@ -69,34 +69,45 @@ class Room:
         self.state_type = state_type
         self.lock = asyncio.Lock()
         self.state: Any = None
+        """None when it is not at hand."""
         self.moment = Moment(0, 0.0)
+        """While the state is not at hand, it knows only what is pending."""
+        self.outdated = False
+        """Whether the state is stored in an older schema than it has here."""
         self.stale = True
         """The store may be ahead of, or beside, what is held here."""
         self.calls: tuple[set[str], ...] = (set(),)
         """Call ids that may be in the log: those committed here, and those of the sessions it was forked from."""
         self.all_calls_known = False
         """True when no other call id is in the log."""
-        self.digests = NO_DIGESTS
-        """Of large values that are stored for this session, and for those that it was forked from."""
+        self.digests: tuple[set[str], ...] = (set(),)
+        """Of large values that are stored for this session, and for those that it was forked from. Only the first set
+        grows; the others are shared with forks."""
         self.seeded = Entry(0, "seed", 0.0, b"")
         """The entry with the task, nothing of it missing; in bytes it is small, and `memory://` may have it anyway."""
         self.judged: dict[str, Any] | None = None
         """What the entry with the verdict says, if there is one: it seals the session."""
         self.held: Lease | None = None
         """The lease, if this process has it."""
+        self.holding: Holding | None = None
+        """The session's resources that this process has, if any were asked for."""
         self.user: str | None = None
         """Whose state the session shares, if that was asked for."""
         self.spares: dict[int, Any] = {}
         """Drafts of wide containers that one call leaves for the next."""
-        self._trail: dict[int, tuple[Any, Moment]] = {}
+        self._trail: dict[int, Standing] = {}
         self._weight = Weight()
+        self._whole_under: int | None = None
+        """The fence under which nothing was found to be pruned."""
 
-    def settle(self, state: Any, moment: Moment) -> None:
+    def settle(self, standing: Standing) -> None:
         """Hold this state as the one at the head's revision."""
-        self.state, self.moment, self.stale = state, moment, False
-        trail = self._trail
-        trail[self.head.revision] = (state, moment)
-        while (oldest := next(iter(trail))) <= self.head.revision - TRAIL:  # others may have gone on by many at once
+        self.state, self.moment, self.outdated = standing.state, standing.moment, standing.outdated
+        self.stale = standing.state is None  # whoever needs it reads it
+        trail, newest = self._trail, self.head.revision
+        if not self.stale:
+            trail[newest] = standing
+        while trail and (oldest := next(iter(trail))) <= newest - TRAIL:  # others may have gone on by many
             del trail[oldest]
 
     def is_held_by_other(self, now: float) -> bool:
@@ -120,15 +131,15 @@ class Room:
         self.spares.clear()
         self._trail.clear()
 
-    def hold(self, document: Document) -> None:
+    def hold(self, standing: Standing, document: Document) -> None:
         """Hold what was read of the session."""
         self.head = document.head
         self._weight = document.weight
-        self.digests |= document.digests
-        self.settle(self.typed(document), document.moment)
+        self.digests[0].update(document.digests)
+        self.settle(standing)
 
-    async def refresh(self) -> None:
-        """Catch up with what others have committed."""
+    async def refresh(self, *, unread: bool = False) -> None:
+        """Catch up with what others have committed. Unless it may stay `unread`, the state is at hand then."""
         while True:
             known, state, moment = self.head.revision, self.state, self.moment
             head = await self.store.head(self.head.id)
@@ -137,28 +148,32 @@ class Room:
             news = await self.store.entries(head.id, after=known, until=head.revision)
             stored = [read_stored(entry) for entry in news]
             digests = {value.digest for each in stored for value in each.large}
-            history = History(self.store)
-            entries = await history.whole(head, stored)
             pruned = len(news) < head.revision - known
-            if state is None or pruned or any(entry.kind == "rewind" for entry in entries):
-                document = await history.document(head.id, head.revision)
+            weight = self._weight.after(sum(len(entry.body) for entry in news), sum(each.growth for each in stored))
+            for each in stored:
+                moment = followed(moment, each.entry)
+            anew = state is None or self.outdated or pruned or any(_begins_anew(each.entry) for each in stored)
+            if anew and not unread:
+                standing, document = await read(self.store, head.id, self.state_type, head.revision)
                 weight, digests = document.weight, digests | document.digests
-                state, moment = self.typed(document), document.moment
             else:
-                weight = self._weight.after(sum(len(entry.body) for entry in news), sum(each.growth for each in stored))
-                for entry in entries:
-                    if entry.kind == "call":
-                        state = patched(state, entry.patch)
-                        moment = moment.after(entry.facts.get("advance", 0.0))
-            if self.head.revision == known:  # else a commit of this process came in between
+                standing = Standing(None if anew else await self._patched(head, stored), moment)
+            verdicts = await History(self.store).whole(head, [each for each in stored if each.entry.kind == "verdict"])
+            if self.head.revision == known and self.state is state:  # else a task of this process came in between
                 break
         self._weight = weight
-        if digests:
-            self.digests |= digests
+        self.digests[0].update(digests)
         self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
-        self.judged = next((entry.facts for entry in entries if entry.kind == "verdict"), self.judged)
+        self.judged = verdicts[0].facts if verdicts else self.judged
         self.head = head
-        self.settle(state, moment)
+        self.settle(standing)
+
+    async def _patched(self, head: Head, news: Iterable[Stored]) -> Any:
+        """The state that is held here, after what others have done since."""
+        state = self.state
+        for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind == "call"]):
+            state = patched(state, entry.patch)
+        return state
 
     def prepare(
         self,
@@ -166,33 +181,45 @@ class Room:
         facts: dict[str, Any],
         at: float,
         patch: Patch = [],  # noqa: B006 - never changed
-        after: tuple[Any, Moment] | None = None,
+        after: Standing | None = None,
         call_id: str | None = None,
         *,
+        saved: Blobs = NO_BLOBS,
         decided: bool = False,
     ) -> Step:
-        """The step that says these facts and leads to the state and moment `after`, by default those of now."""
+        """The step that says these facts and leads to where the session stands `after`, by default where it does now.
+
+        `saved` is what was saved of resources, which is stored with it.
+        If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
+        """
         large = self.store.large
+        standing = after or Standing(self.state, self.moment.following(kind, call_id, facts), self.outdated)
+        unread = standing.state is None
+        migrates = self.outdated and not unread
+        if migrates:
+            facts = {**facts, "schema": schema_facts(self.state_type)}
         body = write_body(facts, patch, large)
         entry = Entry(self.head.revision + 1, kind, at, body.data, call_id or self._own_id())
-        state, moment = after or (self.state, self.moment)
+        blobs = {**body.blobs, **saved} if saved else body.blobs
         judged = decode(encode_json(facts)) if kind == "verdict" else None
         weight = self._weight.after(len(body.data), body.growth)
         # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
-        if _is_small(weight) and (not patch or weight.state <= self.max_bytes):
-            return Step(entry, state, moment, None, self._unstored(body.blobs), weight, judged)
+        is_small = _is_small(weight) and (not patch or weight.state <= self.max_bytes)
+        if unread or (not migrates and (is_small or standing.outdated)):
+            return Step(entry, standing, None, self._unstored(blobs), weight, judged)
         elsewhere = Elsewhere(large)
-        snapshot = Snapshot(entry.revision, write_document(state, moment, elsewhere))
+        snapshot = Snapshot(entry.revision, write_document(standing.state, standing.moment, elsewhere))
         weight = Weight(len(snapshot.body), elsewhere.size)
         if patch and not decided and weight.state > self.max_bytes:
             raise TooLarge(f"the state would be larger than the {self.max_bytes:,} bytes that it may have")
-        return Step(entry, state, moment, snapshot, self._unstored(body.blobs | elsewhere.blobs), weight, judged)
+        standing = Standing(standing.state, standing.moment)
+        return Step(entry, standing, snapshot, self._unstored(blobs | elsewhere.blobs), weight, judged)
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
         """Those of the large values that are not known to be stored."""
         if not blobs:
             return blobs
-        new = [digest for digest in blobs if digest not in self.digests]
+        new = [digest for digest in blobs if not any(digest in known for known in self.digests)]
         return blobs if len(new) == len(blobs) else {digest: blobs[digest] for digest in new}
 
     def _own_id(self) -> str | None:
@@ -214,21 +241,43 @@ class Room:
             closes=closes,
         )
         self._weight = step.weight
-        if step.blobs:
-            self.digests |= step.blobs.keys()
+        self.digests[0].update(step.blobs)
         self.head = replace(self.head, revision=entry.revision, expires=expires or self.head.expires, closed=closes)
         if entry.call_id is not None and entry.call_id[0] != OWN:
             self.calls[0].add(entry.call_id)
         self.judged = step.judged or self.judged
-        self.settle(step.state, step.moment)
+        self.settle(step.standing)
 
-    async def at(self, revision: int) -> tuple[Any, Moment]:
-        """The state and moment at a revision."""
-        if revision in self._trail:
-            return self._trail[revision]
-        document = await History(self.store).document(self.head.id, revision)
-        self.digests |= document.digests
-        return self.typed(document), document.moment
+    def at_hand(self, revision: int) -> Standing | None:
+        """Where the session stood at a revision, if that need not be read from the store."""
+        return self._trail.get(revision)
+
+    async def at(self, revision: int) -> Standing:
+        """Where the session stood at a revision."""
+        known = self.at_hand(revision)
+        if known is not None:
+            return known
+        found, document = await read(self.store, self.head.id, self.state_type, revision)
+        self.digests[0].update(document.digests)
+        return found
+
+    async def refuse_pruned(self, revision: int) -> None:
+        """Raise `UnknownRevision` if the session's past at a revision was pruned.
+
+        Whoever prunes a session takes its lease. So while the fence stays what it was, what was whole is whole.
+        """
+        head, history = self.head, History(self.store)
+        if revision > head.parent_revision:
+            if self._whole_under != head.fence and await history.is_whole(head):
+                self._whole_under = head.fence
+            if self._whole_under == head.fence:
+                return
+        await history.refuse_pruned(head, revision)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the state is so small that reading it is no matter."""
+        return self._weight.state + self._weight.tail <= LIGHT
 
     async def recorded(self, call_id: str) -> LogEntry | None:
         """The entry of a call that was committed before."""
@@ -236,26 +285,23 @@ class Room:
             return None
         return await History(self.store).find_call(self.head.id, call_id)
 
-    def branch(self, head: Head, state: Any, moment: Moment) -> Room:
+    def branch(self, head: Head, standing: Standing) -> Room:
         """A room for a fork of this session, which shares the state."""
         room = Room(self.store, head, self.state_type, self.max_bytes)
         room.seeded = self.seeded
         room.calls = (set(), *self.calls[:FOREBEARS])
         room.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
-        room.digests = self.digests
+        if self.digests[0]:
+            self.digests = (set(), *self.digests[:FOREBEARS])
+        room.digests = (set(), *self.digests[1:])
         room._weight = self._weight
-        room.settle(state, moment)
+        room.settle(standing)
         return room
 
-    def typed(self, document: Document) -> State:
-        """The stored state as the author's type."""
-        validator = self.state_type.__pydantic_validator__
-        try:
-            state: State = validator.validate_python(document.state, by_name=True, by_alias=False)
-        except ValidationError as error:
-            found = invalid(error, (), document.state)
-            raise InvalidState((), f"the stored state of session {self.head.id!r} is not valid: {found}") from None
-        return state
+
+def _begins_anew(entry: LogEntry) -> bool:
+    """Whether the state after an entry does not follow from the one before it and the patch."""
+    return entry.kind == "rewind" or "schema" in entry.facts
 
 
 def _is_small(weight: Weight) -> bool:
@@ -268,6 +314,7 @@ def new_room(
 ) -> tuple[Room, Sequence[Entry], Snapshot, Blobs]:
     """A room for a session that is about to be created, with its first entry and snapshot, and its large values."""
     room = Room(store, head, type(state), max_bytes)
+    facts = {**facts, "schema": schema_facts(type(state))}
     body = write_body(facts, [], store.large)
     entry = Entry(head.revision, "seed", head.created, body.data)
     elsewhere = Elsewhere(store.large)
@@ -278,7 +325,6 @@ def new_room(
     room.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
     room.all_calls_known = True
     blobs = body.blobs | elsewhere.blobs
-    if blobs:
-        room.digests = frozenset(blobs)
-    room.settle(state, moment)
+    room.digests[0].update(blobs)
+    room.settle(Standing(state, moment))
     return room, [entry], snapshot, blobs

@@ -40,9 +40,10 @@ from stateroom.errors import (
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry, write_body
 from stateroom.session.moment import Moment
+from stateroom.session.reading import Standing, typed
 from stateroom.session.room import Room, new_room
 from stateroom.session.turns import ATTEMPTS, give_way
-from stateroom.state import Commit, Patch, State, merge, patched, shape_of
+from stateroom.state import Commit, Patch, State, apply, merge, patched, shape_of
 from stateroom.store import Entry, Head
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class View(NamedTuple):
 
     shared: Shared
     state: State
+    revision: int
 
 
 class Shared:
@@ -87,7 +89,7 @@ class Shared:
         """The state as of now."""
         async with self.room.lock:
             await self._catch_up()
-            return View(self, self.room.state)
+            return View(self, self.room.state, self.room.head.revision)
 
     async def reserve(self, view: View, change: Commit, session: str, revision: int) -> int:
         """Announce a change that was made on a view, to be decided by a revision of a session; the intent's revision.
@@ -105,7 +107,7 @@ class Shared:
                     raise SharedConflict(self)
                 made = merged
             facts = {"session": session, "revision": revision}
-            after = (made.state, room.moment.after(0.0))
+            after = Standing(made.state, room.moment.after(0.0))
             room.prepare("call", facts, self._sessions.now(), made.patch, after)  # `TooLarge` while it can be refused
             try:
                 await self._commit("intent", facts, made.patch)
@@ -165,13 +167,23 @@ class Shared:
                 return
             try:
                 if decided:
-                    await self._enter(last.facts, last.patch, patched(room.state, last.patch))
+                    await self._enter(last.facts, last.patch, await self._after(last.patch))
                 else:
                     await self._commit("dropped", last.facts)
             except (Conflict, DuplicateCall):  # somebody else has followed it up
                 await room.refresh()
                 return
         self._settled = room.head.revision
+
+    async def _after(self, patch: Patch) -> State:
+        """The state after a change that was announced; by older code, if the state is still as that stored it."""
+        room = self.room
+        if not room.outdated:
+            state: State = patched(room.state, patch)
+            return state
+        document = await History(self._store).document(room.head.id, room.head.revision)
+        apply(document.state, patch)
+        return typed(document, room.state_type)
 
     async def _decided(self, intent: LogEntry, *, abandon: bool) -> bool | None:
         """Whether the session has decided for an intent, or against it; None if it has not decided."""
@@ -204,7 +216,7 @@ class Shared:
         await self._store.append(head.id, entry, expires=None, fence=head.fence)
 
     async def _enter(self, facts: dict[str, Any], patch: Patch, state: State) -> None:
-        after = (state, self.room.moment.after(0.0))
+        after = Standing(state, self.room.moment.after(0.0))
         intent = self.room.head.revision  # a session that is deleted and seeded again may have the same revisions
         await self._commit("call", facts, patch, after, f"{facts['session']}/{facts['revision']}/{intent}")
         self._settled = self.room.head.revision
@@ -214,7 +226,7 @@ class Shared:
         kind: str,
         facts: dict[str, Any],
         patch: Patch = [],  # noqa: B006 - never changed
-        after: tuple[State, Moment] | None = None,
+        after: Standing | None = None,
         call_id: str | None = None,
     ) -> None:
         step = self.room.prepare(kind, facts, self._sessions.now(), patch, after, call_id, decided=True)

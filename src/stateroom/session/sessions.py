@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import cached_property
+from itertools import chain
 from secrets import randbits, token_hex
 from typing import Any, Generic
 
@@ -23,12 +25,14 @@ from stateroom.errors import (
 )
 from stateroom.session.execution import Runner
 from stateroom.session.history import History
-from stateroom.session.journal import read_entry
+from stateroom.session.holding import Holding, Keeper
+from stateroom.session.journal import AFTER_VERDICT, UNSTORABLE, VERDICT, read_entry
 from stateroom.session.moment import Moment
 from stateroom.session.program import SHARED, Program
+from stateroom.session.reading import understood
 from stateroom.session.room import Room, new_room
 from stateroom.session.scopes import Scopes
-from stateroom.session.session import AFTER_VERDICT, VERDICT, S, Session
+from stateroom.session.session import S, Session
 from stateroom.session.stateless import StatelessSession
 from stateroom.state import State, shape_of
 from stateroom.store import Head, Store
@@ -82,6 +86,7 @@ class Sessions(Generic[S]):
         self.now = now
         self.runner = Runner()
         self.scopes = Scopes(self)
+        self.keeper = Keeper(environment.resources, store, self.runner, timeout, max_state)
         self._rooms: OrderedDict[str, Room] = OrderedDict()
 
     async def seed(
@@ -114,7 +119,7 @@ class Sessions(Generic[S]):
         try:
             facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
             room, entries, snapshot, blobs = new_room(self.store, head, state, moment, facts, self.max_state)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except UNSTORABLE as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
         await self.store.create(head, entries, snapshot, blobs)
         return self.admit(room)
@@ -138,7 +143,7 @@ class Sessions(Generic[S]):
 
     async def _seeded(self, task: Any, moment: Moment) -> tuple[State, Moment]:
         procedure = self.environment.seeding
-        luck, clock = moment._replace(steps=-1), moment.clock()  # the first call has luck of its own
+        luck, clock = replace(moment, steps=-1), moment.clock()  # the first call has luck of its own
         available = {"task": lambda: task, "rng": luck.rng, "clock": lambda: clock, "new_id": luck.new_id}
         arguments = {name: available[name]() for name in procedure.needs}
         try:
@@ -150,7 +155,7 @@ class Sessions(Generic[S]):
             wanted = expected.__name__ if expected else None
             raise DefinitionError(f"{self.environment.name}.seed must return a {wanted}, not {type(state).__name__}")
         copy: State = shape_of(expected).admit(state, ())  # valid, and shared with nobody
-        return copy, moment._replace(offset=clock.advanced)
+        return copy, replace(moment, offset=clock.advanced)
 
     async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
         """A handle on a session that was seeded before, here or in any other process.
@@ -173,12 +178,12 @@ class Sessions(Generic[S]):
                 )
             self._refuse_ended(head, closed_too)
             room = Room(self.store, head, state_type, self.max_state)
-            room.hold(document)
+            room.hold(await understood(self.store, document, state_type), document)
             room.seeded = await history.seed(head, first)
             if document.last_kind in LATE:
                 judged = await history.find_own_call(session_id, VERDICT)
                 room.judged = judged.facts if judged else None
-            await self._renew(room)
+            room.head = await self._renewed(room.head)
         else:
             await self.catch_up(room, closed_too=closed_too)
         return self.admit(self._rooms.get(session_id, room))  # another task may have opened it meanwhile
@@ -197,32 +202,68 @@ class Sessions(Generic[S]):
 
     def forget(self, session_id: str) -> None:
         """Keep nothing of a session at hand: the next use reads it from the store."""
-        self._rooms.pop(session_id, None)
+        room = self._rooms.pop(session_id, None)
+        if room is not None and room.holding:
+            self.keeper.own(self._let_go(room))
+
+    async def stop(self) -> None:
+        """Let go of all resources that this process has. Sessions that go on restore theirs, or start them again."""
+        for session_id in [*self._rooms]:
+            self.forget(session_id)
+        await self.keeper.stop()
 
     async def sweep(self) -> int:
         """Remove the sessions in the store that have expired; tells how many."""
         now = self.now()
         for session_id in [room.head.id for room in self._rooms.values() if room.head.expires <= now]:
-            del self._rooms[session_id]
+            self.forget(session_id)
         swept = await self.store.sweep(now)
         self._rooms = OrderedDict(self._rooms)  # a dict that has been large stays so; its copy does not
         return swept
 
     # For sessions.
 
-    async def catch_up(self, room: Room, *, closed_too: bool = False) -> None:
-        """See that a room holds the newest state, that the session may be used, and that it goes on living."""
+    @cached_property
+    def reaches_outside(self) -> bool:
+        """Whether a call may have effects that no store knows of."""
+        return self.keeper.restarts or any(tool.effect == "external" for tool in self.environment.tools.values())
+
+    def holding_of(self, room: Room) -> Holding:
+        """The resources that this process has for a session: for as long as it has its room at hand, as it has now."""
+        if room.holding is None:
+            room.holding = Holding(self.keeper)
+        self.admit(self._rooms.get(room.head.id, room))
+        if self._rooms.get(room.head.id) is not room:
+            self.keeper.own(self._let_go(room))
+        return room.holding
+
+    async def _let_go(self, room: Room) -> None:
+        """Stop a session's resources as soon as nobody uses them, unless its room is at hand again."""
+        async with room.lock:
+            if room.holding and self._rooms.get(room.head.id) is not room:
+                await room.holding.let_go()
+
+    async def look(self, room: Room, *, closed_too: bool = True) -> Head:
+        """The newest head of a session that may be used, and goes on living; what its room holds stays as it is."""
         fresh = room.is_fresh and room.head.expires > self.now()  # others may have renewed it
         head = room.head if fresh else await self.store.head(room.head.id)
         if head.created != room.head.created:  # it was deleted, and another one seeded that has its id
             self.forget(head.id)
             raise UnknownSession(head.id)
         self._refuse_ended(head, closed_too)
-        if room.state is None or head.revision != room.head.revision:
-            await room.refresh()
+        return await self._renewed(head)
+
+    async def catch_up(self, room: Room, *, closed_too: bool = False, unread: bool = False) -> None:
+        """See that a room is up to date, that the session may be used, and that it goes on living.
+
+        The newest state is at hand then, unless it may stay `unread`; for that, one needs the room's lock.
+        """
+        head = await self.look(room, closed_too=closed_too)
+        if (room.state is None and not unread) or head.revision != room.head.revision:
+            await room.refresh(unread=unread)
         else:
             room.head = head  # its lease may be news
-        await self._renew(room)
+        # Nothing is waited for any more: until the caller does, the state is at hand.
 
     def _refuse_ended(self, head: Head, closed_too: bool) -> None:
         if head.expires <= self.now():
@@ -230,13 +271,14 @@ class Sessions(Generic[S]):
         if head.closed and not closed_too:
             raise SessionClosed(head.id)
 
-    async def _renew(self, room: Room) -> None:
+    async def _renewed(self, head: Head) -> Head:
         """Let a session that is used go on living."""
         now = self.now()
-        expires = None if room.head.closed else self.renewal(room.head, now)
-        if expires is not None:
-            await self.store.touch(room.head.id, now=now, expires=expires)
-            room.head = replace(room.head, expires=expires)
+        expires = None if head.closed else self.renewal(head, now)
+        if expires is None:
+            return head
+        await self.store.touch(head.id, now=now, expires=expires)
+        return replace(head, expires=expires)
 
     async def mend(self, room: Room) -> None:
         """Read again what a tool may have tampered with: its session, and all that share states by forks."""
@@ -275,6 +317,11 @@ class Sessions(Generic[S]):
         self._rooms[room.head.id] = room
         self._rooms.move_to_end(room.head.id)
         if len(self._rooms) > self.hot:
-            oldest = next((each for each, other in self._rooms.items() if other.held is None), None)
-            self._rooms.pop(oldest or room.head.id)
+            self.forget(self._least_missed(room))
         return Session(self, room)
+
+    def _least_missed(self, newest: Room) -> str:
+        """The room to give up for a new one: the oldest without a lease; before all others, one without resources."""
+        free = (other for other in self._rooms.values() if other.held is None and other is not newest)
+        first = next(free, newest)
+        return next((other for other in chain((first,), free) if not other.holding), first).head.id

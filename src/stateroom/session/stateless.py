@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -11,14 +11,17 @@ from stateroom.session.calling import (
     NOTHING,
     Failed,
     Scene,
+    bound,
     failed,
     find_tool,
     plain_arguments,
     run_tool,
     run_verifier,
 )
+from stateroom.session.holding import Holding
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Moment
+from stateroom.session.path import no_path
 from stateroom.session.program import Episode, Result, Verdict
 from stateroom.session.scopes import View
 from stateroom.session.session import Session
@@ -78,8 +81,11 @@ class StatelessSession(Session[None]):
         scene = self._scene(call_id)
         try:
             tool = find_tool(sessions.environment.tools, name)
-            given = plain_arguments(arguments, call_id)
-            ran = await run_tool(sessions.runner, tool, given, scene, sessions.timeout)
+            given = bound(tool, plain_arguments(arguments, call_id))
+            if tool.procedure.resources:
+                ran = await Holding(sessions.keeper).run(tool, given, scene)
+            else:
+                ran = await run_tool(sessions.runner, tool, given, scene, sessions.timeout)
         except (Failed, InvalidArguments) as failure:
             return failed(failure)
         if call_id is None and tool.effect != "read":
@@ -89,11 +95,11 @@ class StatelessSession(Session[None]):
     async def verify(self, response: Any = None) -> Verdict:
         sessions = self._sessions
         episode = Episode(deepcopy(self._task), response)
-        return await run_verifier(
-            sessions.runner, sessions.environment.verifying, self._scene(), episode, sessions.timeout
-        )
+        procedure, scene = sessions.environment.verifying, self._scene()
+        lend = Holding(sessions.keeper).lend_to_judge
+        return await run_verifier(sessions.runner, procedure, scene, episode, sessions.timeout, no_path, lend)
 
-    async def log(self) -> AsyncIterator[LogEntry]:
+    async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:
         nothing: tuple[LogEntry, ...] = ()
         for entry in nothing:
             yield entry
@@ -104,4 +110,4 @@ class StatelessSession(Session[None]):
     def _no_history(self, *_: Any, **__: Any) -> NoReturn:
         raise SessionError(self._id, f"{self._sessions.environment.name} is stateless: its sessions have no history")
 
-    checkpoint = rewind = fork = state_at = hold = _no_history
+    checkpoint = rewind = fork = children = state_at = diff = events = hold = _no_history

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from stateroom.errors import UnknownRevision
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry
@@ -37,25 +39,32 @@ class Transcript:
 
     async def _changes(self, entry: LogEntry) -> list[str]:
         if entry.kind == "seed":
-            with suppress(UnknownRevision):  # pruned, with what follows
-                self._state = await self._state_at(entry.revision)
+            self._state = await self._state_at(entry.revision)
             return []
         if self._state is None or entry.revision > self.revision + 1:  # what lies between was pruned
             self._state = await self._state_at(entry.revision - 1)
-        if entry.kind == "rewind":
+        if entry.kind == "rewind" or "schema" in entry.facts:
             old, self._state = self._state, await self._state_at(entry.revision)
-            return list(differences(old, self._state))
-        return describe(self._state, entry.patch) if entry.kind == "call" else []
+            return [] if old is None or self._state is None else differences(old, self._state)
+        return describe(self._state, entry.patch) if entry.kind == "call" and self._state is not None else []
 
     async def _state_at(self, revision: int) -> Any:
-        return (await self._history.document(self.session, revision)).state
+        """The state at a revision; None if that was pruned, as it may be of the first entry, which stays."""
+        with suppress(UnknownRevision):
+            return (await self._history.document(self.session, revision)).state
+        return None
 
 
 def entry_data(entry: LogEntry, changes: list[str]) -> dict[str, Any]:
     """An entry as JSON data."""
     call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a mark of the session's own
     said = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
-    return {**said, **entry.facts, "changes": changes}
+    facts = dict(entry.facts)
+    if (schema := facts.pop("schema", None)) and entry.kind != "seed":
+        facts["migrated_to"] = schema[0]
+    if events := facts.get("events"):  # whose fields may be of types that JSON lacks
+        facts["events"] = to_jsonable_python(events, bytes_mode="base64")
+    return {**said, **facts, "changes": changes}
 
 
 def head_data(head: Head, now: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownSession
 from stateroom.session.history import History, read_document
 from stateroom.session.journal import LogEntry, read_stored
+from stateroom.session.resources import contents
 from stateroom.state import Large
 from stateroom.state.large import digest_of
 from stateroom.store import Head, Record, Store
@@ -54,10 +55,11 @@ class _Examination:
                 yield f"entry {entry.revision} cannot be read: {_told(error)}"
             else:
                 self.log.append(stored.entry)
-                self.large += stored.large
+                self.large += [*stored.large, *contents(stored.entry.facts.get("resources", {}))]
         for snapshot in self.record.snapshots:
             try:
-                read_document(snapshot.body, self.large)
+                document = read_document(snapshot.body, self.large)
+                self.large += contents(document.moment.resources)
             except Exception as error:  # noqa: BLE001 (whatever a damaged body leads to)
                 yield f"the snapshot at revision {snapshot.revision} cannot be read: {_told(error)}"
 

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from stateroom.errors import SessionLeased, UnknownSession
 from stateroom.session.care.heads import descendants, each_session
 from stateroom.session.history import PAGE
-from stateroom.session.journal import read_entry
+from stateroom.session.journal import VERDICT, read_entry
 from stateroom.session.room import TRAIL
-from stateroom.session.session import VERDICT
 from stateroom.store import Entry, Head, Store
 
 LEASE = 10.0
@@ -52,7 +51,8 @@ class Retention:
 
     With an entry its call id goes, so a call that is repeated after so long would run again. A revision that has gone
     can no longer be read, forked or gone back to. A session is held while it is cut, so whoever is about to go back in
-    it has done so before, or finds that it cannot; only a fork of a revision that is just going can come too late.
+    it has done so before, or finds that it cannot; only a fork of a revision that is just going, or a fork that goes
+    back to one, can come too late.
     """
 
     def __init__(self, store: Store, policy: Policy, now: Callable[[], float]) -> None:
@@ -89,8 +89,7 @@ class Retention:
         try:
             # Now nobody can go back in it; has anybody done so, or made a fork, since it was looked at?
             needed = await self._rewound_to(session, cut.head.revision, head.revision)
-            forks = await self.store.children(session)
-            if min([needed, *(fork.parent_revision for fork in forks)]) < cut.below:
+            if min(needed, await self._forked_at(session)) < cut.below:
                 return None
             return cut._replace(entries=await self.store.prune(session, cut.below))
         finally:

@@ -1,0 +1,307 @@
+"""Holding resources: which of them this process has for a session, and whether they are still what the log says."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from math import inf
+from secrets import token_hex
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
+from stateroom.session.calling import Failed, Ran, Scene, run_tool
+from stateroom.session.execution import Runner, was_cancelled
+from stateroom.session.history import History
+from stateroom.session.journal import UNSTORABLE
+from stateroom.session.program import Code, Operation, Procedure
+from stateroom.session.resources import NO_MARK, Mark, Resource, Used, identity, saved_as, why_not_again
+from stateroom.state import decode, digest_of, encode
+from stateroom.store import Store
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STOPS = 64
+"""So many are stopped at once."""
+
+HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed)
+"""What comes of a hook that did not do what it should."""
+
+
+class Held(msgspec.Struct):
+    """A resource as this process has it."""
+
+    handle: Any
+    identity: str | None
+    """That of the mark which says what it is."""
+    restarted: bool
+    """Whether it was started afresh though it had been used, and no entry says so yet."""
+    sure: bool = True
+    """Whether it is known what it is: not while a tool works with it, nor when that came to nothing."""
+
+
+class Keeper:
+    """Runs the hooks of an environment's resources, and keeps those that all sessions of this process share.
+
+    What it has begun to start or to stop, it finishes, even if whoever asked for that is cancelled: nothing is lost.
+    `most` is how many bytes of one may be saved.
+    """
+
+    def __init__(
+        self, resources: Mapping[str, Resource[Any]], store: Store, runner: Runner, timeout: float, most: float = inf
+    ) -> None:
+        self.resources = resources
+        self.store = store
+        self.runner = runner
+        self.timeout = timeout
+        self.most = most
+        self._stateless: dict[str, Any] = {}
+        self._lock = asyncio.Lock()
+        self._stops = asyncio.Semaphore(STOPS)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def is_exclusive(self, procedure: Procedure) -> bool:
+        """Whether a function asks for what is one session's own, which only one can use at a time."""
+        needed = procedure.resources
+        return bool(needed) and any(self.resources[name].kind != "stateless" for name in needed)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether there is something that can only be started afresh."""
+        return any(resource.kind == "restart_only" for resource in self.resources.values())
+
+    async def stateless(self, name: str, scene: Scene) -> Any:
+        """What all sessions share, started on its first use."""
+        async with self._lock:
+            if name not in self._stateless:
+                self._stateless[name] = await self.started(name, scene)
+            return self._stateless[name]
+
+    async def started(self, name: str, scene: Scene) -> Any:
+        return await self._make(name, "started", self.resources[name].start, scene.info())
+
+    async def restored(self, name: str, scene: Scene, content: bytes) -> Any:
+        return await self._make(name, "restored", self.resources[name].restore, decode(content), scene.info())
+
+    async def _make(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
+        """What a hook makes; if nobody waits for it any more, it is stopped when it is there."""
+        making = self.own(self._made_in_time(name, done, hook, *given))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self.own(self._unmake(name, making))
+            raise
+
+    async def _unmake(self, name: str, making: asyncio.Task[Any]) -> None:
+        with suppress(StateroomError):  # then there is nothing to stop
+            await self._stop((name, await making))
+
+    async def _made_in_time(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
+        """What a hook makes within its time; on a thread it cannot be ended, so what comes later is stopped then."""
+        if inspect.iscoroutinefunction(hook):
+            return await self._run(name, done, hook, *given)
+        loop, late = asyncio.get_running_loop(), threading.Event()
+        there: list[Any] = []
+
+        def make() -> Any:
+            made = hook(*given)
+            there.append(made)
+            if late.is_set():
+                loop.call_soon_threadsafe(drop)
+            return made
+
+        def drop() -> None:  # whichever of the two comes second finds something
+            if there:
+                self.let_go((name, there.pop()))
+
+        try:
+            return await self._run(name, done, make)
+        except BaseException:
+            late.set()
+            drop()
+            raise
+
+    async def saved(self, name: str, handle: Any) -> bytes:
+        """The content of one."""
+        saved = await self._run(name, "saved", self.resources[name].save, handle)
+        try:
+            content = encode(saved)
+        except UNSTORABLE as error:
+            raise EnvironmentFailed(f"the {name} could not be saved: its content cannot be stored: {error}") from error
+        if len(content) > self.most:
+            raise TooLarge(f"the {name} holds more than the {self.most:,} bytes that can be saved of it")
+        return content
+
+    def let_go(self, *handles: tuple[str, Any]) -> asyncio.Future[None]:
+        """Stop these, by name, one after another. One can wait for that, or not."""
+        return asyncio.shield(self.own(self._stop(*handles)))
+
+    async def _stop(self, *handles: tuple[str, Any]) -> None:
+        for name, handle in handles:
+            try:
+                async with self._stops:
+                    await self._run(name, "stopped", self.resources[name].stop, handle)
+            except StateroomError as error:  # this is for the log only: whoever needs another can have it
+                logger.warning("%s", error)
+
+    def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """See some work through."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Finish what was begun, and stop what sessions share."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        async with self._lock:
+            shared, self._stateless = self._stateless, {}
+            await self.let_go(*reversed(shared.items()))
+
+    async def _run(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
+        # With a timeout of its own, a plain function is never run on the loop.
+        is_async = inspect.iscoroutinefunction(hook)
+        procedure = Procedure(partial(hook, *given), frozenset(), is_async, self.timeout)
+        try:
+            return await self.runner.run(procedure, {}, self.timeout)
+        except (ToolError, TooLarge, Busy):
+            raise
+        except TimedOut as error:
+            raise TimedOut(f"the {name} could not be {done} within {error}") from None
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if was_cancelled(error):
+                raise
+            logger.warning("the %s could not be %s", name, done, exc_info=error)
+            raise EnvironmentFailed(f"the {name} could not be {done}: unexpected {type(error).__name__}") from error
+
+
+class Holding:
+    """The resources of one session that this process has. One at a time uses it: whoever has the room's lock."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._held: dict[str, Held] = {}
+
+    async def lend(self, procedure: Procedure, scene: Scene) -> Scene:
+        """The scene, with the resources that a function asks for as they are there."""
+        resources = {name: await self._current(name, scene) for name in sorted(procedure.resources)}
+        return replace(scene, resources=resources)
+
+    async def lend_to_judge(self, procedure: Procedure, scene: Scene) -> Scene:
+        """The same for a verifier: whatever others have left in what can be restored, or it leaves there, is gone.
+
+        Raises a `SessionError` if it would be given one afresh in place of one that was used.
+        """
+        marks = {name: mark for name, mark in scene.moment.resources.items() if name in procedure.resources}
+        there = {name: {"used": one.identity} for name, one in self._held.items() if one.sure and not one.restarted}
+        if why := why_not_again(marks, there):
+            raise SessionError(scene.session, f"session {scene.session!r} cannot be judged here: {why}")
+        self._distrust(procedure)
+        scene = await self.lend(procedure, scene)
+        self._distrust(procedure)
+        return scene
+
+    def _distrust(self, procedure: Procedure) -> None:
+        for name in procedure.resources & self._held.keys():
+            self._held[name].sure &= self._keeper.resources[name].kind != "exportable"
+
+    async def run(self, tool: Operation, arguments: dict[str, Any], scene: Scene) -> Ran:
+        """Run a tool that asks for resources; raises as `run_tool` does, and then they are what they were."""
+        try:
+            scene = await self.lend(tool.procedure, scene)
+        except HOOK_FAILED as error:
+            raise _failure(tool, error) from error
+        held = {name: self._held[name] for name in sorted(tool.procedure.resources & self._held.keys())}
+        _trust(held.values(), False)
+        try:
+            ran = await run_tool(self._keeper.runner, tool, arguments, scene, self._keeper.timeout)
+        except Busy:  # it was not run
+            _trust(held.values(), True)
+            raise
+        except Failed as failure:
+            if failure.code == "tool_error":  # it was refused in the author's own words: nothing is broken
+                for name, one in held.items():
+                    one.sure = tool.effect == "read" or self._keeper.resources[name].kind == "restart_only"
+            raise
+        if tool.effect == "read":
+            _trust(held.values(), True)
+            return ran
+        try:
+            return replace(ran, used=await self._used(held))
+        except HOOK_FAILED as error:
+            raise _failure(tool, error) from error
+
+    async def _current(self, name: str, scene: Scene) -> Any:
+        """A resource as it is at the scene's moment."""
+        keeper = self._keeper
+        if keeper.resources[name].kind == "stateless":
+            return await keeper.stateless(name, scene)
+        mark = scene.moment.resources.get(name, NO_MARK)
+        held = self._held.get(name)
+        if held is not None and held.sure and held.identity == identity(mark):
+            return held.handle
+        if held is not None:
+            del self._held[name]
+            await keeper.let_go((name, held.handle))
+        held = self._held[name] = await self._made(name, mark, scene)
+        return held.handle
+
+    async def _made(self, name: str, mark: Mark, scene: Scene) -> Held:
+        keeper = self._keeper
+        large = saved_as(mark)
+        if keeper.resources[name].kind == "exportable" and large is not None:
+            content = await History(keeper.store).content(scene.session, large)
+            return Held(await keeper.restored(name, scene, content), large.digest, restarted=False)
+        if mark:
+            logger.warning("the %s of session %s is started afresh: the one that was used is gone", name, scene.session)
+        return Held(await keeper.started(name, scene), identity(mark), restarted=bool(mark))
+
+    async def _used(self, held: Mapping[str, Held]) -> Used:
+        """What a call that went well has made of resources; what they are from now on is known."""
+        used = Used({}, [], {})
+        for name, one in held.items():
+            if self._keeper.resources[name].kind == "exportable":
+                content = await self._keeper.saved(name, one.handle)
+                new = digest_of(content)
+                if new != one.identity:
+                    used.marks[name] = {"saved": new, "bytes": len(content)}
+                    used.blobs[new] = content
+            else:
+                new = token_hex(8)
+                used.marks[name] = {"used": new}
+            if one.restarted:
+                used.restarted.append(name)
+            one.identity, one.restarted, one.sure = new, False, True
+        return used
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._held)
+
+    def let_go(self) -> asyncio.Future[None]:
+        """Stop all, the newest first. What is used again is restored, or started."""
+        held, self._held = self._held, {}
+        return self._keeper.let_go(*((name, one.handle) for name, one in reversed(held.items())))
+
+
+def _trust(held: Iterable[Held], sure: bool) -> None:
+    for one in held:
+        one.sure = sure
+
+
+def _failure(tool: Operation, error: Exception) -> Failed:
+    """That a hook failed, in words for the model."""
+    if isinstance(error, ToolError):
+        return Failed(str(error) or f"{tool.name} failed", "tool_error")
+    code: Code = "timeout" if isinstance(error, TimedOut) else "tool_failed"
+    return Failed(f"{tool.name} failed: {error}", "too_large" if isinstance(error, TooLarge) else code)

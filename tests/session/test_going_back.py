@@ -1,0 +1,308 @@
+"""Looking back, going back and branching off, also where the state is too large to be read for it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, State, Task, tool
+from stateroom.errors import InvalidArguments, SessionError, UnknownRevision
+from stateroom.session import Session, room
+from stateroom.session.care import Policy, Retention
+from stateroom.state.describe import compare
+from stateroom.store import Store
+from stateroom.store.memory import MemoryStore
+
+
+class Shelf(State):
+    books: list[str] = []
+    count: int = 0
+    lent: dict[str, str] = {}
+
+
+class Library(Environment[Shelf]):
+    """Lends books."""
+
+    def seed(self, task: Task) -> Shelf:
+        return Shelf(books=[f"{number:0100d}" for number in range(getattr(task, "books", 0))])
+
+    @tool
+    def lend(self, state: Shelf, book: str, to: str) -> int:
+        """Lend a book."""
+        state.lent[book] = to
+        state.count += 1
+        return state.count
+
+    @tool
+    def bring_back(self, state: Shelf, book: str) -> None:
+        """Take a book back."""
+        del state.lent[book]
+
+    def verify(self, state: Shelf) -> float:
+        return float(state.count)
+
+
+class CountingStore(MemoryStore):
+    """Counts how often states are read."""
+
+    loads = 0
+
+    async def load(self, session: str, at: int | None = None) -> Any:
+        self.loads += 1
+        return await super().load(session, at)
+
+
+@pytest.fixture
+def sessions(store: Store) -> Sessions[Shelf]:
+    return Sessions(Library(), store)
+
+
+async def lend(session: Session[Shelf], times: int) -> None:
+    for number in range(times):
+        assert (await session.call("lend", {"book": f"b{number}", "to": "ann"})).ok
+
+
+async def test_two_revisions_can_be_compared(sessions: Sessions[Shelf]) -> None:
+    session = await sessions.seed({})
+    await session.call("lend", {"book": "a", "to": "ann"})
+    await session.call("lend", {"book": "b", "to": "bob"})
+    await session.call("bring_back", {"book": "a"})
+    assert [str(each) for each in await session.diff(2, 4)] == [
+        "count: 1 → 2",
+        'lent.a: "ann" → gone',
+        'lent.b: new, "bob"',
+    ]
+    [first, *_] = await session.diff(1)
+    assert (first.place, first.kind, first.before, first.after) == (("count",), "changed", 0, 2)
+    assert await session.diff(3, 3) == []
+    with pytest.raises(UnknownRevision):
+        await session.diff(1, 9)
+
+
+async def test_the_log_can_be_read_in_part(sessions: Sessions[Shelf]) -> None:
+    session = await sessions.seed({})
+    await lend(session, 2)
+    await session.checkpoint("two")
+    await lend(session, 1)
+    await session.rewind("two")
+    fork = await session.fork()
+    await lend(fork, 1)
+
+    async def found(**wanted: Any) -> list[tuple[int, str]]:
+        return [(entry.revision, entry.kind) async for entry in fork.log(**wanted)]
+
+    assert await found(after=3) == [(4, "checkpoint"), (5, "call"), (6, "rewind"), (7, "call")]
+    assert await found(kinds={"checkpoint", "rewind"}) == [(4, "checkpoint"), (6, "rewind")]
+    assert await found(after=5, kinds=["call"]) == [(7, "call")]
+    assert await found(after=7) == []
+
+
+async def test_a_checkpoint_is_found_by_its_name(sessions: Sessions[Shelf], store: Store) -> None:
+    session = await sessions.seed({})
+    await lend(session, 2)
+    made = await session.checkpoint("two books")
+    await lend(session, 3)
+    elsewhere = await Sessions(Library(), store).open(session.id)
+    fork = await elsewhere.fork(at="two books")
+    assert (fork.state.count, fork.revision, fork.parent) == (2, made.revision, (session.id, made.revision))
+    await elsewhere.rewind("two books")
+    assert elsewhere.state.count == 2
+    await fork.rewind("two books")  # the parent's, before they went apart
+    for point in ("nothing", "two", "\nverdict"):
+        with pytest.raises(UnknownRevision, match="no checkpoint"):
+            await session.rewind(point)
+    with pytest.raises(SessionError, match="has a checkpoint 'two books' already"):
+        await session.checkpoint("two books")
+    assert (await fork.checkpoint("two books")).revision == fork.revision
+    await session.checkpoint()
+    await session.checkpoint()
+
+
+async def test_a_later_checkpoint_of_the_parent_is_none_of_the_forks(sessions: Sessions[Shelf]) -> None:
+    session = await sessions.seed({})
+    fork = await session.fork()
+    await session.checkpoint("later")
+    with pytest.raises(UnknownRevision, match="no checkpoint 'later'"):
+        await fork.rewind("later")
+
+
+async def test_a_session_knows_its_forks(sessions: Sessions[Shelf], store: Store) -> None:
+    session = await sessions.seed({})
+    await lend(session, 2)
+    first, *others = await session.fork(n=3)
+    last = await session.fork(at=1)
+    assert await session.children() == [(each.id, 3) for each in [first, *others]] + [(last.id, 1)]
+    assert await first.children() == []
+    assert last.parent == (session.id, 1)
+    assert session.parent is None
+    await session.close()
+    assert len(await session.children()) == 4
+
+
+async def test_a_fork_outlives_its_parent(sessions: Sessions[Shelf], store: Store) -> None:
+    session = await sessions.seed({})
+    await lend(session, 20)
+    await session.close()
+    fork = await session.fork(at=5)
+    await store.delete(session.id)
+    await store.sweep(sessions.now())
+    again = await Sessions(Library(), store).open(fork.id)
+    assert (await again.call("lend", {"book": "x", "to": "bob"})).output == 5
+    await again.rewind(3)
+    assert again.state.count == 2
+
+
+LARGE = {"books": 5_000}
+
+
+async def test_to_go_back_reads_no_large_state() -> None:
+    store = CountingStore()
+    sessions = Sessions(Library(), store)
+    session = await sessions.seed(LARGE)
+    await lend(session, 30)
+    store.loads = 0
+    forks = await session.fork(at=5, n=3)
+    await session.rewind(10)
+    await session.rewind(7)
+    assert store.loads == 0
+    with pytest.raises(SessionError, match=r"not at hand: `await session.state_at\(\)` reads it"):
+        assert session.state
+    assert (await session.state_at()).count == 6
+    assert session.state.count == 6
+    assert store.loads == 1
+    assert [(await fork.call("lend", {"book": "x", "to": "bob"})).output for fork in forks] == [5, 5, 5]
+
+
+async def test_what_was_not_read_is_as_good(sessions: Sessions[Shelf], store: Store) -> None:
+    session = await sessions.seed(LARGE)
+    await lend(session, 30)
+    await session.rewind(12)
+    later = await session.fork()
+    assert (await later.call("lend", {"book": "x", "to": "bob"})).output == 12
+    await session.rewind(3)
+    assert [entry.kind async for entry in session.log(after=31)] == ["rewind", "rewind"]
+    await session.checkpoint("here")
+    assert (await session.call("lend", {"book": "x", "to": "bob"})).output == 3
+    cold = await Sessions(Library(), store).open(session.id)
+    assert (cold.state.count, cold.state) == (3, session.state)
+    assert [(await session.state_at(at)).count for at in (31, 32, 33, 34, 35)] == [30, 11, 2, 2, 3]
+    await session.rewind(4)
+    assert (await session.verify()).reward == 3
+    assert session.revision == 37
+
+
+async def test_two_processes_that_go_back_without_reading(sessions: Sessions[Shelf], store: Store) -> None:
+    session = await sessions.seed(LARGE)
+    await lend(session, 30)
+    other = await Sessions(Library(), store).open(session.id)
+    await session.rewind(5)
+    await other.rewind(20)
+    await session.rewind(10)
+    assert session.revision == 34
+    assert (await other.call("lend", {"book": "x", "to": "bob"})).output == 10
+    assert (await session.state_at()).count == 10
+
+
+async def test_what_was_pruned_cannot_be_gone_back_to(
+    sessions: Sessions[Shelf], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await sessions.seed(LARGE)
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    await lend(session, 30)
+    [(_, cut)] = [each async for each in Retention(store, Policy(keep=10), sessions.now).carry_out()]
+    assert cut is not None
+    assert cut.below is not None
+    oldest = cut.below
+    for gone in (1, 2, oldest - 1):
+        with pytest.raises(UnknownRevision, match=f"before revision {oldest} was pruned"):
+            await session.rewind(gone)
+        with pytest.raises(UnknownRevision, match=f"before revision {oldest} was pruned"):
+            await session.fork(at=gone)
+    fork = await session.fork(at=oldest)
+    await fork.rewind(oldest)
+    await session.rewind(oldest)
+    assert (await session.state_at()).count == (await fork.state_at()).count == oldest - 1
+
+
+async def test_a_later_checkpoint_of_the_parent_hides_no_earlier_one(sessions: Sessions[Shelf]) -> None:
+    oldest = await sessions.seed({})
+    await oldest.checkpoint("a")
+    parent = await oldest.fork()
+    await lend(parent, 2)
+    child = await parent.fork()
+    await parent.checkpoint("a")
+    await child.rewind("a")
+    assert child.state.count == 0
+
+
+async def test_a_checkpoints_name_can_be_printed(sessions: Sessions[Shelf]) -> None:
+    session = await sessions.seed({})
+    for name in ("\ud800", "a\nb"):
+        with pytest.raises(InvalidArguments, match="printable"):
+            await session.checkpoint(name)
+
+
+async def test_what_needs_no_state_reads_none() -> None:
+    store = CountingStore()
+    session = await Sessions(Library(), store).seed(LARGE)
+    await lend(session, 30)
+    await session.rewind(3)
+    store.loads = 0
+    await session.checkpoint("here")
+    fork = await session.fork()
+    await session.close()
+    await fork.close()
+    assert store.loads == 0
+
+
+class GatedStore(MemoryStore):
+    """Lets tasks of some names wait where they look for others' states."""
+
+    gate: asyncio.Event | None = None
+
+    async def head(self, session: str) -> Any:
+        if self.gate is not None and ":" in session:
+            await self.gate.wait()
+        return await super().head(session)
+
+
+class Reader(State):
+    name: str = "ann"
+
+
+class ReadingRoom(Library):
+    """Where readers look at the shelf."""
+
+    name = "reading_room"
+
+    @tool(effect="read")
+    def look(self, state: Shelf, user: Reader) -> list[Any]:
+        """Look at the shelf."""
+        return [user.name, state.count]
+
+
+async def test_a_read_beside_a_rewind_sees_a_state() -> None:
+    store = GatedStore()
+    session = await Sessions(ReadingRoom(), store).seed({**LARGE, "user": "ann"})
+    await lend(session, 30)
+    assert (await session.call("look")).output == ["ann", 30]
+    store.gate = asyncio.Event()
+    looking = asyncio.create_task(session.call("look"))
+    await asyncio.sleep(0)
+    await session.rewind(5)
+    store.gate.set()
+    assert (await looking).output == ["ann", 4]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"), [(float("nan"), float("nan"), False), (1, True, True), (1, 1.0, True), ([1], [1], False)]
+)
+def test_a_difference_is_one_of_type_too(old: Any, new: Any, differs: bool) -> None:
+    assert bool([*compare({"a": old}, {"a": new})]) is differs
+
+
+async def test_nothing_comes_before_the_seed(sessions: Sessions[Shelf]) -> None:
+    session = await sessions.seed({})
+    with pytest.raises(UnknownRevision):
+        await session.diff(1, 0)

@@ -1,0 +1,131 @@
+"""Whatever was called, rewound, forked, named, pruned and reopened: sessions are what a model says, on every store."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stateroom import Sessions
+from stateroom.errors import UnknownRevision
+from stateroom.session import room
+from stateroom.session.care import Policy, Retention, retention
+from stateroom.store import Store
+from tests.servers.postgresql import fresh_schema
+from tests.session.caring import go_on, new, problems, sessions_of
+from tests.session.shelf import ShelfEnvironment
+from tests.session.travelling import Run, steps
+
+EXAMPLES = {"memory": 150, "sqlite": 40, "file": 20, "redis": 30, "postgresql": 15, "tiered": 25}
+"""How many programs are run on a store of each kind."""
+
+
+@contextmanager
+def fresh_store(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """The URL of a store that nobody used before."""
+    name = uuid4().hex
+    match kind:
+        case "memory":
+            yield "memory://"
+        case "sqlite":
+            yield f"sqlite:///{folder / name}.db"
+        case "file":
+            yield f"file://{folder / name}"
+        case "redis":
+            yield f"{request.getfixturevalue('redis_url')}?prefix={name}:"
+        case "postgresql":
+            with fresh_schema(request.getfixturevalue("postgresql_url")) as url:
+                yield url
+        case _:
+            yield f"tiered://?warm=sqlite:///{folder / name}.db&cold=file://{folder / name}&cool=1"
+
+
+async def carry_out(url: str, program: list[Any], large: int) -> None:
+    async with AsyncExitStack() as stack:
+        running = Run(url)
+        await running.start(stack, large)
+        for step in program:
+            await running.step(*step)
+        await running.check_all()
+        await running.reopen(True)
+        await running.check_all()
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_every_session_is_what_it_must_be_at_every_revision(
+    kind: str, request: pytest.FixtureRequest, quick_folder: Path
+) -> None:
+    @settings(max_examples=EXAMPLES[kind], deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        program=st.lists(steps, min_size=15, max_size=60),
+        smallest=st.sampled_from([1, 60, 300]),
+        ratio=st.sampled_from([0, 2]),
+        trail=st.sampled_from([1, 2, 8]),
+        light=st.sampled_from([0, room.LIGHT]),
+        large=st.sampled_from([200, Store.large]),
+    )
+    def holds(program: list[Any], smallest: int, ratio: int, trail: int, light: int, large: int) -> None:
+        with pytest.MonkeyPatch.context() as patch, fresh_store(kind, request, quick_folder) as url:
+            patch.setattr(room, "MIN_SNAPSHOT", smallest)
+            patch.setattr(room, "SNAPSHOT_RATIO", ratio)
+            patch.setattr(room, "LIGHT", light)
+            for module in (room, retention):
+                patch.setattr(module, "TRAIL", trail)
+            asyncio.run(carry_out(url, program, large))
+
+    holds()
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every state counts as large: going back to one that is not at hand does not read it."""
+    monkeypatch.setattr(room, "LIGHT", 0)
+
+
+async def cut_off(store: Store) -> None:
+    cuts = [cut async for _, cut in Retention(store, Policy(keep=5), time.time).carry_out()]
+    assert any(cuts)
+
+
+@pytest.mark.usefixtures("unread")
+async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await new(store, 20)
+    await session.rewind(to=3)
+    other = await sessions_of(store).open(session.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "MIN_SNAPSHOT", 1)
+        patch.setattr(room, "SNAPSHOT_RATIO", 0)
+        await go_on(other, 40)
+    await cut_off(store)
+    with pytest.raises(UnknownRevision, match="was pruned"):
+        await session.rewind(to=15)  # which it had at hand before
+    assert await problems(store) == {}
+
+
+@pytest.mark.usefixtures("unread")
+async def test_a_pruned_fork_can_go_back_to_its_first_entry(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    fork = await (await new(store, 5)).fork()
+    await go_on(fork, 30)
+    await cut_off(store)
+    fork = await sessions_of(store).open(fork.id)
+    assert len((await fork.state_at(6)).notes) == 5
+    await fork.rewind(to=6)
+    assert len((await fork.state_at()).notes) == 5
+
+
+async def test_a_call_that_fails_fails_on_the_newest_state(store: Store) -> None:
+    here, there = [Sessions(ShelfEnvironment(), store) for _ in range(2)]
+    session = await here.seed({})
+    other = await there.open(session.id)
+    await other.call("put", {"key": "a", "name": "tea"}, call_id="c1")
+    assert (await session.call("tag", {"key": "a", "tag": "green"})).ok  # though it was not there, as far as was known
+    again = await session.call("tag", {"key": "b", "tag": "green"}, call_id="c1")
+    assert (again.ok, again.output) == (True, 1)

@@ -1,0 +1,366 @@
+"""Code changes and sessions stay: each is read by migrations, and what cannot be is refused and left as it is."""
+
+import time
+from typing import Any
+
+import pytest
+from pydantic import field_validator
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
+from stateroom.session import Session, room
+from stateroom.session.care import Migrator, Policy, Retention, kept_types
+from stateroom.session.path import load_path
+from stateroom.session.transcript import Transcript
+from stateroom.store import Store
+from tests.session.versions import Cart3, Shop3, shop
+
+
+async def buy(session: Session[Any], *prices: int) -> None:
+    for price in prices:
+        assert (await session.call("buy", {"price": price})).ok
+
+
+@pytest.fixture
+async def old(store: Store) -> Session[Any]:
+    """A session of the first generation, at revision 5."""
+    session = await shop(1, store).seed({"user": "ann"})
+    await buy(session, 1, 2, 3)
+    await session.checkpoint("three")
+    return session
+
+
+async def test_an_old_session_is_opened_and_goes_on(old: Session[Any], store: Store) -> None:
+    session = await shop(3, store).open(old.id)
+    assert session.state == Cart3(items={"item 0": 1, "item 1": 2, "item 2": 3}, total=6)
+    assert session.revision == 5  # to read it changes nothing
+    await buy(session, 4)
+    again = await shop(3, store).open(old.id)
+    assert (again.state.total, again.state.items["item 3"], again.revision) == (10, 4, 6)
+    assert (await again.verify()).reward == 10
+
+
+async def test_each_revision_is_read_in_the_new_schema(old: Session[Any], store: Store) -> None:
+    session = await shop(3, store).open(old.id)
+    await buy(session, 4)
+    assert [(await session.state_at(revision)).total for revision in range(1, 7)] == [0, 1, 3, 6, 6, 10]
+    assert [await shop(3, store).open((await session.fork(at=at)).id) for at in (2, 5, 6)]
+
+
+async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session[Any], store: Store) -> None:
+    before = await store.export(old.id)
+    session = await shop(3, store).open(old.id)
+    await buy(session, 4, 5)
+    after = await store.export(old.id)
+    assert after.entries[:5] == before.entries
+    assert [each for each in after.snapshots if each.revision <= 5] == before.snapshots
+    assert [each.revision for each in after.snapshots if each.revision > 5] == [6]
+    assert [entry.facts["schema"][0] async for entry in session.log() if "schema" in entry.facts] == [1, 3]
+    changes = {entry.revision: lines async for entry, lines in Transcript(store, old.id).read()}
+    assert changes[6] == [
+        "prices: [1, 2, 3] → gone",
+        'items: new, {"item 0": 1, "item 1": 2, "item 2": 3, "item 3": 4}',
+        "total: new, 10",
+    ]
+    assert changes[7] == ["items['item 4']: nothing → 5", "total: 10 → 15"]
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_forks_and_rewinds_reach_over_a_migration(
+    old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    monkeypatch.setattr(room, "LIGHT", 0 if large else 2**20)
+    session = await shop(3, store).open(old.id)
+    await buy(session, 4, *[0] * 10)
+    early, late = await session.fork(at=3), await session.fork(at=8)
+    await buy(early, 10)
+    await buy(late, 10)
+    await session.rewind(2)
+    await buy(session, 20)
+    await session.rewind("three")
+    await session.rewind(3)
+    untouched = await session.fork()
+    for reopened in (False, True):
+        each = [early, late, session, untouched]
+        if reopened:
+            each = [await shop(3, store).open(one.id) for one in each]
+        assert [(await one.state_at()).total for one in each] == [13, 20, 3, 3]
+    assert (await session.state_at(17)).total == 1
+    assert (await session.state_at(18)).total == 21
+    assert (await session.state_at(19)).total == 6
+
+
+async def test_older_code_refuses_what_newer_code_has_written(old: Session[Any], store: Store) -> None:
+    older = await shop(2, store).open(old.id)
+    newer = await shop(3, store).open(old.id)
+    await buy(newer, 4)
+    before = await store.export(old.id)
+    for work in (older.call("buy", {"price": 1}), old.call("buy", {"price": 1}), shop(2, store).open(old.id)):
+        with pytest.raises(SchemaChanged, match=r"of version 3 of .*, and this code knows none later than"):
+            await work
+    assert await store.export(old.id) == before
+
+
+async def test_code_of_two_generations_takes_turns_until_one_migrates(old: Session[Any], store: Store) -> None:
+    newer = await shop(3, store).open(old.id)
+    await buy(old, 4)  # still in the first schema
+    assert (await newer.state_at()).total == 10
+    await buy(old, 5)
+    await buy(newer, 6)
+    assert newer.state.total == 21
+    with pytest.raises(SchemaChanged):
+        await old.call("buy", {"price": 1})
+
+
+async def test_an_old_session_that_has_ended_can_be_read_and_forked(old: Session[Any], store: Store) -> None:
+    await old.verify()
+    await old.close()
+    session = await shop(3, store).open(old.id, closed_too=True)
+    assert (session.state.total, session.verdict and session.verdict.reward) == (6, 6)
+    fork = await session.fork()
+    await buy(fork, 1)
+    assert (await shop(3, store).open(fork.id)).state.total == 7
+
+
+async def test_shared_states_have_versions_of_their_own(store: Store) -> None:
+    first = await shop(1, store).seed({"user": "ann"})
+    for _ in range(3):
+        await first.call("order")
+    session = await shop(3, store).open(first.id)
+    user = await session.user()
+    assert (user.bought, user.name) == (3, "unknown")
+    assert (await session.call("order")).output == 4
+    assert (await (await shop(3, store).seed({"user": "ann"})).call("order")).output == 5
+
+
+async def test_a_change_that_older_code_has_decided_is_entered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await shop(1, store).seed({"user": "ann"})
+    await first.call("order")
+
+    async def died(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stateroom.session.scopes.Shared.complete", died)
+        with pytest.raises(KeyboardInterrupt):
+            await first.call("order")
+    session = await shop(3, store).seed({"user": "ann"})
+    assert (await session.user()).bought == 2
+    assert (await session.call("order")).output == 3
+
+
+class Renamed(State):
+    prices: list[int] = []
+    remark: str = ""
+
+
+class Careless(Environment[Renamed]):
+    """The shop, after somebody has changed its state and not said so."""
+
+    name = "shop"
+
+    @tool
+    def buy(self, state: Renamed, price: int) -> None:
+        """Buy something."""
+
+    def verify(self) -> float:
+        return 0.0
+
+
+async def test_a_schema_that_changed_without_a_new_version_is_caught(old: Session[Any], store: Store) -> None:
+    before = await store.export(old.id)
+    with pytest.raises(SchemaChanged) as error:
+        await Sessions(Careless(), store).open(old.id)
+    assert str(error.value) == (
+        f"the state of session {old.id!r} was stored by another Renamed than this one: remark (str) is new. Give the "
+        "class a new version, class Renamed(State, version=2), and a migration, @Renamed.migration(1)"
+    )
+    assert await store.export(old.id) == before
+
+
+async def test_it_is_caught_after_a_migration_too(old: Session[Any], store: Store) -> None:
+    class Other(State, version=3):
+        items: dict[str, str] = {}
+        total: int = 0
+        note: str = ""
+
+    class OtherShop(Environment[Other]):
+        """The shop."""
+
+        name = "shop"
+
+    await buy(await shop(3, store).open(old.id), 4)
+    with pytest.raises(SchemaChanged, match=r"items\{\} was int and is str"):
+        await Sessions(OtherShop(), store).open(old.id)
+
+
+@pytest.mark.parametrize(
+    ("migration", "error", "said"),
+    [
+        (None, SchemaChanged, "there is no migration from version 1 of Broken to 2"),
+        (lambda data: data["nothing"], SchemaChanged, "failed: KeyError: 'nothing'"),
+        (lambda data: {"total": "many"}, InvalidState, "migrated from version 1, is not valid: .*total"),
+    ],
+)
+async def test_what_cannot_be_migrated_is_left_as_it_is(
+    old: Session[Any], store: Store, migration: Any, error: type[Exception], said: str
+) -> None:
+    class Broken(State, version=2):
+        total: int = 0
+
+    class BrokenShop(Environment[Broken]):
+        """The shop."""
+
+        name = "shop"
+
+    if migration:
+        Broken.migration(1)(migration)
+    before = await store.export(old.id)
+    with pytest.raises(error, match=said):
+        await Sessions(BrokenShop(), store).open(old.id)
+    assert await store.export(old.id) == before
+    await buy(old, 4)
+
+
+async def test_a_stored_state_that_a_stricter_check_refuses_is_an_error(old: Session[Any], store: Store) -> None:
+    class Cart(State):
+        prices: list[int] = []
+        note: str = ""
+
+        @field_validator("prices")
+        @classmethod
+        def few(cls, prices: list[int]) -> list[int]:
+            if len(prices) > 2:
+                raise ValueError("too many")
+            return prices
+
+    class StrictShop(Environment[Cart]):
+        """The shop."""
+
+        name = "shop"
+
+    with pytest.raises(InvalidState, match="is not valid: prices: Value error, too many"):
+        await Sessions(StrictShop(), store).open(old.id)
+
+
+async def test_a_seed_says_its_schema_once(store: Store) -> None:
+    session = await Sessions(Shop3(), store).seed({"user": "ann"})
+    await buy(session, *range(30))
+    assert [entry.revision async for entry in session.log() if "schema" in entry.facts] == [1]
+
+
+async def test_a_rewind_over_a_migration_leaves_the_path_as_it_was(
+    old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await shop(3, store).open(old.id)
+    await buy(session, 4)
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    await session.rewind(3)  # which would be worth a snapshot, in a schema that no entry tells of
+    await buy(session, 7)
+    path = await load_path(store, old.id, Cart3, session.revision)
+    assert [state.total for state in path.states] == [0, 1, 3, 10]
+    assert session.state.total == 10
+
+
+async def test_a_fork_that_was_migrated_and_pruned_says_what_has_gone(
+    old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    fork = await (await shop(3, store).open(old.id)).fork(at=2)
+    await buy(fork, *range(30))
+    assert [cut async for _, cut in Retention(store, Policy(keep=8), time.time).carry_out() if cut]
+    for gone in (fork.state_at(3), fork.rewind(3), fork.fork(at=3)):
+        with pytest.raises(UnknownRevision, match="was pruned"):
+            await gone
+    assert [entry.revision async for entry, _ in Transcript(store, fork.id).read()][:3] == [1, 2, 3]
+
+
+async def test_a_validator_that_breaks_is_an_invalid_state(old: Session[Any], store: Store) -> None:
+    class Cart(State):
+        prices: list[int] = []
+        note: str = ""
+
+        @field_validator("prices")
+        @classmethod
+        def lookup(cls, prices: list[int]) -> Any:
+            return {}[len(prices)]
+
+    class BrokenShop(Environment[Cart]):
+        """The shop."""
+
+        name = "shop"
+
+    with pytest.raises(InvalidState, match="is not valid: KeyError: 3"):
+        await Sessions(BrokenShop(), store).open(old.id)
+    [found] = [each async for _, each in Migrator(store, {"shop": Cart}, time.time).plan()]
+    assert (found.outcome, "KeyError" in found.why) == ("failed", True)
+
+
+class Post(State, version=2):
+    sent: int = 0
+    note: str = ""
+
+
+Post.migration(1)(lambda data: {**data, "note": ""})
+
+
+class OldPost(State):
+    sent: int = 0
+
+
+class PostOffice(Environment[OldPost]):
+    """Sends mail."""
+
+    name = "post"
+
+    def __init__(self, meanwhile: Any = None) -> None:
+        self.meanwhile = meanwhile
+
+    @tool(effect="external")
+    async def send(self, state: OldPost) -> str:
+        """Send a mail."""
+        await self.meanwhile()
+        state.sent += 1
+        return "sent"
+
+    def verify(self) -> float:
+        return 0.0
+
+
+class NewPostOffice(Environment[Post]):
+    """Sends mail."""
+
+    name = "post"
+
+    @tool
+    def write(self, state: Post) -> None:
+        """Write a note."""
+        state.note = "new"
+
+    def verify(self) -> float:
+        return 0.0
+
+
+async def test_what_an_external_call_came_to_is_noted_though_newer_code_was_quicker(store: Store) -> None:
+    async def migrated() -> None:
+        assert [each.outcome async for _, each in Migrator(store, {"post": Post}, time.time).carry_out()] == ["in use"]
+        newer = await Sessions(NewPostOffice(), store).open(session.id)
+        assert (await newer.call("write")).ok
+
+    session = await Sessions(PostOffice(migrated), store).seed({})
+    result = await session.call("send", call_id="c1")
+    assert "took effect, but others changed the state meanwhile" in str(result.error)
+    newer = await Sessions(NewPostOffice(), store).open(session.id)
+    assert [entry.kind async for entry in newer.log()] == ["seed", "started", "call", "failed"]
+    await newer.fork()  # nothing is pending any more
+
+
+async def test_a_session_that_is_judged_before_it_is_leased_is_left_alone(store: Store) -> None:
+    session = await shop(1, store).seed({"user": "ann"})
+    migrator = Migrator(store, kept_types(Shop3()), time.time)
+    head = await store.head(session.id)
+    await session.verify()
+    assert (await migrator._migrate(head)).outcome == "ended"
+    assert (await shop(1, store).open(session.id)).verdict is not None
