@@ -162,6 +162,19 @@ async def test_a_deadline_passes_although_nothing_ever_waits(session: Session[Ta
     assert trajectory.reason == "deadline"
 
 
+async def test_each_step_is_told_of_when_it_is_done(session: Session[Tally]) -> None:
+    steps: list[tuple[int, list[Item]]] = []
+
+    async def note(items: list[Item]) -> None:
+        steps.append((session.state.total, items))
+
+    turn = [function_call("add", "a", number=1), function_call("add", "b", number=2)]
+    trajectory = await act(session, Says(turn, turn, DONE), ASK, [], on_step=note)
+    assert [total for total, _ in steps] == [3, 6, 6]
+    assert [len(items) for _, items in steps] == [4, 4, 1]
+    assert [item for _, items in steps for item in items] == trajectory.output
+
+
 async def test_a_policy_may_be_async(session: Session[Tally]) -> None:
     class Async(Policy):
         async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:

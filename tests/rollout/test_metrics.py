@@ -67,6 +67,16 @@ def test_only_numbers_of_the_episode_are_metrics() -> None:
     assert {key.partition("/")[2] for key in found["agent_metrics"] if "/" in key} == {"reward", "count"}
 
 
+def test_the_parts_of_a_reward_are_metrics() -> None:
+    rows = [row(0, 1.0, reward_components={"style": part, "note": "x"}) for part in (0.25, 0.75)]
+    found = aggregate([*rows, row(1, 0.0, reward_components="none")])
+    assert found["agent_metrics"]["mean/reward_components/style"] == 0.5
+    assert {key.partition("/")[2] for key in found["agent_metrics"] if "/" in key} == {
+        "reward",
+        "reward_components/style",
+    }
+
+
 def test_a_metric_of_some_episodes_is_averaged_over_those() -> None:
     found = aggregate([row(0, 1.0, extra=3), row(0, 0.0)])
     assert found["agent_metrics"]["mean/extra"] == 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Episode, State, Verdict, tool
+from stateroom import Environment, Episode, State, Verdict, open_store, tool
 from stateroom.errors import CannotWrite, UnknownStore
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Item, Policy, function_call, message
@@ -214,7 +214,7 @@ class Broken(Policy):
 
 async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: Path) -> None:
     tasks = [counter_task(0, n) for n in range(1, 6)]
-    given = plan(tmp_path, Broken, tasks=tasks, concurrency=1)
+    given = plan(tmp_path, Broken, tasks=tasks, concurrency=1, store=f"sqlite:///{tmp_path / 'rooms.db'}")
     report = await run(given)
     (finished,), failed = rows(given.files.rollouts), rows(given.files.failures)
     assert (report.episodes, report.failed, finished["reward"]) == (5, 4, 1.0)
@@ -223,6 +223,8 @@ async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: P
         assert row.items() >= tasks[row["_ng_task_index"]].items()
         assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("policy", True)
         assert row["error"].startswith("PolicyFailed: Broken ")
+        async with open_store(given.store) as store:
+            assert (await store.head(row["_stateroom_session"])).closed  # so it keeps nothing outside
         assert "reward" not in row
     assert report.first_error == failed[0]["error"] == "PolicyFailed: Broken raised RuntimeError: no answer"
     assert report.metrics["agent_metrics"]["mean/reward"] == 1.0

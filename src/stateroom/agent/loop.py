@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Literal, Protocol
@@ -35,6 +35,10 @@ class Place(Protocol):
         """Call a tool; a `call_id` that was used before in the same place gives the same result, and runs nothing."""
 
 
+OnStep = Callable[[list[Item]], Awaitable[None]]
+"""Is given the items of an answer, and of what its calls came to."""
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """What a policy and the tools did, and how it ended."""
@@ -54,12 +58,13 @@ async def act(
     max_steps: int = MAX_STEPS,
     deadline: float | None = None,
     turn: str | None = None,
+    on_step: OnStep | None = None,
 ) -> Trajectory:
     """Let the policy act in a session until it answers without a tool call, or a limit is reached.
 
     `deadline` is in seconds from now. What was done before a limit stays done. `turn` is a name that the session has
     seen in no other turn: with it the calls have the same ids, and so the same luck, wherever it is taken again. By
-    default it is a random one.
+    default it is a random one. `on_step` is told of each answer that was carried out.
     """
     output: list[Item] = []
     turn = turn or token_hex(8)
@@ -67,20 +72,31 @@ async def act(
         async with asyncio.timeout(deadline) as limit:
             for step in range(max_steps):
                 await asyncio.sleep(0)  # a policy and tools that never wait must not keep the deadline from passing
-                items = await _answer(policy, [*conversation, *output], tools)
-                output.extend(items)
-                calls = [item for item in items if item["type"] == "function_call"]
+                begun = len(output)
+                calls = await _step(place, policy, [*conversation, *output], tools, f"{turn}.{step}", output)
+                if on_step is not None:
+                    await on_step(output[begun:])
                 if not calls:
                     return Trajectory(output, "completed")
-                for index, call in enumerate(calls):
-                    # Models repeat their own call ids; where it stands in the turn makes a call this call.
-                    result = await call_tool(place, call, f"{turn}.{step}.{index}")
-                    output.append(function_call_output(call["call_id"], result))
     except TimeoutError:
         if not limit.expired():
             raise
         return Trajectory(_without_open_calls(output), "incomplete", "deadline")
     return Trajectory(output, "incomplete", "max_steps")
+
+
+async def _step(
+    place: Place, policy: Policy, conversation: list[Item], tools: list[Item], name: str, output: list[Item]
+) -> int:
+    """One answer of the policy's, and what its calls come to, added to `output` one by one; tells how many calls."""
+    items = await _answer(policy, conversation, tools)
+    output.extend(items)
+    calls = [item for item in items if item["type"] == "function_call"]
+    for index, call in enumerate(calls):
+        # Models repeat their own call ids; where it stands in the turn makes a call this call.
+        result = await call_tool(place, call, f"{name}.{index}")
+        output.append(function_call_output(call["call_id"], result))
+    return len(calls)
 
 
 async def _answer(policy: Policy, conversation: list[Item], tools: list[Item]) -> list[Item]:

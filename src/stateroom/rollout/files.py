@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from stateroom.errors import CannotWrite
 
 
@@ -59,6 +61,15 @@ class RunFiles:
             raise CannotWrite(f"cannot write {self.rollouts}: {error.strerror}") from error
         write_rows(self.inputs, inputs)
 
+    def write_metrics(self, agent: Any, metrics: Mapping[str, Any]) -> None:
+        """Write the metrics of an agent's episodes."""
+        found = [{"agent_ref": agent, **metrics}]
+        try:
+            written = to_json(found, indent=2, inf_nan_mode="constants")  # many times as fast
+        except ValueError:  # half a surrogate pair
+            written = json.dumps(found, indent=2).encode()
+        self.metrics.write_bytes(written + b"\n")
+
     def as_dict(self) -> dict[str, str]:
         """The files that are there now."""
         named = {
@@ -106,7 +117,10 @@ class Appender:
 
 def line_of(row: Mapping[str, Any]) -> bytes:
     """A row as a line of JSONL; half a surrogate pair, which UTF-8 cannot have, stays the JSON escape that it was."""
-    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    try:
+        return to_json(row, inf_nan_mode="constants") + b"\n"
+    except (PydanticSerializationError, ValueError):
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

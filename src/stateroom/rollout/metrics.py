@@ -36,10 +36,12 @@ def summarise(values: Sequence[float], name: str) -> dict[str, float]:
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """The metrics of an episode: the numbers at the top of its row, except bookkeeping."""
+    """The metrics of an episode: the numbers at the top of its row, except bookkeeping, and the parts of its reward."""
+    parts = row.get("reward_components")
+    named = parts.items() if isinstance(parts, dict) else ()
     return {
         name: float(value)
-        for name, value in row.items()
+        for name, value in (*row.items(), *((f"reward_components/{name}", value) for name, value in named))
         if isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("_")
     }
 

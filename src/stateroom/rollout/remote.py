@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple, get_args
 
@@ -17,8 +18,9 @@ from yarl import URL
 from stateroom.agent import Outcome
 from stateroom.environment.tool import RESERVED
 from stateroom.errors import BadVerdict, NotFound, ServerUnavailable
+from stateroom.rollout.forking import Forking, find_forking
 from stateroom.rollout.wire import Reply, Wire
-from stateroom.rollout.world import Row
+from stateroom.rollout.world import Origin, Row, Seat
 from stateroom.session import Code, Result
 
 logger = logging.getLogger(__name__)
@@ -47,21 +49,59 @@ class Verbatim(NamedTuple):
     content: Raw
 
 
+class Seeding(NamedTuple):
+    """How a session came to be."""
+
+    reply: Row
+    row: Row
+    again: Callable[[], Awaitable[Seat]]
+    """Seeds another one just like it."""
+
+
 class RemoteSeat:
     """A session that a server keeps."""
 
-    def __init__(self, wire: Wire, seeded: Row, row: Row, tools: Collection[str]) -> None:
+    def __init__(self, world: RemoteWorld, wire: Wire, seeding: Seeding, origin: Origin | None = None) -> None:
+        self._world = world
         self._wire = wire
+        self._seeding = seeding
+        self._origin = origin
+        seeded, row = seeding.reply, seeding.row
         found = seeded.get("session_id", seeded.get(NAMES_A_SESSION))
         self._id = found if isinstance(found, str) else None
         self._knows_ids = "session_id" in seeded
         """True of Stateroom's own servers: they do nothing twice that comes twice with the same id."""
-        self._tools = tools
+        self._tools = world.callable_in(row)
         self._episode = {"rollout_id": f"{row['_ng_task_index']}-{row['_ng_rollout_index']}", "attempt": 0}
 
     @property
     def id(self) -> str | None:
         return self._id
+
+    @property
+    def origin(self) -> Origin | None:
+        return self._origin
+
+    async def revision(self) -> int | None:
+        forking = await self._world.forking()
+        return None if forking.stateless else await forking.revision(self._seeding.reply["session_id"])
+
+    async def fork(self, n: int, at: int | None = None) -> list[Seat]:
+        forking = await self._world.forking()
+        reply, row, again = self._seeding
+        if forking.stateless:
+            return [await again() for _ in range(n)]
+        origin, forks = await forking.fork(reply["session_id"], n, at)
+        cookie = f"stateroom_{reply['mcp']['server_name']}"  # where such a server looks for a session's token
+        return [
+            RemoteSeat(
+                self._world,
+                self._wire.twin({cookie: fork.token}),
+                Seeding({**reply, "session_id": fork.id}, row, again),
+                origin,
+            )
+            for fork in forks
+        ]
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
         if name not in self._tools:  # a server's other endpoints are not for the model
@@ -121,12 +161,22 @@ def _same(one: Any, other: Any) -> bool:
 class RemoteWorld:
     """The sessions of an environment on a server; `tools` are the environment's, if they are known here."""
 
-    def __init__(self, client: aiohttp.ClientSession, root: str, tools: Collection[str]) -> None:
+    def __init__(
+        self, client: aiohttp.ClientSession, root: str, tools: Collection[str], admin_token: str | None
+    ) -> None:
         self._client = client
         self._root = root
         self._tools = tools
+        self._admin_token = admin_token
+        self._forking: Forking | None = None
 
-    async def seed(self, row: Row, *, seed: int, began: float) -> RemoteSeat:
+    async def forking(self) -> Forking:
+        """What forks the sessions, if the server has it and lets us."""
+        if self._forking is None:
+            self._forking = await find_forking(self._client, self._root, self._admin_token)
+        return self._forking
+
+    async def seed(self, row: Row, *, seed: int, began: float) -> Seat:
         wire = Wire(self._client, self._root)
         headers = {"Stateroom-Seed": str(seed), "Stateroom-Began": repr(began)}
         task = {name: value for name, value in row.items() if name != NAMES_A_SESSION}
@@ -134,9 +184,9 @@ class RemoteWorld:
         reply = await wire.post("/seed_session", task, headers, repeatable=True)
         if reply.status != 200:
             raise reply.failure("seed_session")
-        return RemoteSeat(wire, reply.content, row, self._callable(row))
+        return RemoteSeat(self, wire, Seeding(reply.content, row, partial(self.seed, row, seed=seed, began=began)))
 
-    def _callable(self, row: Row) -> set[str]:
+    def callable_in(self, row: Row) -> set[str]:
         """The tools that can be called: the environment's or, if they are not known, those that the row offers."""
         if self._tools:
             return {*self._tools}
@@ -147,7 +197,7 @@ class RemoteWorld:
     async def greet(self) -> None:
         """See that there is a server."""
         try:
-            reply = await Wire(self._client, self._root).get("/")
+            reply = await Wire(self._client, self._root).look("/")
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}; start one with: stateroom serve ENV") from error
         if reply.status != 200 or reply.content.get("status") != "ok":
@@ -159,17 +209,25 @@ class RemoteWorld:
 
 @asynccontextmanager
 async def remote_world(
-    server: str, tools: Collection[str], connections: int, *, seconds: float = SECONDS
+    server: str,
+    tools: Collection[str],
+    connections: int,
+    *,
+    seconds: float = SECONDS,
+    forking: bool = False,
+    admin_token: str | None = None,
 ) -> AsyncIterator[RemoteWorld]:
-    """The server at a URL, if it is there."""
+    """The server at a URL, if it is there; with `forking`, if it also forks sessions for whoever has this token."""
     root = _root(server)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEPT),
         cookie_jar=aiohttp.DummyCookieJar(),  # cookies are each episode's own
         timeout=aiohttp.ClientTimeout(total=seconds),
     ) as client:
-        world = RemoteWorld(client, root, tools)
+        world = RemoteWorld(client, root, tools, admin_token)
         await world.greet()
+        if forking:
+            await world.forking()
         yield world
 
 

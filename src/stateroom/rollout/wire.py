@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import random
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -25,6 +26,8 @@ LONGEST_WAIT = 30.0
 
 UNAVAILABLE = frozenset({502, 503, 504})
 """Statuses which say that a request, or a gateway's, did not get through; a little later it may."""
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 SHOWN = 300
 """Characters of an unknown server's error that go into a message."""
@@ -69,23 +72,42 @@ class Reply:
 class Wire:
     """Sends requests, and keeps the cookies that come back: a server knows an episode by them."""
 
-    def __init__(self, client: aiohttp.ClientSession, root: str) -> None:
+    def __init__(self, client: aiohttp.ClientSession, root: str, cookies: Mapping[str, str] = NOTHING) -> None:
         self._client = client
         self._root = root
-        self._cookies: dict[str, str] = {}
+        self._cookies = dict(cookies)
+
+    def twin(self, cookies: Mapping[str, str]) -> Wire:
+        """Another episode's way to the same server, with these cookies in the place of their namesakes."""
+        return Wire(self._client, self._root, {**self._cookies, **cookies})
 
     async def post(self, path: str, body: Any, headers: Mapping[str, str], *, repeatable: bool) -> Reply:
         """Post JSON.
 
         What was never sent is tried again in any case, and what may have arrived only if it is `repeatable`.
         """
-        data = json.dumps(body).encode()
+        return await self._insist("POST", path, json.dumps(body).encode(), headers, repeatable)
+
+    async def get(self, path: str, headers: Mapping[str, str] = NOTHING) -> Reply:
+        """Get what lies at a path."""
+        return await self._insist("GET", path, None, headers, True)
+
+    async def look(self, path: str) -> Reply:
+        """The same, tried once."""
+        try:
+            return await self._request("GET", path, None, NOTHING)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._unavailable(path, error) from error
+
+    async def _insist(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], repeatable: bool
+    ) -> Reply:
         tried = 0
         while True:
             tried += 1
             wait = PAUSE * 2 ** (tried - 1) * (0.5 + random())
             try:
-                reply = await self._request("POST", path, data, headers)
+                reply = await self._request(method, path, data, headers)
             except aiohttp.ClientConnectorError as error:  # nothing was sent
                 if tried == TRIES:
                     raise self._unavailable(path, error) from error
@@ -99,13 +121,6 @@ class Wire:
                 if wait > LONGEST_WAIT:
                     return reply
             await asyncio.sleep(wait)
-
-    async def get(self, path: str) -> Reply:
-        """Get what lies at a path; tried once."""
-        try:
-            return await self._request("GET", path, None, {})
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._unavailable(path, error) from error
 
     async def _request(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]) -> Reply:
         sent = {**headers, **({"Content-Type": "application/json"} if data is not None else {})}

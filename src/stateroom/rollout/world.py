@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stateroom.agent import Place
 
 Row = dict[str, Any]
+
+
+class Origin(NamedTuple):
+    """Where a session branched off."""
+
+    session: str
+    revision: int
 
 
 class Seat(Place, Protocol):
@@ -15,6 +22,19 @@ class Seat(Place, Protocol):
     @property
     def id(self) -> str | None:
         """The session's id; None when whoever keeps the session does not tell."""
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where a fork branched off; None for a session that was seeded."""
+
+    async def revision(self) -> int | None:
+        """The session's newest revision; None without a state, where there is no history."""
+
+    async def fork(self, n: int, at: int | None = None) -> list[Seat]:
+        """So many seats that start as this one was at a revision, by default now; it may be closed by then.
+
+        Without a state there is nothing to branch off: then they start as this one did.
+        """
 
     async def verify(self, row: Row, response: Any) -> Row:
         """What the verdict adds to the episode's row; the reward is part of it."""

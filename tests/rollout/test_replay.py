@@ -1,0 +1,655 @@
+"""Replay: what does the same again is told from what does not, and nothing is run that must not be."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import pytest
+
+from stateroom import Environment, Sessions, State, Task, ToolError, tool
+from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.rollout import Run, RunFiles, run
+from stateroom.rollout.files import write_rows
+from stateroom.rollout.player import Replay
+from stateroom.rollout.recorded import merged, spoken
+from stateroom.rollout.replay import replay, replay_rollouts
+from stateroom.session import LogEntry, room
+from stateroom.store import Store, open_store
+
+
+class Desk(State):
+    notes: list[str] = []
+    colours: set[str] = set()
+    balance: float = 0.0
+
+
+class Fame(State):
+    points: int = 0
+
+
+class DeskTask(Task):
+    first: str = "begin"
+    user: str = "alice"
+
+
+class DeskEnvironment(Environment[Desk, DeskTask]):
+    """Notes, with a little of everything."""
+
+    name = "desk"
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def seed(self, task: DeskTask, rng: Random, new_id: Any) -> Desk:
+        return Desk(notes=[f"{task.first} {rng.random()} {new_id()}"])
+
+    @tool
+    def note(self, state: Desk, text: str, rng: Random, clock: Any, session: Any) -> str:
+        """Write something down."""
+        if not text:
+            raise ToolError("nothing to write")
+        state.notes.append(f"{text} {rng.random()} {clock.now()} {session.id} {session.revision} {session.call_id}")
+        clock.advance(5)
+        return state.notes[-1]
+
+    @tool
+    def paint(self, state: Desk, colours: list[str]) -> int:
+        """Paint."""
+        state.colours |= set(colours)
+        state.balance = float("nan")
+        return len(state.colours)
+
+    @tool(effect="read")
+    def last(self, state: Desk) -> str:
+        """What was written last."""
+        return state.notes[-1]
+
+    @tool(effect="external")
+    def send(self, state: Desk) -> int:
+        """Send what was written."""
+        self.sent.append(state.notes[-1])
+        state.notes.append("sent")
+        return len(self.sent)
+
+    @tool
+    def praise(self, state: Desk, user: Fame) -> int:
+        """Praise."""
+        user.points += 1
+        return user.points
+
+    def verify(self, state: Desk) -> float:
+        return 1.0
+
+
+class Forgetful(DeskEnvironment):
+    """Writes something else from the second time on, and remembers nothing."""
+
+    name = "desk"
+
+    @tool
+    def note(self, state: Desk, text: str, rng: Random, clock: Any, session: Any) -> str:
+        """Write something down."""
+        if len(state.notes) > 1:
+            text = text.upper()
+        return super().note(state, text, rng, clock, session)
+
+
+class Silent(DeskEnvironment):
+    """Says the same, but does not write it down."""
+
+    name = "desk"
+
+    @tool
+    def note(self, state: Desk, text: str, rng: Random, clock: Any, session: Any) -> str:
+        """Write nothing down."""
+        said = super().note(state, text, rng, clock, session)
+        state.notes.pop()
+        return said
+
+
+class Slow(DeskEnvironment):
+    """Takes longer."""
+
+    name = "desk"
+
+    @tool
+    def note(self, state: Desk, text: str, rng: Random, clock: Any, session: Any) -> str:
+        """Write something down, slowly."""
+        said = super().note(state, text, rng, clock, session)
+        clock.advance(1)
+        return said
+
+
+class Scripted(Policy):
+    """Makes the calls that the test wants, one after another."""
+
+    calls: list[list[Item]] = [
+        [function_call("note", "c", text="one"), function_call("last", "c")],
+        [function_call("note", "c", text="")],
+        [function_call("paint", "c", colours=["red", "blue", "green"])],
+        [function_call("nothing_like_it", "c")],
+        [function_call("note", "c", text="two")],
+        [function_call("last", "c")],
+    ]
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        done, answers = len(outputs_of(conversation)), iter(self.calls)
+        while done > 0:
+            done -= len(next(answers))
+        return next(answers, [message("done")])
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
+    """Run two episodes; gives the rollouts file."""
+
+    async def collect(environment: Any, *asked: Item, **settings: Any) -> Path:
+        class Own(Scripted):
+            calls = [[call] for call in asked] or Scripted.calls
+
+        files = RunFiles(tmp_path / "out.jsonl")
+        plan: dict[str, Any] = {"tasks": [{}, {"first": "other"}], "store": url} | settings
+        report = await run(Run(environment=environment, policy=Own, policy_name="own", files=files, **plan))
+        assert report.failed == 0
+        return files.rollouts
+
+    return collect
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def total(replays: list[Replay], what: Literal["calls", "reads", "taken", "left_out"]) -> int:
+    assert [each.refused for each in replays] == [None] * len(replays)
+    return sum(getattr(each, what) for each in replays)
+
+
+# Sessions.
+
+
+async def test_a_session_replays(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({"first": "a"}, seed=7, began=1000.0)
+    await session.call("note", {"text": "b"}, call_id="mine")
+    await session.call("note", {"text": ""})
+    await session.checkpoint("here")
+    await session.call("paint", {"colours": ["red", "blue"]})
+    await session.rewind("here")
+    await session.call("note", {"text": "c"})
+    await session.verify()
+    await session.close()
+    found = await replay(DeskEnvironment(), store, session.id)
+    assert (found.refused, found.differences, found.calls) == (None, [], 3)
+
+
+async def test_a_fork_replays_with_what_it_shares(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("paint", {"colours": ["red"]})
+    await session.checkpoint("here")
+    await session.verify()
+    await session.close()
+    fork = await session.fork()
+    await fork.call("paint", {"colours": ["blue"]})
+    await fork.checkpoint("here")
+    await fork.rewind(to=2)
+    await fork.call("paint", {"colours": ["green"]})
+    found = await replay(DeskEnvironment(), store, fork.id)
+    assert (found.refused, found.differences, found.calls) == (None, [], 3)
+
+
+async def test_nothing_is_written_to_the_store(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("note", {"text": "b"})
+    before = await store.export(session.id)
+    await replay(DeskEnvironment(), store, session.id)
+    assert await store.export(session.id) == before
+    assert (await store.sizes())["sessions"].rows == 1
+
+
+async def test_snapshots_make_no_difference(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 64)
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    for number in range(30):
+        await session.call("note", {"text": str(number)})
+    await session.rewind(to=4)
+    await session.call("note", {"text": "x" * 100_000})
+    found = await replay(DeskEnvironment(), store, session.id)
+    assert (found.refused, found.differences, found.calls) == (None, [], 31)
+
+
+async def test_another_output_is_shown_beside_the_recorded(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    for text in ("one", "two", "three"):
+        await session.call("note", {"text": text})
+    found = await replay(Forgetful(), store, session.id)
+    assert found.calls == 2  # and there it ended
+    [difference] = found.differences
+    assert (difference.number, difference.name, difference.input) == (2, "note", {"text": "two"})
+    assert difference.recorded.startswith("two ")
+    assert difference.now.startswith("TWO ")
+    [line] = difference.states
+    assert line.startswith('notes[2]: "two ')
+    assert '→ "TWO ' in line
+
+
+async def test_another_output_is_a_difference_though_the_state_is_the_same(store: Store) -> None:
+    class Rounding(DeskEnvironment):
+        """Counts in twos."""
+
+        name = "desk"
+
+        @tool
+        def paint(self, state: Desk, colours: list[str]) -> int:
+            """Paint."""
+            return super().paint(state, colours) * 2
+
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("paint", {"colours": ["red"]})
+    [difference] = (await replay(Rounding(), store, session.id)).differences
+    assert (difference.recorded, difference.now, difference.states) == (1, 2, [])
+
+
+async def test_lenient_goes_on(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    for text in ("one", "two", "three"):
+        await session.call("note", {"text": text})
+    found = await replay(Forgetful(), store, session.id, lenient=True)
+    assert (found.calls, [each.number for each in found.differences]) == (3, [2, 3])
+
+
+async def test_another_state_is_a_difference_though_the_output_is_the_same(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("note", {"text": "one"})
+    [difference] = (await replay(Silent(), store, session.id)).differences
+    assert difference.recorded == difference.now
+    assert "gone" in difference.states[0]
+
+
+async def test_another_time_is_a_difference(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("note", {"text": "one"})
+    [difference] = (await replay(Slow(), store, session.id)).differences
+    assert difference.states == ["the clock was moved on by: 5 s → 6 s"]
+
+
+async def test_another_seed_is_a_difference(store: Store) -> None:
+    class Otherwise(DeskEnvironment):
+        """Begins with two notes."""
+
+        name = "desk"
+
+        def seed(self, task: DeskTask) -> Desk:  # type: ignore[override]
+            return Desk(notes=["x"])
+
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("paint", {"colours": ["red"]})
+    [difference] = (await replay(Otherwise(), store, session.id)).differences
+    assert (difference.number, difference.name, len(difference.states)) == (0, "seed", 1)
+
+
+async def test_a_call_that_fails_now_is_a_difference_and_rewinds_still_find_their_place(store: Store) -> None:
+    class Refusing(DeskEnvironment):
+        """Paints nothing red."""
+
+        name = "desk"
+
+        @tool
+        def paint(self, state: Desk, colours: list[str]) -> int:
+            """Paint."""
+            if "red" in colours:
+                raise ToolError("not red")
+            return super().paint(state, colours)
+
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("paint", {"colours": ["red"]})
+    await session.call("note", {"text": "one"})
+    await session.call("paint", {"colours": ["blue"]})
+    await session.rewind(to=3)
+    await session.call("paint", {"colours": ["green"]})
+    found = await replay(Refusing(), store, session.id, lenient=True)
+    assert found.refused is None
+    assert [each.number for each in found.differences] == [1, 2, 3, 4]  # the second tells its revision
+    assert found.differences[0].now == {"error": {"code": "tool_error", "message": "not red"}}
+    assert (found.differences[3].recorded, found.differences[3].now) == (2, 1)
+
+
+async def test_a_tool_that_has_become_a_read_is_a_difference(store: Store) -> None:
+    class Reading(DeskEnvironment):
+        """Only looks."""
+
+        name = "desk"
+
+        @tool(effect="read")
+        def paint(self, state: Desk, colours: list[str]) -> int:
+            """Paint nothing."""
+            return len(colours)
+
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("paint", {"colours": ["red"]})
+    [difference] = (await replay(Reading(), store, session.id)).differences
+    assert difference.recorded == difference.now == 1
+    assert any("colours" in line for line in difference.states)
+
+
+async def test_external_tools_are_not_run_again(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("note", {"text": "one"})
+    await session.call("send")
+    await session.call("note", {"text": "two"})
+    await session.call("send", call_id="mine")
+    await session.call("note", {"text": "three"})
+    environment = DeskEnvironment()
+    found = await replay(environment, store, session.id)
+    assert (found.refused, found.differences, found.calls, found.taken) == (None, [], 3, 2)
+    assert environment.sent == []
+
+
+async def test_calls_on_shared_states_are_refused(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("praise")
+    found = await replay(DeskEnvironment(), store, session.id)
+    assert (found.calls, found.refused) == (0, "praise, at revision 2, uses the state of the user, which others change")
+
+
+async def test_a_pruned_session_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 0)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    for _ in range(3):
+        await session.call("note", {"text": "x"})
+    await store.prune(session.id, 3)
+    found = await replay(DeskEnvironment(), store, session.id)
+    assert "pruned" in str(found.refused)
+
+
+async def test_a_session_of_another_environment_is_refused(store: Store) -> None:
+    class Other(DeskEnvironment):
+        """The same by another name."""
+
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    assert "is of desk, not of other" in str((await replay(Other(), store, session.id)).refused)
+
+
+class NewDesk(State, version=2):
+    lines: list[str] = []
+    colours: set[str] = set()
+    balance: float = 0.0
+
+
+@NewDesk.migration(1)
+def _renamed(data: dict[str, Any]) -> dict[str, Any]:
+    return {**{name: value for name, value in data.items() if name != "notes"}, "lines": data["notes"]}
+
+
+class NewDeskEnvironment(Environment[NewDesk, DeskTask]):
+    """What became of the desk."""
+
+    name = "desk"
+    colour = ""
+
+    def seed(self, task: DeskTask, rng: Random, new_id: Any) -> NewDesk:
+        return NewDesk(lines=[f"{task.first} {rng.random()} {new_id()}"])
+
+    @tool
+    def paint(self, state: NewDesk, colours: list[str]) -> int:
+        """Paint."""
+        state.colours |= {self.colour or colour for colour in colours}
+        state.balance = float("nan")
+        return len(state.colours)
+
+    def verify(self, state: NewDesk) -> float:
+        return 1.0
+
+
+async def test_a_session_of_an_older_schema_replays_on_the_newest(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.call("paint", {"colours": ["red"]})
+    newer = await Sessions[Any](NewDeskEnvironment(), store).open(session.id)
+    await newer.call("paint", {"colours": ["blue"]})
+    await newer.rewind(to=2)
+    await newer.call("paint", {"colours": ["green"]})
+    found = await replay(NewDeskEnvironment(), store, session.id)
+    assert (found.refused, found.differences, found.calls) == (None, [], 3)
+    other = NewDeskEnvironment()
+    other.colour = "grey"
+    [difference] = (await replay(other, store, session.id)).differences
+    assert difference.number == 1
+
+
+class Tally(State):
+    value: int = 0
+
+
+class TallyEnvironment(Environment[Tally]):
+    """Keeps a number."""
+
+    name = "tally"
+
+    @tool
+    def put(self, state: Tally, value: int) -> None:
+        """Put a number."""
+        state.value = value
+
+    def verify(self, state: Tally) -> float:
+        return 1.0
+
+
+class Cents(State, version=2):
+    value: int = 0
+
+
+@Cents.migration(1)
+def _in_cents(data: dict[str, Any]) -> dict[str, Any]:
+    return {"value": data["value"] * 100}
+
+
+class CentsEnvironment(Environment[Cents]):
+    """Keeps it in cents, but has forgotten to count in them."""
+
+    name = "tally"
+
+    @tool
+    def put(self, state: Cents, value: int) -> None:
+        """Put a number."""
+        state.value = value
+
+    def verify(self, state: Cents) -> float:
+        return 1.0
+
+
+async def test_the_same_change_in_an_older_schema_may_be_another(store: Store) -> None:
+    session = await Sessions[Any](TallyEnvironment(), store).seed({})
+    await session.call("put", {"value": 5})
+    [difference] = (await replay(CentsEnvironment(), store, session.id)).differences
+    assert difference.states == ["value: 500 → 5"]
+
+
+# Rollouts.
+
+
+async def test_rollouts_replay_with_their_reads_and_failed_calls(collect: Any, store: Store) -> None:
+    path = await collect(DeskEnvironment())
+    found = await replay_rollouts(DeskEnvironment(), path, store, reads="check")
+    assert not any(each.differences for each in found)
+    assert (total(found, "calls"), total(found, "reads"), total(found, "left_out")) == (8, 6, 0)
+    found = await replay_rollouts(DeskEnvironment(), path, store)
+    assert (total(found, "calls"), total(found, "reads"), total(found, "left_out")) == (6, 0, 8)
+
+
+async def test_rollouts_replay_without_their_sessions(collect: Any) -> None:
+    path = await collect(DeskEnvironment())
+    found = await replay_rollouts(DeskEnvironment(), path, None, reads="check")
+    assert [each.differences for each in found] == [[], []]
+    assert (total(found, "calls"), total(found, "reads")) == (8, 6)
+    found = await replay_rollouts(DeskEnvironment(), path, None)
+    assert (total(found, "calls"), total(found, "reads"), total(found, "left_out")) == (8, 0, 6)
+
+
+async def test_a_row_whose_session_is_gone_replays_from_its_response(collect: Any, store: Store) -> None:
+    path = await collect(DeskEnvironment())
+    await store.delete(rows(path)[0]["_stateroom_session"])
+    found = await replay_rollouts(DeskEnvironment(), path, store)
+    assert not any(each.differences for each in found)
+    assert [each.calls for each in found] == [4, 3]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_read_that_says_something_else_is_a_difference(collect: Any, store: Store, stored: bool) -> None:
+    class Misreading(DeskEnvironment):
+        """Reads the first."""
+
+        name = "desk"
+
+        @tool(effect="read")
+        def last(self, state: Desk) -> str:
+            """Not what was written last."""
+            return state.notes[0]
+
+    path = await collect(DeskEnvironment())
+    kept = store if stored else None
+    found = await replay_rollouts(Misreading(), path, kept, reads="check", lenient=True)
+    assert [[each.number for each in one.differences] for one in found] == [[2, 7], [2, 7]]
+    assert not any(each.differences for each in await replay_rollouts(Misreading(), path, kept, lenient=True))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_failed_call_that_succeeds_now_is_a_difference(collect: Any, store: Store, stored: bool) -> None:
+    class Generous(DeskEnvironment):
+        """Writes down nothing, too."""
+
+        name = "desk"
+
+        @tool
+        def note(self, state: Desk, text: str, rng: Random, clock: Any, session: Any) -> str:
+            """Write something down."""
+            return super().note(state, text or "?", rng, clock, session)
+
+    path = await collect(DeskEnvironment())
+    [found] = await replay_rollouts(Generous(), path, store if stored else None, reads="check")
+    [difference] = found.differences
+    assert (difference.number, difference.recorded["error"]["code"]) == (3, "tool_error")
+
+
+async def test_two_rows_may_be_of_one_session(collect: Any, store: Store) -> None:
+    path = await collect(DeskEnvironment())
+    twins = path.parent / "twins.jsonl"
+    write_rows(twins, [*rows(path), *rows(path)])
+    found = await replay_rollouts(DeskEnvironment(), twins, store)
+    assert total(found, "calls") == 12
+
+
+async def test_strict_stops_at_the_first_row_that_differs(collect: Any, store: Store) -> None:
+    path = await collect(DeskEnvironment())
+    assert len(await replay_rollouts(Silent(), path, store)) == 1
+    assert len(await replay_rollouts(Silent(), path, store, lenient=True)) == 2
+
+
+async def test_external_calls_of_rollouts_are_taken_from_their_logs(collect: Any, store: Store) -> None:
+    calls = [function_call("note", "c", text="x"), function_call("send", "c"), function_call("last", "c")]
+    path = await collect(DeskEnvironment(), *calls)
+    environment = DeskEnvironment()
+    found = await replay_rollouts(environment, path, store, reads="check")
+    assert not any(each.differences for each in found)
+    assert (total(found, "calls"), total(found, "reads"), total(found, "taken")) == (2, 2, 2)
+    found = await replay_rollouts(environment, path, None)
+    assert all("send is external" in str(each.refused) for each in found)
+    assert environment.sent == []
+
+
+async def test_shared_states_are_refused_without_a_session_too(collect: Any) -> None:
+    path = await collect(DeskEnvironment(), function_call("praise", "c"))
+    found = await replay_rollouts(DeskEnvironment(), path, None)
+    assert all("praise uses the state of the user" in str(each.refused) for each in found)
+
+
+async def test_luck_that_is_not_on_record_is_refused(collect: Any, tmp_path: Path) -> None:
+    path = await collect(DeskEnvironment())
+    other = tmp_path / "other.jsonl"
+    write_rows(other, ({**row, "response": {**row["response"], "id": "resp_abc"}} for row in rows(path)))
+    found = await replay_rollouts(DeskEnvironment(), other, None)
+    assert all("new_id and rng" in str(each.refused) for each in found)
+
+
+async def test_half_a_row_is_refused(collect: Any, store: Store) -> None:
+    path = await collect(DeskEnvironment())
+    with path.open("ab") as file:
+        file.write(b'{"_ng_')
+    found = await replay_rollouts(DeskEnvironment(), path, store)
+    assert [each.refused is None for each in found] == [True, True, False]
+
+
+async def test_without_a_state_the_responses_replay(tmp_path: Path) -> None:
+    class Dice(Environment):
+        """Throws dice."""
+
+        sides = 6
+
+        @tool
+        def throw(self, rng: Random, new_id: Any) -> str:
+            """Throw."""
+            return f"{rng.randint(1, self.sides)} {new_id()}"
+
+        def verify(self) -> float:
+            return 1.0
+
+    class Throws(Scripted):
+        calls = [[function_call("throw", "c"), function_call("throw", "c")], [function_call("throw", "c")]]
+
+    files = RunFiles(tmp_path / "dice.jsonl")
+    await run(Run(environment=Dice(), policy=Throws, policy_name="own", files=files, tasks=[{}] * 3))
+    found = await replay_rollouts(Dice(), files.rollouts)
+    assert not any(each.differences for each in found)
+    assert total(found, "calls") == 9
+    loaded = Dice()
+    loaded.sides = 10**9
+    [first] = await replay_rollouts(loaded, files.rollouts)
+    assert len(first.differences) == 1
+
+
+# What is on record.
+
+
+def output(call_id: str, text: str) -> Item:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def test_calls_are_known_by_where_they_stand() -> None:
+    items = [
+        function_call("a", "x"),
+        function_call("b", "y"),
+        output("y", "1"),
+        output("x", "2"),
+        message("hm"),
+        function_call("server__a", "x"),
+        output("x", "plain text"),
+        function_call("a", "open"),
+    ]
+    found = [(call.name, call.id, call.output) for call in spoken({"output": items}, {"a", "b"})]
+    assert found == [("b", "0.0.1", 1), ("a", "0.0.0", 2), ("a", "0.1.0", "plain text")]
+
+
+def test_what_has_left_no_entry_stands_between_those_that_have() -> None:
+    def said(name: str, text: str) -> list[Item]:
+        return [function_call(name, "c", n=1), output("c", text)]
+
+    items = [*said("look", "0"), *said("put", '{"error":{"code":"tool_error","message":""}}'), *said("put", "1")]
+    items += [*said("look", "1"), *said("put", "1"), *said("look", "2")]
+    entries = [LogEntry(n, "call", 0.0, facts={"name": "put", "input": {"n": 1}, "output": 1}) for n in (2, 3)]
+    found = [
+        step.revision if isinstance(step, LogEntry) else step.output
+        for step in merged(entries, list(spoken({"output": items}, {"look", "put"})))
+    ]
+    assert found == [0, {"error": {"code": "tool_error", "message": ""}}, 2, 1, 3, 2]

@@ -1,0 +1,550 @@
+"""Re-verification: the new verdict is the one that a run would have given, and what cannot be known is refused."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, Verdict, tool
+from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
+from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.rollout import Run, RunFiles, run
+from stateroom.rollout.files import write_rows
+from stateroom.rollout.reverify import Reverification, Reverified, reverify
+from stateroom.rollout.rows import REVERIFIED
+from stateroom.session import room
+from stateroom.store import Store, open_store
+
+
+class Pile(State):
+    stones: list[int] = []
+
+
+class Fame(State):
+    points: int = 0
+
+
+class PileTask(Task):
+    wanted: int = 2
+    user: str = "alice"
+
+
+class PileEnvironment(Environment[Pile, PileTask]):
+    """Piles up stones."""
+
+    name = "pile"
+
+    @tool
+    def put(self, state: Pile, weight: int) -> int:
+        """Put a stone on the pile."""
+        state.stones.append(weight)
+        return len(state.stones)
+
+    @tool
+    def praise(self, user: Fame) -> int:
+        """Praise whoever piles."""
+        user.points += 1
+        return user.points
+
+    def verify(self, state: Pile, episode: Episode) -> float | Verdict:
+        return float(len(state.stones) == episode.task.wanted)
+
+
+class Detailed(PileEnvironment):
+    """Tells more, and some of it under a name that is the task's."""
+
+    name = "pile"
+
+    def verify(self, state: Pile, episode: Episode) -> Verdict:
+        return Verdict(0.5, {"part": 0.5}, {"height": len(state.stones)}, "so so", {"wanted": "covered", "seen": [1]})
+
+
+class Two(Policy):
+    """Puts two stones."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        done = len(outputs_of(conversation))
+        return [message("done")] if done == 2 else [function_call("put", f"c{done}", weight=done + 1)]
+
+
+TASKS = [{"wanted": wanted} for wanted in (2, 3, 2)]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
+    """Run episodes; gives the rollouts file."""
+
+    async def collect(environment: Any, name: str = "old", **settings: Any) -> Path:
+        plan: dict[str, Any] = {"policy": Two, "policy_name": "two", "tasks": TASKS, "store": url} | settings
+        files = RunFiles(tmp_path / f"{name}.jsonl")
+        report = await run(Run(environment=environment, files=files, **plan))
+        assert report.failed == 0
+        return files.rollouts
+
+    return collect
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
+
+
+async def again(
+    environment: Any, rollouts: Path, store: Store | None, name: str = "new", at: int | None = None
+) -> tuple[Reverified, RunFiles]:
+    files = RunFiles(rollouts.parent / f"{name}.jsonl")
+    return await reverify(Reverification(environment, rollouts, files, store, at)), files
+
+
+def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
+
+
+async def test_new_rows_are_what_a_run_with_the_new_verifier_would_have_written(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment(), repeats=2)
+    report, files = await again(Detailed(), old, store)
+    told = rows(await collect(Detailed(), "told", repeats=2))
+    new = rows(files.rollouts)
+    assert [without(row, "_stateroom_session", REVERIFIED) for row in new] == [
+        without(row, "_stateroom_session") for row in told
+    ]
+    assert [row["_stateroom_session"] for row in new] == [row["_stateroom_session"] for row in rows(old)]
+    assert json.loads(files.metrics.read_text()) == json.loads(RunFiles(old.parent / "told.jsonl").metrics.read_text())
+    assert not files.failures.exists()
+    assert report.metrics["agent_metrics"]["mean/reward_components/part"] == 0.5
+
+
+async def test_nothing_of_the_old_verdict_lingers(collect: Any, store: Store) -> None:
+    old = await collect(Detailed())
+    _, files = await again(PileEnvironment(), old, store)
+    told = rows(await collect(PileEnvironment(), "told"))
+    assert [without(row, "_stateroom_session", REVERIFIED) for row in rows(files.rollouts)] == [
+        without(row, "_stateroom_session") for row in told
+    ]
+
+
+async def test_a_row_may_be_judged_again_and_again(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    _, first = await again(Detailed(), old, store)
+    _, second = await again(PileEnvironment(), first.rollouts, store, "newer")
+    assert [without(row, REVERIFIED) for row in rows(second.rollouts)] == rows(old)
+    assert [row[REVERIFIED]["reward"] for row in rows(second.rollouts)] == [0.5] * 3
+
+
+async def test_what_somebody_has_added_to_a_row_stays(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    labelled = old.parent / "labelled.jsonl"
+    write_rows(labelled, ({**row, "label": "good"} for row in rows(old)))
+    _, files = await again(Detailed(), labelled, store)
+    assert {row["label"] for row in rows(files.rollouts)} == {"good"}
+
+
+async def test_the_report_tells_what_has_changed(collect: Any, store: Store) -> None:
+    report, _ = await again(Detailed(), await collect(PileEnvironment(), repeats=2), store)
+    assert sorted(report.changes()) == [(0.0, 0.5)] * 2 + [(1.0, 0.5)] * 4
+    assert [(task.task, task.episodes, task.before, task.after) for task in report.tasks()] == [
+        (0, 2, 1.0, 0.5),
+        (1, 2, 0.0, 0.5),
+        (2, 2, 1.0, 0.5),
+    ]
+
+
+async def test_nothing_is_written_to_the_store(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    sessions = [row["_stateroom_session"] for row in rows(old)]
+    before = [await store.export(session) for session in sessions]
+    sizes = await store.sizes()
+    await again(Detailed(), old, store)
+    assert [await store.export(session) for session in sessions] == before
+    assert await store.sizes() == sizes
+
+
+class Lucky(PileEnvironment):
+    """Rewards chance."""
+
+    name = "pile"
+
+    def verify(self, state: Pile, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:  # type: ignore[override]
+        told = [rng.random(), clock.now().isoformat(), new_id(), session.id, session.revision, session.task.wanted]
+        return Verdict(rng.random(), details={"told": told})
+
+
+async def test_luck_and_time_are_those_of_the_first_verdict(collect: Any, store: Store) -> None:
+    old = await collect(Lucky())
+    _, files = await again(Lucky(), old, store)
+    assert [without(row, REVERIFIED) for row in rows(files.rollouts)] == rows(old)
+
+
+class LookingBack(PileEnvironment):
+    """Judges the way."""
+
+    name = "pile"
+
+    def verify(self, episode: Episode) -> Verdict:  # type: ignore[override]
+        weights = [call.input["weight"] for call in episode.calls()]
+        return Verdict(1.0, details={"weights": weights, "heights": [len(state.stones) for state in episode.states()]})
+
+
+async def test_a_verifier_may_look_back(collect: Any, store: Store) -> None:
+    _, files = await again(LookingBack(), await collect(PileEnvironment()), store)
+    assert [(row["weights"], row["heights"]) for row in rows(files.rollouts)] == [([1, 2], [0, 1, 2])] * 3
+
+
+@pytest.mark.parametrize(("at", "height"), [(1, 0), (2, 1), (3, 2), (-1, 1), (-2, 0)])
+async def test_any_state_on_the_way_can_be_judged(collect: Any, store: Store, at: int, height: int) -> None:
+    _, files = await again(Detailed(), await collect(PileEnvironment()), store, at=at)
+    assert {row["height"] for row in rows(files.rollouts)} == {height}
+    assert {row[REVERIFIED]["revision"] for row in rows(files.rollouts)} == {height + 1}
+
+
+@pytest.mark.parametrize("at", [4, -3])
+async def test_a_state_that_was_not_on_the_way_is_refused(collect: Any, store: Store, at: int) -> None:
+    report, files = await again(Detailed(), await collect(PileEnvironment()), store, at=at)
+    assert (report.refused, report.rows) == (3, [])
+    assert f"no state at {at}" in rows(files.failures)[0]["error"]
+
+
+async def test_expired_and_closed_sessions_will_do(collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = await collect(PileEnvironment())
+    for row in rows(old):
+        head = await store.head(row["_stateroom_session"])
+        assert head.closed
+    monkeypatch.setattr("time.time", lambda: 1e11)
+    report, _ = await again(Detailed(), old, store)
+    assert len(report.rows) == 3
+
+
+async def test_a_long_session_is_read_from_its_snapshots(
+    collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 0)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    report, files = await again(Detailed(), await collect(PileEnvironment()), store)
+    assert (len(report.rows), {row["height"] for row in rows(files.rollouts)}) == (3, {2})
+
+
+# Shared states.
+
+
+class Famous(PileEnvironment):
+    """Looks at who piles."""
+
+    name = "pile"
+
+    def verify(self, state: Pile, user: Fame) -> float:  # type: ignore[override]
+        return float(user.points)
+
+
+async def test_shared_states_are_those_of_then(collect: Any, store: Store) -> None:
+    sessions = Sessions[Any](Famous(), store)
+    await (await sessions.seed({})).call("praise")
+    old = await collect(Famous())
+    await (await sessions.seed({})).call("praise")
+    report, _ = await again(Famous(), old, store)
+    assert report.changes() == [(1.0, 1.0)] * 3
+
+
+async def test_shared_states_that_no_verdict_has_seen_are_refused(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    report, files = await again(Famous(), old, store)
+    assert report.refused == 3
+    assert "verify asks for user" in rows(files.failures)[0]["error"]
+
+
+async def test_shared_states_at_another_revision_are_refused(collect: Any, store: Store) -> None:
+    old = await collect(Famous())
+    report, files = await again(Famous(), old, store, at=2)
+    assert report.refused == 3
+    assert "verify asks for user" in rows(files.failures)[0]["error"]
+    report, _ = await again(Famous(), old, store, "judged", at=3)
+    assert report.refused == 0
+
+
+async def test_a_shared_state_that_was_made_anew_is_refused(collect: Any, store: Store) -> None:
+    old = await collect(Famous())
+    await store.delete("user:pile:alice")
+    await Sessions[Any](Famous(), store).seed({})
+    await (await Sessions[Any](Famous(), store).seed({})).user()
+    report, files = await again(Famous(), old, store)
+    assert report.refused == 3
+    assert "made anew" in rows(files.failures)[0]["error"]
+
+
+# What is refused.
+
+
+async def refusal(rollouts: Path, store: Store, row: dict[str, Any] | None, environment: Any) -> str:
+    """Why one of the rows, changed like this, is refused; the others are judged."""
+    first, *others = rows(rollouts)
+    changed = rollouts.parent / "changed.jsonl"
+    write_rows(
+        changed, [without({**first, **(row or {})}, *(name for name in row or {} if row[name] is None)), *others]
+    )
+    report, files = await again(environment, changed, store)
+    assert (report.refused, len(report.rows)) == (1, 2)
+    [failure] = rows(files.failures)
+    assert failure["_ng_failure_class"] == "refused"
+    assert failure["_ng_task_index"] == 0
+    return str(failure["error"])
+
+
+@pytest.mark.parametrize(("session", "reason"), [(None, "no _stateroom_session"), ("gone", "no session 'gone'")])
+async def test_a_row_without_its_session_is_refused(
+    collect: Any, store: Store, session: str | None, reason: str
+) -> None:
+    old = await collect(PileEnvironment())
+    assert reason in await refusal(old, store, {"_stateroom_session": session}, Detailed())
+
+
+async def test_the_second_row_of_an_episode_is_refused(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    write_rows(twins := old.parent / "twins.jsonl", [*rows(old), rows(old)[0]])
+    report, _ = await again(Detailed(), twins, store)
+    assert (len(report.rows), report.refused) == (3, 1)
+
+
+async def test_a_row_whose_session_is_of_another_environment_is_refused(collect: Any, store: Store) -> None:
+    class Other(PileEnvironment):
+        """The same by another name."""
+
+        name = "other"
+
+    session = await Sessions[Any](Other(), store).seed({})
+    await session.verify()
+    old = await collect(PileEnvironment())
+    assert "is of other, not of pile" in await refusal(old, store, {"_stateroom_session": session.id}, Detailed())
+
+
+async def test_a_row_whose_session_was_never_judged_is_refused(collect: Any, store: Store) -> None:
+    session = await Sessions[Any](PileEnvironment(), store).seed({})
+    old = await collect(PileEnvironment())
+    assert "has no verdict" in await refusal(old, store, {"_stateroom_session": session.id}, Detailed())
+
+
+async def test_a_row_whose_past_was_pruned_is_refused_if_that_is_asked_for(
+    collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MIN_SNAPSHOT", 0)
+    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    old = await collect(PileEnvironment())
+    await store.prune(rows(old)[0]["_stateroom_session"], 3)
+    assert "pruned" in await refusal(old, store, {}, LookingBack())
+    report, _ = await again(Detailed(), old, store, "last")
+    assert len(report.rows) == 3
+
+
+class Reading(PileEnvironment):
+    """Looks at what was answered."""
+
+    name = "pile"
+
+    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+        return float(len(episode.response["output"]))
+
+
+async def test_a_row_with_another_response_than_was_judged_is_refused(collect: Any, store: Store) -> None:
+    old = await collect(Reading())
+    assert "another response" in await refusal(old, store, {"response": {"output": []}}, Reading())
+
+
+class Raising(PileEnvironment):
+    """Fails where three stones were wanted."""
+
+    name = "pile"
+
+    def verify(self, episode: Episode) -> Any:  # type: ignore[override]
+        return {2: 1.0, 3: None}[episode.task.wanted] or 1 / 0
+
+
+async def test_a_verifier_that_raises_fails_its_row_alone(collect: Any, store: Store) -> None:
+    report, files = await again(Raising(), await collect(PileEnvironment()), store)
+    assert len(report.rows) == 2
+    [failure] = rows(files.failures)
+    assert (failure["_ng_failure_class"], failure["error"]) == ("environment", "ZeroDivisionError: division by zero")
+
+
+async def test_a_store_that_fails_is_no_rows_fault(collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = await collect(PileEnvironment())
+
+    async def down(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "load", down)
+        with pytest.raises(StoreUnavailable):
+            await again(Detailed(), old, store)
+    report, _ = await again(Detailed(), old, store)
+    assert len(report.rows) == 3
+
+
+async def test_a_state_needs_a_store(collect: Any) -> None:
+    with pytest.raises(NotFound, match="in which store"):
+        await again(Detailed(), await collect(PileEnvironment()), None)
+
+
+# Going on.
+
+
+async def test_it_goes_on_where_it_was_interrupted(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment(), repeats=4)
+    _, whole = await again(Detailed(), old, store, "whole")
+    _, part = await again(Detailed(), old, store, "part")
+    lines = part.rollouts.read_bytes().splitlines(keepends=True)
+    part.rollouts.write_bytes(b"".join(lines[:5]) + lines[5][:40])
+    part.metrics.unlink()
+    write_rows(part.failures, [{"left": "over"}])
+    judged = 0
+
+    class Counted(Detailed):
+        """Counts."""
+
+        name = "pile"
+
+        def verify(self, state: Pile, episode: Episode) -> Verdict:
+            nonlocal judged
+            judged += 1
+            return super().verify(state, episode)
+
+    Counted.__qualname__, Counted.__module__ = Detailed.__qualname__, Detailed.__module__
+    report, _ = await again(Counted(), old, store, "part")
+    assert (judged, report.resumed, len(report.rows)) == (7, 5, 12)
+    assert rows(part.rollouts) == rows(whole.rollouts)
+    assert part.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert not part.failures.exists()
+
+
+async def test_what_was_refused_is_tried_again(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    lost = rows(old)[0]["_stateroom_session"]
+    record = await store.export(lost)
+    await store.delete(lost)
+    report, files = await again(Detailed(), old, store)
+    assert (report.refused, len(report.rows)) == (1, 2)
+    await store.restore(record)
+    report, _ = await again(Detailed(), old, store)
+    assert (report.refused, report.resumed, len(report.rows)) == (0, 2, 3)
+    assert not files.failures.exists()
+
+
+@pytest.mark.parametrize("other", ["rollouts", "environment", "revision"])
+async def test_it_does_not_go_on_with_something_else(collect: Any, store: Store, other: str) -> None:
+    old = await collect(PileEnvironment())
+    _, files = await again(Detailed(), old, store)
+    before = files.rollouts.read_bytes()
+    if other == "rollouts":
+        old = await collect(PileEnvironment(), "others")
+    with pytest.raises(CannotWrite, match="other rollouts"):
+        await again(
+            PileEnvironment() if other == "environment" else Detailed(), old, store, at={"revision": 2}.get(other)
+        )
+    assert files.rollouts.read_bytes() == before
+
+
+async def test_rollouts_are_never_written_over(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    before = old.read_bytes()
+    with pytest.raises(CannotWrite, match="there already"):
+        await again(Detailed(), old, store, "old")
+    assert old.read_bytes() == before
+
+
+async def test_half_a_row_is_refused(collect: Any, store: Store) -> None:
+    old = await collect(PileEnvironment())
+    with old.open("ab") as file:
+        file.write(b'{"_ng_task_index": 0, "_ng_')
+    report, files = await again(Detailed(), old, store)
+    assert (len(report.rows), report.refused) == (3, 1)
+    assert "line 4" in files.failures.read_text()
+
+
+# Without a state.
+
+
+class Echo(Environment):
+    """Says what it is told."""
+
+    name = "echo"
+
+    @tool
+    def say(self, text: str) -> str:
+        """Say something."""
+        return text
+
+    def verify(self, episode: Episode) -> float | Verdict:
+        return 0.0
+
+
+class EchoJudge(Echo):
+    """Judges what was said."""
+
+    name = "echo"
+
+    def verify(self, episode: Episode) -> Verdict:
+        said = [item["output"] for item in episode.response["output"] if item["type"] == "function_call_output"]
+        fields = sorted(name for name in episode.task.model_dump() if not name.startswith("_"))
+        return Verdict(float(len(said)), details={"said": said, "wanted": "covered", "fields": fields})
+
+
+class Says(Two):
+    """Says it once."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message("done")] if outputs_of(conversation) else [function_call("say", "c", text="hello")]
+
+
+async def test_rows_without_a_state_are_all_that_is_needed(collect: Any) -> None:
+    old = await collect(Echo(), policy=Says)
+    _, files = await again(EchoJudge(), old, None)
+    told = rows(await collect(EchoJudge(), "told", policy=Says))
+    assert [without(row, "_stateroom_session", REVERIFIED) for row in rows(files.rollouts)] == [
+        without(row, "_stateroom_session") for row in told
+    ]
+    _, files = await again(Echo(), files.rollouts, None, "newer")
+    found = [without(row, REVERIFIED, "wanted") for row in rows(files.rollouts)]  # what it covered is not known there
+    assert found == [without(row, "wanted") for row in rows(old)]
+    _, files = await again(Echo(), RunFiles(old.parent / "told.jsonl").rollouts, None, "newest")
+    assert [without(row, "_stateroom_session", REVERIFIED) for row in rows(files.rollouts)] == [
+        without(row, "_stateroom_session") for row in rows(old)
+    ]
+
+
+async def test_rows_of_other_servers_can_be_judged(tmp_path: Path) -> None:
+    response = {"output": [{"type": "function_call_output", "call_id": "c", "output": '"hi"'}]}
+    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "question": "?", "reward": 0.0, "response": response}
+    write_rows(path := tmp_path / "nemo.jsonl", [row])
+    report, files = await again(EchoJudge(), path, None)
+    [new] = rows(files.rollouts)
+    assert (new["reward"], new["said"], new["question"], report.changes()) == (1.0, ['"hi"'], "?", [(0.0, 1.0)])
+
+
+class Chancy(Echo):
+    """Rewards chance."""
+
+    name = "echo"
+
+    def verify(self, rng: Any) -> float:  # type: ignore[override]
+        return float(rng.random())
+
+
+async def test_luck_that_nothing_has_recorded_is_refused(collect: Any) -> None:
+    report, files = await again(Chancy(), await collect(Echo(), policy=Says), None)
+    assert (report.refused, report.rows) == (3, [])
+    assert "verify asks for rng" in rows(files.failures)[0]["error"]
+
+
+async def test_a_revision_without_a_state_is_a_mistake(collect: Any) -> None:
+    with pytest.raises(NotFound, match="stateless"):
+        await again(Echo(), await collect(Echo(), policy=Says), None, at=1)
