@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, Event, Sessions, State, applies, tool
 from stateroom.store import open_store
+from tests.session.caring import sessions_of
 
 
 class Notebook(State):
@@ -159,3 +160,60 @@ def test_a_mistake_is_a_short_message(stateroom: Any, ids: tuple[str, str], argu
     assert "Traceback" not in done.err
     assert len(done.err.splitlines()) <= 6
     assert not Path("typo.db").exists()
+
+
+class Deposited(Event):
+    amount: int
+
+
+class Account(State):
+    balance: int = 0
+
+    @applies(Deposited)
+    def deposited(self, event: Deposited) -> None:
+        self.balance += event.amount
+
+
+class EventBank(Environment[Account]):
+    """Keeps money."""
+
+    @tool
+    def deposit(self, state: Account, amount: int) -> int:
+        """Add to the balance."""
+        state.emit(Deposited(amount=amount))
+        return state.balance
+
+    def verify(self) -> float:
+        return 0.0
+
+
+def test_a_log_tells_of_events(stateroom: Any) -> None:
+    async def fill() -> str:
+        async with open_store("sqlite:///rooms.db") as store:
+            session = await Sessions(EventBank(), store).seed({})
+            await session.call("deposit", {"amount": 5})
+            return session.id
+
+    shown = stateroom("sessions", "log", asyncio.run(fill()), "--store", "sqlite:///rooms.db").out
+    assert shown.splitlines()[1:] == [
+        "   2  call       deposit(amount=5) → 5",
+        "                  deposited(amount=5)",
+        "                  balance: 0 → 5",
+    ]
+
+
+def test_the_log_of_a_shared_state_says_whose_it_is(stateroom: Any) -> None:
+    async def fill() -> str:
+        async with open_store("sqlite:///rooms.db") as store:
+            session = await sessions_of(store).seed({"user": "ann"})
+            await session.call("meet")
+            return session.id
+
+    session = asyncio.run(fill())
+    shown = stateroom("sessions", "log", "user:notes:ann", "--store", "sqlite:///rooms.db").out
+    assert shown.splitlines() == [
+        "   1  seed       ann",
+        f"   2  intent     of session {session}, revision 2",
+        f"   3  call       of session {session}, revision 2",
+        "                  seen: 0 → 1",
+    ]

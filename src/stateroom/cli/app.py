@@ -8,7 +8,7 @@ from io import TextIOWrapper
 
 import typer
 
-from stateroom.cli import demo, environments, run, serve, sessions, store
+from stateroom.cli import branch, demo, environments, migrate, replay, reverify, run, serve, sessions, store, tree
 from stateroom.cli.output import errors
 from stateroom.errors import StateroomError
 
@@ -20,9 +20,14 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(run.run)
+app.command()(branch.branch)
+app.command()(tree.tree)
+app.command()(reverify.reverify)
+app.command()(replay.replay)
 app.command()(serve.serve)
 app.command()(environments.environments)
 app.command()(environments.tasks)
+app.command()(migrate.migrate)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(store.app, name="store")
 

@@ -84,6 +84,8 @@ async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[C
 def entry_line(entry: LogEntry) -> str:
     """A log entry on one line."""
     facts = entry.facts
+    if "session" in facts:  # in the log of a shared state: whose change it is
+        return f"of session {facts['session']}, revision {facts['revision']}"
     if entry.kind == "call":
         return f"{entry.name}({_arguments(entry.input)}) → {brief(entry.output)}"
     if entry.kind == "started":
@@ -91,6 +93,8 @@ def entry_line(entry: LogEntry) -> str:
     if entry.kind == "failed":
         return f"{entry.name}({_arguments(entry.input)}) failed: {facts['error']}"
     if entry.kind == "seed":
+        if not isinstance(entry.input, dict):  # of a shared state: whose it is
+            return str(entry.input or "")
         task = {key: value for key, value in entry.input.items() if not key.startswith("_")}
         return brief({key: value for key, value in task.items() if key not in ("responses_create_params", "agent_ref")})
     if entry.kind == "rewind":
@@ -99,6 +103,14 @@ def entry_line(entry: LogEntry) -> str:
         verdict = facts["verdict"]
         return f"reward {number(verdict['reward'])}" + (f": {verdict['reason']}" if verdict["reason"] else "")
     return entry.name or ""
+
+
+def asides(entry: LogEntry) -> list[str]:
+    """What else an entry tells: the events of a call, and the schema that the state was migrated to."""
+    lines = [f"{name}({_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
+    if "schema" in entry.facts and entry.kind != "seed":
+        lines.append(f"the state was migrated to version {entry.facts['schema'][0]}")
+    return lines
 
 
 def _arguments(given: dict[str, Any]) -> str:

@@ -27,61 +27,90 @@ NO_STORE = "memory://"
 """For a run that leaves no sessions behind."""
 
 
+EnvName = Annotated[
+    str | None,
+    typer.Argument(help="A registered name, module:Class or path.py:Class; --server can do without."),
+]
+TaskFile = Annotated[
+    Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
+]
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        "--policy", "-p", help="A policy of the environment's (reference, faltering), module:Class or path.py:Class."
+    ),
+]
+StoreChoice = Annotated[
+    str | None, typer.Option(help="Where state lives, as a URL; by default an SQLite file beside the rollouts.")
+]
+ServerURL = Annotated[
+    str | None, typer.Option(help="Where the environment is served, as a URL; by default it runs in this process.")
+]
+AdminToken = Annotated[
+    str | None,
+    typer.Option(
+        envvar="STATEROOM_ADMIN_TOKEN",
+        help="The server's admin token: sessions are forked with it.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The rollouts file; the others are named after it.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")]
+Seed = Annotated[int, typer.Option(help="Decides all chance in the run.")]
+MaxSteps = Annotated[int, typer.Option(min=1, help="How often a policy may answer in an episode.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
 def run(
-    env: Annotated[
-        str | None,
-        typer.Argument(help="A registered name, module:Class or path.py:Class; --server can do without."),
-    ] = None,
-    input_file: Annotated[
-        Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
-    ] = None,
-    policy: Annotated[
-        str,
+    env: EnvName = None,
+    input_file: TaskFile = None,
+    policy: PolicyName = "reference",
+    repeats: Annotated[
+        int, typer.Option("--repeats", "-r", min=1, help="Episodes per task, each with a luck of its own.")
+    ] = 1,
+    group: Annotated[
+        int | None,
         typer.Option(
-            "--policy",
-            "-p",
-            help="A policy of the environment's (reference, faltering), module:Class or path.py:Class.",
+            "--group", "-g", min=1, max=1000, help="Episodes per task that start from one state, luck and all, instead."
         ),
-    ] = "reference",
-    repeats: Annotated[int, typer.Option("--repeats", "-r", min=1, help="Episodes per task.")] = 1,
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 8,
-    store: Annotated[
-        str | None, typer.Option(help="Where state lives, as a URL; by default an SQLite file beside the rollouts.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(help="Where the environment is served, as a URL; by default it runs in this process.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The rollouts file; the others are named after it.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides all chance in the run.")] = 0,
-    max_steps: Annotated[int, typer.Option(min=1, help="How often a policy may answer in an episode.")] = MAX_STEPS,
+    store: StoreChoice = None,
+    server: ServerURL = None,
+    admin_token: AdminToken = None,
+    output: Output = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    max_steps: MaxSteps = MAX_STEPS,
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that an episode may take.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_output: AsJSON = False,
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
 
     Example: stateroom run counter --policy faltering --repeats 4
 
+    Groups that start from one state: stateroom run counter --policy faltering --group 8
+
     On a server: stateroom run counter --server http://127.0.0.1:8000
     """
-    if server is not None and store is not None:
-        raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
-    if server is None and env is None:
-        raise typer.BadParameter("say which environment, or with --server where it is served", param_hint="ENV")
-    found = RemoteEnvironment if env is None else find_environment(env)
+    if group is not None and repeats != 1:
+        raise typer.BadParameter("not together with --repeats: a group is its task's episodes", param_hint="--group")
+    found = find_served(env, store, server)
     environment = make(found)
     files = RunFiles(output if output is not None else new_path(environment.name, ".jsonl"))
     plan = Run(
         environment=environment,
         policy=find_policy(found, policy),
         policy_name=policy,
-        tasks=read_tasks(input_file or _examples(found), environment),
+        tasks=read_tasks(input_file or examples_of(found), environment),
         files=files,
         store=store or (default_store(environment, files) if server is None else NO_STORE),
         server=server,
+        admin_token=admin_token or None,
         repeats=repeats,
+        group=group,
         concurrency=concurrency,
         limit=limit,
         seed=seed,
@@ -95,6 +124,15 @@ def run(
         show_metrics(plan, report)
     if report.failed == report.episodes:
         raise typer.Exit(1)
+
+
+def find_served(env: str | None, store: str | None, server: str | None) -> type[Environment[Any, Any]]:
+    """The environment that a user named, or what stands for one that only a server knows."""
+    if server is not None and store is not None:
+        raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
+    if server is None and env is None:
+        raise typer.BadParameter("say which environment, or with --server where it is served", param_hint="ENV")
+    return RemoteEnvironment if env is None else find_environment(env)
 
 
 def make(environment: type[Environment[Any, Any]]) -> Environment[Any, Any]:
@@ -140,9 +178,8 @@ def find_policy(environment: type[Environment[Any, Any]], name: str) -> Callable
 
 def collect(plan: Run) -> Report:
     """Run a plan with a progress bar."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=errors, transient=errors.is_terminal)  # piped, its last state is kept
-    task = progress.add_task(plan.environment.name, total=sum(1 for _ in plan.inputs()))
+    progress = new_bar()
+    task = progress.add_task(plan.environment.name, total=len(plan.inputs()))
 
     def advance(row: Any) -> None:
         progress.start()  # at the first: a run that is refused shows none
@@ -157,6 +194,12 @@ def collect(plan: Run) -> Report:
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+def new_bar() -> Progress:
+    """A progress bar."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=errors, transient=errors.is_terminal)  # piped, its last state is kept
 
 
 def summary(plan: Run, report: Report) -> dict[str, Any]:
@@ -187,11 +230,17 @@ def show_metrics(plan: Run, report: Report) -> None:
     passes = [f"{key} = {number(value)}" for key, value in metrics.items() if key.startswith("pass@")]
     if passes:
         console.print("   ".join(passes))
-    for name, path in plan.files.as_dict().items():
+    show_files(plan.files)
+
+
+def show_files(files: RunFiles) -> None:
+    """The files of a run that are there."""
+    for name, path in files.as_dict().items():
         console.print(f"{name:>9}: {path}", soft_wrap=True)
 
 
-def _examples(environment: type[Environment[Any, Any]]) -> Path:
+def examples_of(environment: type[Environment[Any, Any]]) -> Path:
+    """The file of an environment's example tasks."""
     examples = example_file(environment)
     if examples is None:
         raise NotFound(f"{environment.name} has no example tasks; give a file with --input")

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import typer
 from rich.text import Text
 
-from stateroom.cli.output import console, entry_line, print_json, table, when
+from stateroom.cli.output import asides, console, entry_line, print_json, table, when
 from stateroom.errors import NotFound
 from stateroom.session import History, LogEntry
 from stateroom.session.transcript import Transcript, entry_data, head_data
@@ -108,6 +108,8 @@ def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
         what = Text.assemble(f"{entry.revision:>4}  ", (f"{entry.kind:<10}", "bold"), f" {entry_line(entry)}")
         what.rstrip()
         console.print(what, soft_wrap=True)
+        for line in asides(entry):
+            console.print(f"{'':>18}{line}", style="dim", soft_wrap=True)
         for line in changes:
             console.print(f"{'':>18}{line}", style="green", soft_wrap=True)
 

@@ -1,0 +1,205 @@
+"""`stateroom branch`: episodes that branch."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from stateroom.agent import MAX_STEPS
+from stateroom.cli.output import console, counted, errors, number, print_json, table
+from stateroom.cli.run import (
+    NO_STORE,
+    AdminToken,
+    AsJSON,
+    EnvName,
+    Limit,
+    MaxSteps,
+    Output,
+    PolicyName,
+    Seed,
+    ServerURL,
+    StoreChoice,
+    TaskFile,
+    default_store,
+    examples_of,
+    find_policy,
+    find_served,
+    make,
+    new_bar,
+    new_path,
+    show_files,
+)
+from stateroom.environment import load_class
+from stateroom.errors import NotFound, StateroomError
+from stateroom.rollout import read_tasks
+from stateroom.rollout.branching import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles
+from stateroom.rollout.branching import branch as grow_trees
+
+RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": MonteCarlo}
+
+SHOWN = 20
+"""So many tasks are shown one by one."""
+
+
+def branch(
+    env: EnvName = None,
+    rule: Annotated[
+        str,
+        typer.Option("--rule", "-R", help="best-of, beam, monte-carlo, or your own: module:Class or path.py:Class."),
+    ] = "best-of",
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "--n", "-n", min=1, help="Branches of a node: 4 for best-of, 2 at each step of a beam, 4 of each state."
+        ),
+    ] = None,
+    at: Annotated[int | None, typer.Option(min=0, help="best-of: answers that come first, and are shared (0).")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="beam: nodes that go on at each step (2).")] = None,
+    continuations: Annotated[
+        int | None, typer.Option(min=0, help="beam: played from each node to see what it is worth (2).")
+    ] = None,
+    input_file: TaskFile = None,
+    policy: PolicyName = "reference",
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Branches at a time.")] = 8,
+    store: StoreChoice = None,
+    server: ServerURL = None,
+    admin_token: AdminToken = None,
+    output: Output = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    max_steps: MaxSteps = MAX_STEPS,
+    max_branches: Annotated[int | None, typer.Option(min=1, help="Of a task: then no other begins.")] = None,
+    max_nodes: Annotated[int | None, typer.Option(min=1, help="Of a task: then no branch begins.")] = None,
+    deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that a branch may take.")] = None,
+    json_output: AsJSON = False,
+) -> None:
+    """Let a policy try several ways in each task, from states in the middle of episodes, and choose the best.
+
+    A rule says where the episodes branch. best-of: at one step, and the best end is the answer. beam: at each step, and
+    what is worth most goes on. monte-carlo: at each state of one episode, to tell what the state is worth.
+
+    Example: stateroom branch extraction --policy faltering --rule best-of --n 4 --at 2
+
+    Example: stateroom branch extraction --policy faltering --rule beam --width 2 --continuations 2
+
+    On a server: stateroom branch counter --rule monte-carlo --server http://127.0.0.1:8000
+    """
+    given = {"n": n, "at": at, "width": width, "continuations": continuations}
+    found = find_served(env, store, server)
+    environment = make(found)
+    files = TreeFiles(output if output is not None else new_path(environment.name, ".jsonl"))
+    plan = Branching(
+        environment=environment,
+        policy=find_policy(found, policy),
+        policy_name=policy,
+        tasks=read_tasks(input_file or examples_of(found), environment),
+        files=files,
+        store=store or (default_store(environment, files) if server is None else NO_STORE),
+        server=server,
+        admin_token=admin_token or None,
+        concurrency=concurrency,
+        limit=limit,
+        seed=seed,
+        max_steps=max_steps,
+        deadline=deadline,
+        rule=find_rule(rule, {name: value for name, value in given.items() if value is not None}),
+        budget=Budget(max_branches, max_nodes),
+    )
+    report = _grow(plan)
+    if json_output:
+        print_json(_summary(plan, report))
+    else:
+        _show(plan, report, rule)
+    if report.failed == report.tasks:
+        raise typer.Exit(1)
+
+
+def find_rule(name: str, settings: dict[str, int]) -> Rule:
+    """The rule that a name, or `module:Class`, stands for, with its settings."""
+    found: Any = RULES.get(name)
+    if found is None:
+        if ":" not in name:
+            known = ", ".join(RULES)
+            raise NotFound(f"there is no rule {name!r}; there are {known}. One of your own is module:Class")
+        found = load_class(name)
+    if not (isinstance(found, type) and inspect.iscoroutinefunction(getattr(found, "grow", None))):
+        raise NotFound(f"{name} is not a rule: a class with a method `async def grow(self, tree)`")
+    taken = inspect.signature(found).parameters
+    for setting in settings:
+        if setting not in taken:
+            known = ", ".join(f"--{each}" for each in taken) or "none"
+            raise typer.BadParameter(f"{name} has no such setting; it has {known}", param_hint=f"--{setting}")
+    try:
+        made: Rule = found(**settings)
+    except StateroomError:
+        raise
+    except Exception as error:
+        raise NotFound(f"the rule {name} cannot be made: {type(error).__name__}: {error}") from error
+    return made
+
+
+def _grow(plan: Branching) -> Grown:
+    """Grow the trees with a progress bar."""
+    progress = new_bar()
+    name = plan.environment.name
+    tasks = len(plan.tasks[: plan.limit])
+    task = progress.add_task(name, total=tasks)
+    branches = 0
+
+    def grown(_: Any) -> None:
+        nonlocal branches
+        branches += 1
+        progress.start()  # at the first: a run that is refused shows none
+        progress.update(task, description=f"{name}, {counted(branches, 'branch', 'branches')}")
+
+    try:
+        return asyncio.run(grow_trees(plan, grown, lambda _: progress.advance(task)))
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; what had grown is in {plan.files.tree}", style="red", soft_wrap=True)
+        raise typer.Exit(130) from None
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+def _summary(plan: Branching, report: Grown) -> dict[str, Any]:
+    """A report as one JSON object."""
+    return {
+        "tasks": report.tasks,
+        "failed": report.failed,
+        "branches": report.branches,
+        "broken": report.broken,
+        "metrics": report.metrics["agent_metrics"],
+        "files": plan.files.as_dict(),
+    }
+
+
+COLUMNS = ("reward", "tree_reward", "tree_branches", "tree_steps", "tree_tool_calls")
+
+
+def _show(plan: Branching, report: Grown, rule: str) -> None:
+    """A report as a table: the answers, and what they took."""
+    what = f"{counted(report.tasks, 'task', 'tasks')} of {plan.environment.name}, {plan.policy_name} policy, {rule}"
+    failed = f", {report.failed} without an answer" if report.failed else ""
+    broken = f", {counted(report.broken, 'branch', 'branches')} broke down" if report.broken else ""
+    console.print(Text.assemble((what, "bold"), (failed + broken, "red")), soft_wrap=True)
+    if report.first_error:
+        console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)
+    if report.rows:
+        made = table("task#", "answer", "reward#", "all ends#", "branches#", "steps#", "tool calls#")
+        rows = sorted(report.rows, key=lambda row: row["_ng_task_index"])
+        for row in rows[:SHOWN]:
+            figures = (number(row[name]) for name in COLUMNS)
+            made.add_row(str(row["_ng_task_index"]), row["_stateroom_node"], *figures)
+        if len(rows) > SHOWN:
+            made.add_row("…", f"and {len(rows) - SHOWN} more", style="dim")
+        made.add_section()
+        made.add_row("all", "mean", *(number(fmean(row[name] for row in rows)) for name in COLUMNS), style="bold")
+        console.print(made)
+    show_files(plan.files)
+    console.print(f"$ stateroom tree {plan.files.tree}", style="dim", soft_wrap=True)

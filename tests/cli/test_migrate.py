@@ -1,0 +1,75 @@
+"""`stateroom migrate`, as a person or a script runs it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import open_store
+from tests.session.versions import shop
+
+STORE = "sqlite:///rooms.db"
+
+SHOP = """
+from stateroom import Environment, State
+
+class Cart(State, version=2):
+    prices: list[float] = []
+    note: str = ""
+
+@Cart.migration(1)
+def to_floats(data):
+    return {**data, "prices": [float(price) for price in data["prices"] if price < 5 or 1 / 0]}
+
+class Shop(Environment[Cart]):
+    "Sells things."
+    name = "shop"
+"""
+
+
+@pytest.fixture
+def ids(stateroom: Any, tmp_path: Path) -> list[str]:
+    """A store with three sessions, of which one cannot be migrated."""
+    (tmp_path / "shop.py").write_text(SHOP)
+
+    async def fill() -> list[str]:
+        async with open_store(STORE) as store:
+            made = [await shop(1, store).seed({"user": "ann"}) for _ in range(3)]
+            await made[1].call("buy", {"price": 3})
+            await made[2].call("buy", {"price": 9})
+            return [session.id for session in made]
+
+    return asyncio.run(fill())
+
+
+def test_migrate(stateroom: Any, ids: list[str]) -> None:
+    planned = stateroom("migrate", "--store", STORE, "--env", "shop.py:Shop", "--dry-run")
+    assert planned.code == 1
+    assert "2 sessions of 3 would be migrated; nothing was changed" in planned.out
+    done = stateroom("migrate", "--store", STORE, "--env", "shop.py:Shop")
+    assert done.code == 1
+    assert "2 sessions of 3 migrated" in done.out
+    assert ids[2] in done.out
+    assert "ZeroDivisionError" in done.out
+    again = json.loads(stateroom("migrate", "--store", STORE, "--env", "shop.py:Shop", "--json").out)
+    assert again["outcomes"] == {"current": 2, "failed": 1}
+    assert again["versions"] == {"shop": 2}
+    assert [each["session"] for each in again["failed"]] == [ids[2]]
+    shown = stateroom("sessions", "show", ids[1], "--store", STORE, "--json")
+    assert json.loads(shown.out)["state"] == {"prices": [3.0], "note": ""}
+    assert "migrated" in stateroom("sessions", "log", ids[1], "--store", STORE).out
+
+
+def test_without_its_environment_a_session_is_left_alone(stateroom: Any, ids: list[str]) -> None:
+    done = stateroom("migrate", "--store", STORE)
+    assert done.code == 0
+    assert "say which with --env" in " ".join(done.out.split())
+    assert "0 sessions of 3 migrated" in done.out
+
+
+def test_a_store_that_is_not_there_is_named(stateroom: Any) -> None:
+    done = stateroom("migrate", "--store", "sqlite:///nothing.db")
+    assert done.code == 2
+    assert "nothing.db" in done.err

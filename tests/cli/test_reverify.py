@@ -1,0 +1,114 @@
+"""`stateroom reverify`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.rollout.files import write_rows
+
+CLOSER = '''
+from stateroom import Verdict
+from stateroom.gallery.counter import CounterEnvironment
+
+
+class Closer(CounterEnvironment):
+    """Partial credit."""
+
+    name = "counter"
+
+    def verify(self, state, episode):
+        off = abs(state.value - episode.task.expected_count)
+        return Verdict(1 / (1 + off), components={"close": 1 / (1 + off)}, metrics={"steps": len(episode.calls())})
+'''
+
+
+@pytest.fixture
+def rollouts(stateroom: Any, tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(CLOSER)
+    assert stateroom("run", "counter", "--policy", "faltering", "--repeats", 4, "--output", "out.jsonl").code == 0
+    return tmp_path / "out.jsonl"
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> None:
+    before = [row["reward"] for row in rows(rollouts)]
+    outcome = stateroom("reverify", rollouts, "--env", "own.py:Closer", "--output", "new.jsonl", "--json")
+    assert outcome.code == 0
+    found = json.loads(outcome.out)
+    new = rows(rollouts.parent / "new.jsonl")
+    wrong = before.count(0.0)
+    assert (found["episodes"], found["refused"], found["resumed"]) == (32, 0, 0)
+    assert found["rewards"] == {
+        "up": wrong,
+        "down": 0,
+        "same": 32 - wrong,
+        "new": 0,
+        "before": sum(before) / 32,
+        "after": sum(row["reward"] for row in new) / 32,
+    }
+    assert found["metrics"]["mean/reward_components/close"] == found["rewards"]["after"]
+    assert {**found["files"]} == {"rollouts": "new.jsonl", "metrics": "new_aggregate_metrics.json"}
+    assert json.loads(Path("new_aggregate_metrics.json").read_text())[0]["agent_metrics"] == found["metrics"]
+
+
+def test_a_table_tells_what_has_changed(stateroom: Any, rollouts: Path) -> None:
+    outcome = stateroom("reverify", rollouts, "-e", "own.py:Closer", "-o", "new.jsonl")
+    assert "32 episodes of counter judged again" in outcome.out
+    assert "The tasks that changed most" in outcome.out
+    outcome = stateroom("reverify", rollouts, "-e", "own.py:Closer", "-o", "new.jsonl")
+    assert "judged again, 32 of them before" in outcome.out
+    outcome = stateroom("reverify", rollouts, "-e", "counter", "-o", "same.jsonl")
+    assert "The tasks that changed most" not in outcome.out
+
+
+def test_another_store_and_another_revision_can_be_named(stateroom: Any, rollouts: Path) -> None:
+    moved = rollouts.rename(rollouts.parent / "moved.jsonl")
+    outcome = stateroom("reverify", moved, "-e", "counter", "-o", "new.jsonl")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "say with --store where their sessions are" in outcome.err
+    store = "sqlite:///out_sessions.db"
+    assert stateroom("reverify", moved, "-e", "counter", "-o", "new.jsonl", "--store", store, "--at", 1).code == 0
+    assert {row["reward"] for row in rows(Path("new.jsonl"))} == {0.0}
+
+
+def test_what_is_refused_is_told_and_counted(stateroom: Any, rollouts: Path) -> None:
+    changed = rollouts.parent / "out.changed.jsonl"
+    first, second, *others = rows(rollouts)
+    write_rows(changed, [{**first, "_stateroom_session": "gone"}, {**second, "_stateroom_session": None}, *others])
+    store = "sqlite:///out_sessions.db"
+    outcome = stateroom("reverify", changed, "-e", "counter", "-o", "new.jsonl", "--store", store)
+    assert outcome.code == 0
+    assert "30 episodes of counter judged again, 2 refused" in outcome.out
+    assert "there is no session … in this store" in outcome.out
+    assert len(rows(Path("new_failures.jsonl"))) == 2
+
+
+def test_it_fails_if_all_is_refused(stateroom: Any, rollouts: Path) -> None:
+    outcome = stateroom("reverify", rollouts, "-e", "extraction", "-o", "new.jsonl")
+    assert outcome.code == 1
+    assert "0 episodes of extraction judged again, 32 refused" in outcome.out
+    assert "is of counter, not of extraction" in outcome.out.replace("\n", " ")
+
+
+def test_mistakes_are_messages(stateroom: Any, rollouts: Path) -> None:
+    for arguments, message in (
+        (("nowhere.jsonl", "-e", "counter", "-o", "new.jsonl"), "there is no rollouts file nowhere.jsonl"),
+        ((rollouts, "-e", "counter", "-o", rollouts), "is there already"),
+        ((rollouts, "-e", "nothing", "-o", "new.jsonl"), "nothing"),
+        ((rollouts, "-e", "weather", "-o", "new.jsonl", "--at", 1), "weather is stateless"),
+    ):
+        outcome = stateroom("reverify", *arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert message in outcome.err
+    assert not Path("new.jsonl").exists()
+
+
+def test_a_stateless_environment_needs_no_store(stateroom: Any, tmp_path: Path) -> None:
+    assert stateroom("run", "weather", "--output", "out.jsonl").code == 0
+    outcome = stateroom("reverify", "out.jsonl", "-e", "weather", "-o", "new.jsonl", "--json")
+    assert json.loads(outcome.out)["rewards"]["same"] == 8

@@ -1,0 +1,218 @@
+"""`stateroom branch`, `stateroom tree` and `stateroom run --group`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RULES = '''
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Twice:
+    """The better of two, or of as many as one likes."""
+
+    n: int = 2
+
+    async def grow(self, tree):
+        await tree.branch(tree.root, self.n)
+        return tree.best()
+
+
+class Needs:
+    def __init__(self, more):
+        pass
+
+    async def grow(self, tree):
+        pass
+
+
+class Odd:
+    def grow(self, tree):
+        pass
+'''
+
+
+def lines(path: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
+    done = stateroom("branch", "extraction", "-p", "faltering", "--output", "x.jsonl", "--json", *options)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert isinstance(found, dict)
+    return found
+
+
+# Growing.
+
+
+@pytest.mark.parametrize(
+    ("options", "branches"),
+    [
+        ([], 4),
+        (["--rule", "best-of", "--n", 3, "--at", 1], 4),
+        (["--rule", "beam", "--n", 2, "--width", 1, "--continuations", 1, "--max-branches", 9], 9),
+        (["--rule", "monte-carlo", "-n", 1, "--max-steps", 1], 2),
+    ],
+)
+def test_a_rule_and_its_settings(stateroom: Any, options: list[Any], branches: int) -> None:
+    found = grown(stateroom, "--limit", 2, *options)
+    assert set(found) == {"tasks", "failed", "branches", "broken", "metrics", "files"}
+    assert (found["tasks"], found["failed"], found["branches"], found["broken"]) == (2, 0, 2 * branches, 0)
+    assert set(found["files"]) == {"rollouts", "inputs", "metrics", "sessions", "tree"}
+    assert found["metrics"]["mean/tree_branches"] == branches
+    assert {line["_ng_task_index"] for line in lines("x_tree.jsonl")} == {0, 1}
+
+
+def test_tables_for_people(stateroom: Any) -> None:
+    done = stateroom("branch", "extraction", "--policy", "faltering", "--limit", 3)
+    assert done.code == 0
+    assert "3 tasks of extraction, faltering policy, best-of" in done.out
+    assert [line.split()[0].strip("─") for line in done.out.splitlines()[1:8] if line.strip()] == [
+        "task",
+        "",
+        *"012",
+        "all",
+    ]
+    assert "$ stateroom tree rollouts/extraction-" in done.out
+    assert all(len(line) <= 80 for line in done.out.splitlines()[:8])
+    assert "12 branches" in done.err
+    assert "3/3" in done.err
+
+
+def test_a_rule_of_ones_own(stateroom: Any, tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    assert grown(stateroom, "--rule", "rules.py:Twice", "--limit", 1)["branches"] == 2
+    done = stateroom("branch", "extraction", "--rule", "rules:Twice", "-n", 5, "--limit", 1, "--json")
+    assert json.loads(done.out)["branches"] == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--rule", "worst-of"], "there is no rule 'worst-of'; there are best-of, beam, monte-carlo"),
+        (["--rule", "best-of", "--width", "2"], "best-of has no such setting; it has --n, --at"),
+        (["--rule", "rules.py:Twice", "--at", "2"], "has no such setting; it has --n"),
+        (["--rule", "rules.py:Odd"], "is not a rule: a class with a method `async def grow(self, tree)`"),
+        (["--rule", "rules.py:Needs"], "cannot be made: TypeError"),
+        (["--rule", "rules.py:Absent"], "has no 'Absent'"),
+        (["--server", "http://127.0.0.1:9", "--store", "memory://"], "not together with --server"),
+        (["--input", "none.jsonl"], "there is no task file none.jsonl"),
+    ],
+)
+def test_mistakes_are_explained(stateroom: Any, tmp_path: Path, options: list[str], complaint: str) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    done = stateroom("branch", "extraction", *options)
+    assert done.code == 2
+    assert complaint in " ".join(done.err.replace("│", " ").split())
+    assert not (tmp_path / "rollouts").exists()
+
+
+def test_it_fails_when_no_task_has_an_answer(stateroom: Any, tmp_path: Path) -> None:
+    falls = "from stateroom.model import Policy\nclass Falls(Policy):\n    def respond(self, c, t):\n        1 / 0\n"
+    (tmp_path / "falls.py").write_text(falls)
+    done = stateroom("branch", "counter", "--policy", "falls.py:Falls", "--limit", 2)
+    assert done.code == 1
+    assert "2 without an answer, 8 branches broke down" in done.out
+    assert "the first failure: PolicyFailed: Falls raised ZeroDivisionError" in done.out
+
+
+# Looking.
+
+
+def test_a_tree_shows_calls_branches_and_rewards(stateroom: Any) -> None:
+    grown(stateroom, "--limit", 1, "--n", 4, "--at", 2)
+    done = stateroom("tree", "x_tree.jsonl")
+    assert done.code == 0
+    shown = done.out.splitlines()
+    nodes = lines("x_tree.jsonl")
+    assert shown[0] == f"task 0 {len(nodes)} nodes, 4 ends"
+    assert shown[1].startswith("└── 0.1 get_synonym_value(synonym=")
+    assert shown[2].startswith("    +1 value 0.75 of 4  get_synonym_value(synonym=")
+    assert [line[4:16] for line in shown if "── 0.1+1." in line] == [
+        "├── 0.1+1.1 ",
+        "├── 0.1+1.2 ",
+        "├── 0.1+1.3 ",
+        "└── 0.1+1.4 ",
+    ]
+    assert sum("reward " in line for line in shown) == 4
+    assert sum("reward 1, the answer" in line for line in shown) == 1
+    assert len(shown) == len(nodes)
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_what_is_too_much_is_counted(stateroom: Any) -> None:
+    grown(stateroom, "--limit", 3, "--n", 20)
+    done = stateroom("tree", "x_tree.jsonl", "--trees", 1, "--children", 2, "--steps", 2)
+    assert "and 18 more: --children" in done.out
+    assert "steps more: --steps" in done.out
+    assert "and 2 trees more: --trees, or --task" in done.out
+    assert len(done.out.splitlines()) == 1 + 2 * 3 + 1 + 1
+    beam = stateroom("branch", "extraction", "--rule", "beam", "--limit", 1, "-o", "y.jsonl", "--json")
+    assert beam.code == 0
+    assert "and more below: --depth" in stateroom("tree", "y_tree.jsonl", "--depth", 1).out
+    assert "and more below" not in stateroom("tree", "y_tree.jsonl", "--depth", 50).out
+
+
+def test_a_long_episode_can_be_shown(stateroom: Any, tmp_path: Path) -> None:
+    node = {"_ng_task_index": 0, "depth": 0, "status": "open", "reward": None, "value": None, "visits": 0, "items": []}
+    with (tmp_path / "long_tree.jsonl").open("w") as file:
+        for step in range(20_000):
+            ids = {"id": f"0.1+{step}", "parent": f"0.1+{step - 1}" if step else None}
+            file.write(json.dumps({**node, **ids}) + "\n")
+    done = stateroom("tree", "long_tree.jsonl")
+    assert (done.code, len(done.out.splitlines())) == (0, 1 + 8 + 1)
+    assert "19,991 steps more: --steps" in done.out
+    assert len(json.loads(stateroom("tree", "long_tree.jsonl", "--json").out)[0]["nodes"]) == 20_000
+
+
+def test_json_is_all_of_it(stateroom: Any) -> None:
+    grown(stateroom, "--limit", 3)
+    found = json.loads(stateroom("tree", "x_tree.jsonl", "--json").out)
+    assert [(tree["task"], tree["ends"]) for tree in found] == [(0, 4), (1, 4), (2, 4)]
+    written = lines("x_tree.jsonl")
+    assert [node for tree in found for node in tree["nodes"]] == sorted(
+        written, key=lambda node: node["_ng_task_index"]
+    )
+    for tree in found:
+        (answer,) = [node for node in tree["nodes"] if node["chosen"]]
+        assert tree["answer"] == {"id": answer["id"], "reward": answer["reward"]}
+    (one,) = json.loads(stateroom("tree", "x_tree.jsonl", "--task", 2, "--json").out)
+    assert one == found[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["none.jsonl"], "there is no file none.jsonl"),
+        (["x.jsonl"], "x.jsonl, line 1: not a node of a tree; `stateroom branch` writes them to X_tree.jsonl"),
+        (["x_tree.jsonl", "--task", "9"], "x_tree.jsonl has no tree of task 9; it has tasks 0"),
+    ],
+)
+def test_a_tree_that_is_not_there(stateroom: Any, arguments: list[str], complaint: str) -> None:
+    grown(stateroom, "--limit", 1)
+    done = stateroom("tree", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err
+
+
+# Groups.
+
+
+def test_groups(stateroom: Any) -> None:
+    found = json.loads(stateroom("run", "counter", "-g", 3, "--limit", 2, "-o", "x.jsonl", "--json").out)
+    assert found["episodes"] == 6
+    rows = lines("x.jsonl")
+    assert len({row["_stateroom_parent"]["session"] for row in rows}) == 2
+    assert {"pass@1", "pass@3"} <= set(found["metrics"])
+
+
+def test_groups_are_not_repeated(stateroom: Any, tmp_path: Path) -> None:
+    done = stateroom("run", "counter", "--group", 3, "--repeats", 2)
+    assert done.code == 2
+    assert "not together with --repeats" in done.err
+    assert not (tmp_path / "rollouts").exists()
