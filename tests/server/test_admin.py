@@ -410,6 +410,11 @@ async def test_a_rewind_and_a_checkpoint_are_entries(served: Any) -> None:
     session = await counted(served, 4)
     where = f"/sessions/{session.id}"
     assert await ask(served, "POST", f"{where}/checkpoint", {"name": "here"}) == (200, {"name": "here", "revision": 3})
+    assert (await ask(served, "POST", f"{where}/checkpoint", {"name": "here"}))[0] == 409
+    assert (await ask(served, "POST", f"{where}/rewind", {"to": "nowhere"}))[0] == 404
+    status, made = await ask(served, "POST", f"{where}/fork", {"at": "here"})
+    assert status == 200
+    assert (await ask(served, "GET", where))[1]["children"] == [{"session": made["sessions"][0]["id"], "revision": 3}]
     status, rewound = await ask(served, "POST", f"{where}/rewind", {"to": 1})
     assert (status, rewound["revision"], rewound["status"]) == (200, 4, "live")
     assert session.state.value == 3

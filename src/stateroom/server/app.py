@@ -119,6 +119,7 @@ class Application:
                 max_state=self.limits.state,
                 now=self.now,
             )
+            self._resources.push_async_callback(made.stop)
             signer = Signer(self.options.secrets, environment.name, self.options.ttl, self.now)
             prefix = f"/{environment.name}" if len(self.environments) > 1 else ""
             hosted = Hosted(environment, made, signer, self.census, self.figures, prefix)

@@ -17,7 +17,8 @@ from stateroom.server.faults import fault, wrong_field, wrong_method
 from stateroom.server.hosted import Hosted
 from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
 from stateroom.session import History
-from stateroom.session.session import VERDICT
+from stateroom.session.journal import VERDICT
+from stateroom.session.session import Pending
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state import to_json
 from stateroom.state.describe import differences, readable
@@ -32,6 +33,9 @@ SCANS = 10
 """A page of a filtered list looks at so many sessions, so many times, at most; then the next page goes on."""
 
 Revision = Annotated[int, Field(ge=1, le=2**53)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Place = Revision | Name
+"""A revision, or the name of a checkpoint."""
 After = Annotated[int, Field(ge=0, le=2**53)]
 Amount = Annotated[int, Field(ge=1, le=1000)]
 
@@ -71,16 +75,17 @@ class _Range(_Parameters):
 
 
 class _Fork(_Parameters):
-    at: Revision | None = None
+    at: Place | None = None
     n: Amount = 1
+    pending: Pending = "refuse"
 
 
 class _Rewind(_Parameters):
-    to: Revision
+    to: Place
 
 
 class _Checkpoint(_Parameters):
-    name: str = Field(min_length=1, max_length=200)
+    name: Name
 
 
 P = TypeVar("P", bound=_Parameters)
@@ -168,7 +173,10 @@ class Admin:
         head = await self.app.store.head(session)
         judged = await History(self.app.store).find_own_call(session, VERDICT)
         verdict = judged.facts["verdict"] if judged else None
-        return _reply({**head_data(head, self.app.now()), "sealed": judged is not None, "verdict": verdict})
+        forks = await self.app.store.children(session)
+        children = [{"session": fork.id, "revision": fork.parent_revision} for fork in forks]
+        known = {**head_data(head, self.app.now()), "children": children}
+        return _reply({**known, "sealed": judged is not None, "verdict": verdict})
 
     async def log(self, request: Request, session: str) -> Reply:
         wanted = _parse(_Page, request.query)
@@ -206,7 +214,7 @@ class Admin:
         hosted = await self._hosted(session)
         opened = await hosted.sessions.open(session, closed_too=True)
         async with hosted.census.admission(wanted.n):
-            forks = await opened.fork(wanted.at, n=wanted.n)
+            forks = await opened.fork(wanted.at, n=wanted.n, pending=wanted.pending)
         for _ in forks:
             hosted.figures.created(hosted.environment.name)
         return _reply({"sessions": [{"id": fork.id, "token": hosted.signer.sign(fork.id).decode()} for fork in forks]})
@@ -272,7 +280,7 @@ def _parse(parameters: type[P], given: dict[str, Any], name: str | None = None, 
         return parameters.model_validate(given, strict=strict)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-        fields = {name or ".".join(map(str, one["loc"])): one["msg"] for one in found}
+        fields = {name or str(one["loc"][0]): one["msg"] for one in reversed(found)}  # of a union, the first complaint
         raise InvalidArguments("; ".join(f"{field}: {said}" for field, said in fields.items()), fields) from None
 
 

@@ -1,0 +1,142 @@
+"""Sessions that a server forks for our runner: groups and trees come out as in process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from stateroom import Environment
+from stateroom.errors import NotFound, Unauthorized
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.rollout import RemoteEnvironment, Run, RunFiles, generate_tasks, run
+from stateroom.rollout.branching import Beam, BestOf, Branching, MonteCarlo, TreeFiles, branch
+
+NAMES = ("session", "_stateroom_session", "_stateroom_parent")
+
+
+def settings(folder: Path, name: str, kind: type[Environment[Any, Any]], **more: Any) -> dict[str, Any]:
+    return {
+        "environment": kind(),
+        "policy": kind.policies["faltering"],
+        "policy_name": "faltering",
+        "tasks": generate_tasks(kind, 3, seed=1),
+        "files": TreeFiles(folder / f"{name}.jsonl"),
+        **more,
+    }
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def files_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file in a fixed order, but for the names of the sessions."""
+    return sorted(
+        json.dumps({name: value for name, value in row.items() if name not in NAMES}, sort_keys=True)
+        for row in rows(path)
+    )
+
+
+@pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
+async def test_groups_are_the_same_here_and_there(
+    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]]
+) -> None:
+    served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    here = Run(**settings(tmp_path, "here", kind, group=4))
+    there = Run(**settings(tmp_path, "there", kind, group=4, server=served.url))
+    reports = [await run(here), await run(there)]
+    assert [report.first_error for report in reports] == [None, None]
+    assert lines(there.files.rollouts) == lines(here.files.rollouts)
+    assert there.files.inputs.read_bytes() == here.files.inputs.read_bytes()
+    assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
+    parents = [row.get("_stateroom_parent") for row in rows(there.files.rollouts)]
+    if kind is WeatherEnvironment:
+        assert set(parents) == {None}
+        return
+    assert {parent["revision"] for parent in parents} == {1}
+    assert len({parent["session"] for parent in parents}) == 3
+    heads = {head.id: head for head in await served.app.store.heads(limit=100)}
+    assert len(heads) == 15
+    assert all(head.closed for head in heads.values())
+    for row in rows(there.files.rollouts):
+        head = heads[row["_stateroom_session"]]
+        assert {"session": head.parent, "revision": head.parent_revision} == row["_stateroom_parent"]
+
+
+@pytest.mark.parametrize("rule", [BestOf(3, at=1), Beam(), MonteCarlo(2)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("kind", [ExtractionEnvironment, WeatherEnvironment])
+async def test_trees_are_the_same_here_and_there(
+    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], rule: Any
+) -> None:
+    served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    here = Branching(**settings(tmp_path, "here", kind, rule=rule))
+    there = Branching(**settings(tmp_path, "there", kind, rule=rule, server=served.url))
+    reports = [await branch(here), await branch(there)]
+    assert [report.first_error for report in reports] == [None, None]
+    assert lines(there.files.tree) == lines(here.files.tree)
+    assert lines(there.files.rollouts) == lines(here.files.rollouts)
+    assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
+
+
+async def test_an_environment_that_only_the_server_knows(serve: Any, tmp_path: Path) -> None:
+    served = await serve()
+    environment = CounterEnvironment()
+    tasks = [
+        {
+            **task,
+            "responses_create_params": {**task["responses_create_params"], "tools": environment.tool_definitions()},
+        }
+        for task in generate_tasks(CounterEnvironment, 2, seed=1)
+    ]
+    given = settings(tmp_path, "there", CounterEnvironment, tasks=tasks, server=served.url, group=3)
+    report = await run(Run(**(given | {"environment": RemoteEnvironment()})))
+    assert (report.episodes, report.failed) == (6, 0)
+    assert all(row["_stateroom_parent"]["revision"] == 1 for row in report.rows)
+
+
+async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:
+    served = await serve(CounterEnvironment(), ExtractionEnvironment())
+    report = await run(Run(**settings(tmp_path, "x", CounterEnvironment, server=f"{served.url}/counter/", group=2)))
+    assert (report.episodes, report.failed) == (6, 0)
+
+
+async def test_the_admin_token_is_asked_for_before_anything_runs(serve: Any, tmp_path: Path) -> None:
+    served = await serve(admin_token="open sesame")
+    given = settings(tmp_path, "x", CounterEnvironment, server=served.url, group=2)
+    for token in (None, "wrong"):
+        with pytest.raises(Unauthorized, match="--admin-token or STATEROOM_ADMIN_TOKEN"):
+            await run(Run(**given, admin_token=token))
+    assert files_in(tmp_path) == []
+    assert await served.app.store.heads(limit=1) == []
+    report = await run(Run(**given, admin_token="open sesame"))
+    assert (report.episodes, report.failed) == (6, 0)
+
+
+async def test_a_server_that_cannot_fork_is_told_apart(tmp_path: Path) -> None:
+    async def root(request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    app = web.Application()
+    app.router.add_get("/", root)
+    async with TestServer(app) as server:
+        given = settings(tmp_path, "x", CounterEnvironment, server=str(server.make_url("/")))
+        with pytest.raises(NotFound, match="has no admin API"):
+            await branch(Branching(**given))
+        with pytest.raises(NotFound, match="has no admin API"):
+            await run(Run(**given, group=2))
+    assert files_in(tmp_path) == []
+
+
+async def test_without_groups_no_admin_api_is_needed(serve: Any, tmp_path: Path) -> None:
+    served = await serve(admin_token="open sesame")
+    given = settings(tmp_path, "x", CounterEnvironment, server=served.url, repeats=2)
+    assert (await run(Run(**(given | {"files": RunFiles(tmp_path / "x.jsonl")})))).failed == 0
