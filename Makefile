@@ -33,5 +33,5 @@ clean:
 	@touch $@
 
 .venv/ready-to-test: .venv/ready-to-run
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression]' --group dev
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,langgraph]' --group dev
 	@touch $@

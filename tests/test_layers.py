@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "stateroom"
-ORDER = ["state", "store", "session", "environment", "model", "agent", "rollout", "server", "cli", "gallery"]
+ORDER = [
+    *("state", "store", "session", "adapters", "environment", "model", "agent", "rollout", "server", "cli", "gallery"),
+]
 
 
 def allowed(home: str, name: str) -> bool:
     """True when a module of the package `home` may import what lies at a dotted name below `stateroom`."""
     package = name.partition(".")[0]
+    if package == "adapters":  # for users of other frameworks; nothing of ours needs one
+        return home == "adapters"
     if home == "gallery":  # written as a user would, on what the package shows to the world
         return package not in ("cli", "server")
     return package in ("errors", home, *ORDER[: ORDER.index(home)])
@@ -67,6 +71,8 @@ def test_the_errors_import_nothing_of_ours() -> None:
         ("store", "from .. import session"),
         ("session", "def later():\n    from stateroom.environment import Environment"),
         ("session", "if TYPE_CHECKING:\n    from stateroom.agent import Agent"),
+        ("adapters", "from stateroom.environment import Environment"),
+        ("environment", "from stateroom.adapters.langgraph import StateroomSaver"),
         ("cli", "from stateroom.gallery import counter"),
         ("gallery", "import stateroom.cli.output"),
         ("gallery", "import stateroom.server"),
@@ -84,6 +90,7 @@ def test_a_wrong_way_is_seen(home: str, source: str) -> None:
         ("store", "from stateroom.state import State"),
         ("store", "from .contract import Store"),
         ("store", "from ..errors import StoreError"),
+        ("adapters", "from stateroom.session.room import Room"),
         ("cli", "from stateroom.rollout import Runner"),
         ("gallery", "from stateroom.rollout import Runner"),
         ("gallery", "from stateroom import Environment"),

@@ -1,0 +1,5 @@
+"""LangGraph's threads on any store: `pip install 'stateroom[langgraph]'`."""
+
+from stateroom.adapters.langgraph.saver import StateroomSaver
+
+__all__ = ["StateroomSaver"]

@@ -1,0 +1,212 @@
+"""How a thread changes: each class is one way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from stateroom.adapters.langgraph.change import Change
+from stateroom.adapters.langgraph.past import Whole, ancestors, whole, writes_of
+from stateroom.adapters.langgraph.pieces import changes, cut
+from stateroom.adapters.langgraph.thread import Current, Saved, Thread, Write, Writes
+from stateroom.session.room import Room
+
+OPEN = 16
+"""Of so many namespaces below the root the current checkpoint is kept at hand; that of the root always is."""
+
+
+@dataclass(slots=True)
+class Put:
+    """A checkpoint is put: it becomes the current one of its namespace."""
+
+    namespace: str
+    parent: str | None
+    run: str | None
+    checkpoint: Current
+    values: Mapping[str, Any]
+    changed: Collection[str]
+    """The channels that differ from the parent's."""
+    serde: SerializerProtocol
+
+    async def __call__(self, room: Room, change: Change) -> None:
+        namespace, id = self.namespace, self.checkpoint.id
+        thread = change.thread
+        old = thread.current.get(namespace)
+        if thread.find(namespace, id) is not None and not thread.is_current(namespace, id):
+            _set_writes(change, namespace, id, await writes_of(room, namespace, id))  # put again, it keeps its writes
+        if old is None:
+            change.set("channels", namespace, value={name: self._cut(value) for name, value in self.values.items()})
+            _close_oldest(change)
+        else:
+            self._follow(change, known=old.id == self.parent)
+            if old.id != id:
+                _forget_writes(change, namespace, old.id)
+        change.set("current", namespace, value=self.checkpoint)
+        _save(change, namespace, id, Saved(at=room.head.revision + 1, parent=self.parent, run=self.run))
+
+    def _follow(self, change: Change, *, known: bool) -> None:
+        """Write down in what the values differ from those before; if it is `known`, only what changed is looked at."""
+        old = change.thread.channels[self.namespace]
+        for name in old.keys() - self.values.keys():
+            change.delete("channels", self.namespace, name)
+        for name, value in self.values.items():
+            was = old.get(name)
+            if was is None:
+                change.set("channels", self.namespace, name, value=self._cut(value))
+            elif not known or name in self.changed:
+                kind, data = self.serde.dumps_typed(value)
+                for start, stop, parts in changes(was, kind, bytes(data)):
+                    change.splice("channels", self.namespace, name, start=start, stop=stop, values=parts)
+
+    def _cut(self, value: Any) -> list[bytes]:
+        kind, data = self.serde.dumps_typed(value)
+        return cut(kind, bytes(data))
+
+
+@dataclass(slots=True)
+class PutWrites:
+    """A task has written to channels; what it wrote before stays, except errors, interrupts and the like."""
+
+    namespace: str
+    id: str
+    task: str
+    path: str
+    writes: Sequence[tuple[str, Any]]
+    serde: SerializerProtocol
+
+    async def __call__(self, room: Room, change: Change) -> None:
+        known = await writes_of(room, self.namespace, self.id)
+        new: Writes = {}
+        for position, (channel, value) in enumerate(self.writes):
+            index = WRITES_IDX_MAP.get(channel, position)
+            key = f"{self.task}/{index}"
+            if index < 0 or key not in known:
+                kind, data = self.serde.dumps_typed(value)
+                new[key] = Write(
+                    task=self.task, index=index, path=self.path, channel=channel, kind=kind, data=bytes(data)
+                )
+        if not new:
+            return
+        thread = change.thread
+        if not thread.writes_of(self.namespace, self.id):
+            _set_writes(change, self.namespace, self.id, new)
+        else:
+            for key, write in new.items():
+                change.set("writes", self.namespace, self.id, key, value=write)
+        if thread.is_current(self.namespace, self.id):
+            _move(change, self.namespace, self.id, room.head.revision + 1)
+
+
+@dataclass(slots=True)
+class DropRuns:
+    """The checkpoints of some runs go."""
+
+    runs: frozenset[str]
+
+    async def __call__(self, _: Room, change: Change) -> None:
+        for namespace, checkpoints in change.thread.saved.copy().items():
+            _drop(change, namespace, [id for id, saved in checkpoints.items() if saved.run in self.runs])
+
+    def concerns(self, thread: Thread) -> bool:
+        """Whether a thread has any."""
+        return any(saved.run in self.runs for some in thread.saved.values() for saved in some.values())
+
+
+@dataclass(slots=True)
+class KeepLatest:
+    """All checkpoints of each namespace go but the latest one, and those that it needs.
+
+    The latest ones are current then, so nothing before this change is needed for them.
+    """
+
+    serde: SerializerProtocol
+
+    async def __call__(self, room: Room, change: Change) -> None:
+        thread = change.thread
+        latest = {(namespace, max(checkpoints)) for namespace, checkpoints in thread.saved.items()}
+        for (namespace, id), found in (await whole(room, latest)).items():
+            kept = {id, *await self._sources(room, namespace, found)}
+            known = thread.saved[namespace].keys() | thread.writes.get(namespace, {}).keys()
+            is_current = thread.is_current(namespace, id)
+            _drop(change, namespace, known - kept)
+            if not is_current:
+                change.set("current", namespace, value=found.checkpoint)
+                change.set("channels", namespace, value=found.channels)
+                _set_writes(change, namespace, id, found.writes)
+            _move(change, namespace, id, room.head.revision + 1)
+
+    async def _sources(self, room: Room, namespace: str, latest: Whole) -> list[str]:
+        """The ancestors from which the values of those channels are made of which a checkpoint has none."""
+        checkpoint, metadata = self.serde.loads_typed((latest.checkpoint.kind, latest.checkpoint.data))
+        counted = metadata.get("counters_since_delta_snapshot") or {}
+        missing = counted.keys() & checkpoint["channel_versions"].keys() - latest.channels.keys()
+        sources: list[str] = []
+        for id in ancestors(room.state, namespace, latest.checkpoint.id):
+            if not missing:
+                break
+            sources.append(id)
+            for found in (await whole(room, [(namespace, id)])).values():
+                missing -= found.channels.keys()
+        return sources
+
+
+def _move(change: Change, namespace: str, id: str, at: int) -> None:
+    """A checkpoint is to be found at another revision."""
+    saved = change.thread.saved[namespace][id]
+    change.set("saved", namespace, id, value=Saved(at=at, parent=saved.parent, run=saved.run))
+
+
+def _save(change: Change, namespace: str, id: str, saved: Saved) -> None:
+    if namespace in change.thread.saved:
+        change.set("saved", namespace, id, value=saved)
+    else:
+        change.set("saved", namespace, value={id: saved})
+
+
+def _drop(change: Change, namespace: str, ids: Collection[str]) -> None:
+    for id in ids:
+        _forget_writes(change, namespace, id)
+        if change.thread.is_current(namespace, id):
+            _close(change, namespace)
+        if change.thread.find(namespace, id) is not None:
+            change.delete("saved", namespace, id)
+    if not change.thread.saved[namespace]:
+        change.delete("saved", namespace)
+
+
+def _close_oldest(change: Change) -> None:
+    """Let go of the namespace that was not used for longest, if there are many; its checkpoints are in the past."""
+    thread = change.thread
+    open_ones = [name for name in thread.current if name]
+    if len(open_ones) >= OPEN:
+        oldest = min(open_ones, key=lambda name: thread.saved[name][thread.current[name].id].at)
+        _forget_writes(change, oldest, thread.current[oldest].id)
+        _close(change, oldest)
+
+
+def _close(change: Change, namespace: str) -> None:
+    change.delete("current", namespace)
+    change.delete("channels", namespace)
+
+
+def _set_writes(change: Change, namespace: str, id: str, writes: Writes) -> None:
+    if not writes:
+        return
+    if namespace in change.thread.writes:
+        change.set("writes", namespace, id, value=writes)
+    else:
+        change.set("writes", namespace, value={id: writes})
+
+
+def _forget_writes(change: Change, namespace: str, id: str) -> None:
+    some = change.thread.writes.get(namespace, {})
+    if id not in some:
+        return
+    if len(some) == 1:
+        change.delete("writes", namespace)
+    else:
+        change.delete("writes", namespace, id)

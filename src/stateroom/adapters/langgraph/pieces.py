@@ -1,0 +1,141 @@
+"""Packed values in parts, so that a list which has grown by an item is not written again.
+
+The first part names the form in which the serializer wrote the value. A list or a dict in msgpack is a header and its
+items one after another. It is cut between them: the header is the next part, then come the items, small ones a few
+together. All other values are one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from zlib import crc32
+
+import msgspec
+
+MSGPACK = "msgpack"
+
+HEAD = 2
+"""So many parts, of a value that is cut between its items, come before these."""
+
+WHOLE = 256
+"""A value of fewer bytes is not worth cutting."""
+
+SMALL = 64
+"""Items of fewer bytes share a part with others."""
+
+TOGETHER = 64
+"""So many items share a part at most."""
+
+ENDS = 8
+"""Of small items, one in so many ends a part. Which ones, they alone decide, so an insertion moves no other cut."""
+
+COMPARED = 1_000_000
+"""Where more pairs of parts than this would have to be compared, all that lies between what is equal counts as new."""
+
+Splice = tuple[int, int, list[bytes]]
+"""From where to where parts are replaced, and by what."""
+
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+def cut(kind: str, data: bytes) -> list[bytes]:
+    """A value in parts."""
+    if kind == MSGPACK and len(data) >= WHOLE:
+        size, count = _header(data)
+        items = _items(data[size:], count) if size else None
+        if items is not None:
+            return [kind.encode(), data[:size], *_grouped(items)]
+    return [kind.encode(), data]
+
+
+def joined(parts: Sequence[bytes]) -> tuple[str, bytes]:
+    """The value that is in parts, for the serializer."""
+    return parts[0].decode(), b"".join(parts[1:])
+
+
+def changes(old: Sequence[bytes], kind: str, data: bytes) -> list[Splice]:
+    """What leads from the parts of a value to those of another.
+
+    The last comes first, so that none moves what another one is about.
+    """
+    if len(old) > HEAD and old[0].decode() == kind and (grown := _growth(old, data)) is not None:
+        return grown
+    return splices(old, cut(kind, data))
+
+
+def _growth(old: Sequence[bytes], data: bytes) -> list[Splice] | None:
+    """The change if only items were added behind the others: no other item need be looked at for that."""
+    size, count = _header(data)
+    _, old_count = _header(old[1])
+    if count < old_count:
+        return None
+    known = b"".join(old[HEAD:])
+    if not data.startswith(known, size):
+        return None
+    items = _items(data[size + len(known) :], count - old_count)
+    if items is None:
+        return None
+    header: list[Splice] = [] if data[:size] == old[1] else [(1, HEAD, [data[:size]])]
+    added = list(_grouped(items))
+    return [(len(old), len(old), added), *header] if added else header
+
+
+def _items(data: bytes, count: int) -> Iterator[bytes] | None:
+    """So many values that lie one behind another; None if that is not what the data is."""
+    try:
+        return map(bytes, _split(b"\xdd" + count.to_bytes(4) + data))
+    except msgspec.MsgspecError:  # another serializer's idea of msgpack
+        return None
+
+
+def _header(data: bytes) -> tuple[int, int]:
+    """How long the header of a list or a dict is, and how many items follow; a dict has two for each key."""
+    first = int.from_bytes(data[:1])
+    if 0x80 <= first <= 0x8F:
+        return 1, 2 * (first & 0x0F)
+    if 0x90 <= first <= 0x9F:
+        return 1, first & 0x0F
+    if 0xDC <= first <= 0xDF:
+        size = 3 if first in (0xDC, 0xDE) else 5
+        return size, int.from_bytes(data[1:size]) * (2 if first >= 0xDE else 1)
+    return 0, 0
+
+
+def _grouped(items: Iterable[bytes]) -> Iterator[bytes]:
+    group: list[bytes] = []
+    for item in items:
+        if len(item) >= SMALL and not group:
+            yield item
+            continue
+        group.append(item)
+        if len(item) >= SMALL or len(group) == TOGETHER or crc32(item) % ENDS == 0:
+            yield b"".join(group)
+            group.clear()
+    if group:
+        yield b"".join(group)
+
+
+def splices(old: Sequence[bytes], new: Sequence[bytes]) -> list[Splice]:
+    """What leads from some parts to others."""
+    start = HEAD  # which has the number of items, so it differs where these do not
+    first: list[Splice] = [
+        (index, index + 1, [new[index]]) for index in reversed(range(HEAD)) if old[index] != new[index]
+    ]
+    end, new_end = len(old), len(new)
+    while start < min(end, new_end) and old[start] == new[start]:
+        start += 1
+    while min(end, new_end) > start and old[end - 1] == new[new_end - 1]:
+        end, new_end = end - 1, new_end - 1
+    if start == end == new_end:
+        return first
+    if (end - start) * (new_end - start) in range(1, COMPARED):
+        between = SequenceMatcher(None, old[start:end], new[start:new_end], autojunk=False).get_opcodes()
+    else:
+        between = [("replace", 0, end - start, 0, new_end - start)]
+    found = [
+        (start + from_, start + to, list(new[start + new_from : start + new_to]))
+        for what, from_, to, new_from, new_to in between
+        if what != "equal"
+    ]
+    return [*reversed(found), *first]
