@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import calls, disk, history, http, peers, process, servers, state
+from benchmarks import calls, disk, history, http, peers, process, reverify, servers, state, travel
 from benchmarks.timing import Figure
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
@@ -30,7 +30,9 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "conversation": history.conversation,
     "large": history.forks,
     "cold": history.cold,
+    "rewards": reverify.rewards,
     "scaling": http.scaling,
+    "travel": travel.travel,
 }
 
 

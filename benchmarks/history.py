@@ -12,14 +12,15 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from benchmarks.peers import saving
-from benchmarks.timing import Figure, interleaved, micro
+from benchmarks.timing import Figure, interleaved, micro, repeated
 from stateroom import Environment, Session, Sessions, State, open_store, tool
+from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.session import History
 from stateroom.store import Store
@@ -29,7 +30,7 @@ from tests.servers.s3 import CREDENTIALS, S3Server
 
 STEPS, MESSAGE = 1000, 500
 RECORDS = 10_000
-FORKS = 40
+FORKS, WRITTEN = 40, 400
 ENTRIES = 10_000
 
 
@@ -76,7 +77,7 @@ class ArchiveEnvironment(Environment[Archive]):
 
 
 @asynccontextmanager
-async def _stores() -> AsyncIterator[dict[str, Store]]:
+async def fresh_stores() -> AsyncIterator[dict[str, Store]]:
     """A fresh store of each kind, by name."""
     with ExitStack() as servers:
         folder = servers.enter_context(tempfile.TemporaryDirectory())
@@ -93,15 +94,15 @@ async def _stores() -> AsyncIterator[dict[str, Store]]:
 
 
 async def conversation() -> list[Figure]:
-    """1,000 messages of 500 bytes: what each adds to the store, and what all come to."""
+    """1,000 messages of 500 bytes: what each adds to the store, and what all come to; the same for LangGraph."""
     theirs = await _langgraph()
-    async with _stores() as stores:
+    async with fresh_stores() as stores:
         return [
             figure for name, store in stores.items() for figure in await _conversation(name, store, theirs.get(name))
         ]
 
 
-async def _conversation(name: str, store: Store, theirs: int | None) -> list[Figure]:
+async def _conversation(name: str, store: Store, theirs: Saved | None) -> list[Figure]:
     before = await _total(store)
     session = await Sessions[Any](DialogueEnvironment(), store).seed({})
     sizes = [(await store.size(session.id)).bytes]
@@ -111,11 +112,25 @@ async def _conversation(name: str, store: Store, theirs: int | None) -> list[Fig
             sizes.append((await store.size(session.id)).bytes)
     early, late = _median_step(sizes[5:16]), _median_step(sizes[-10:])
     total = await _total(store) - before
-    detail = f"{total:,} B" + (f"; LangGraph's saver {theirs:,} B" if theirs else "")
+    detail = f"{total:,} B" + (f"; LangGraph's saver {theirs.bytes:,} B" if theirs else "")
     flat, whole = "bytes of step 1,000 against step 10", "bytes of 1,000 steps against their payload"
     return [
         Figure(f"{flat}, {name}", late / early, 1.5, "at most", f"{late:,.0f} B / {early:,.0f} B"),
         Figure(f"{whole}, {name}", total / (STEPS * MESSAGE), 3, "at most", detail),
+        *(await _saver(name, store, theirs) if theirs else []),
+    ]
+
+
+async def _saver(name: str, store: Store, theirs: Saved) -> list[Figure]:
+    """The same conversation as LangGraph hands it to a saver: all messages at every step."""
+    before = await _total(store)
+    seconds = await _save(StateroomSaver(store))
+    ours = Saved(await _total(store) - before, seconds)
+    what = f"1,000 steps of LangGraph's own saver against ours, {name}"
+    speed = f"{ours.seconds:.1f} s / {theirs.seconds:.1f} s"
+    return [
+        Figure(f"bytes of {what}", theirs.bytes / ours.bytes, 50, "at least", f"{ours.bytes:,} B / {theirs.bytes:,} B"),
+        Figure(f"time of {what}", theirs.seconds / ours.seconds, 1, "at least", speed),
     ]
 
 
@@ -135,24 +150,31 @@ async def _total(store: Store) -> int:
     return sum(size.bytes for size in whole or sizes.values())
 
 
-async def _langgraph() -> dict[str, int]:
-    """The bytes of the same conversation as LangGraph's savers keep it, by store."""
+class Saved(NamedTuple):
+    """What a saver made of a conversation."""
+
+    bytes: int
+    seconds: float
+
+
+async def _langgraph() -> dict[str, Saved]:
+    """The same conversation as LangGraph's savers keep it, by store."""
     with tempfile.TemporaryDirectory() as folder, PostgreSQLServer() as server:
         path = Path(folder) / "langgraph.db"
         async with AsyncSqliteSaver.from_conn_string(str(path)) as saver:
-            await _save(saver)
+            seconds = await _save(saver)
+        on_sqlite = Saved(path.stat().st_size, seconds)
         async with AsyncPostgresSaver.from_conn_string(server.url) as base:
             await base.setup()
             connection: Any = base.conn
             empty = await _database_size(connection)
-            await _save(base)
-            return {"SQLite": path.stat().st_size, "PostgreSQL": await _database_size(connection) - empty}
+            seconds = await _save(base)
+            return {"SQLite": on_sqlite, "PostgreSQL": Saved(await _database_size(connection) - empty, seconds)}
 
 
-async def _save(saver: Any) -> None:
+async def _save(saver: Any) -> float:
     step = saving(saver, _texts())
-    for _ in range(STEPS):
-        await step()
+    return STEPS * await repeated(step, STEPS)
 
 
 async def _database_size(connection: Any) -> int:
@@ -162,7 +184,7 @@ async def _database_size(connection: Any) -> int:
 
 async def forks() -> list[Figure]:
     """A fork at step 1,000 of a 10 MB state, against a fork of an empty session."""
-    async with _stores() as stores:
+    async with fresh_stores() as stores:
         return [figure for name, store in stores.items() for figure in await _forks(name, store)]
 
 
@@ -172,8 +194,8 @@ async def _forks(name: str, store: Store) -> list[Figure]:
     for index in range(STEPS - 1):
         await large.call("renumber", {"index": index})
     before = await _total(store)
-    await large.fork(n=FORKS)
-    written = (await _total(store) - before) / FORKS
+    await large.fork(n=WRITTEN)
+    written = (await _total(store) - before) / WRITTEN
     bare, ours = await interleaved(lambda: _fork(empty), lambda: _fork(large), 9)
     detail = f"{micro(ours)} / {micro(bare)}"
     return [
@@ -190,7 +212,7 @@ async def _fork(session: Session[Any]) -> float:
 
 async def cold() -> list[Figure]:
     """Opening a session of 10,000 entries in a process that does not know it, against reading its last snapshot."""
-    async with _stores() as stores:
+    async with fresh_stores() as stores:
         del stores["S3"]  # the server of the tests takes minutes for 10,000 calls; files are the same code
         return [await _cold(name, store) for name, store in stores.items()]
 

@@ -1,0 +1,154 @@
+"""`python -m benchmarks.patterns`: the patterns of state side by side, for docs/patterns.md. There are no bars here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from statistics import median
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.history import fresh_stores
+from stateroom import Environment, Event, Session, Sessions, State, applies, open_store, tool
+from stateroom.store import Store
+from tests.servers.postgresql import PostgreSQLServer
+from tests.servers.redis import RedisServer
+
+LONE, SESSIONS, CALLS, OPENED = 300, 64, 20, 20
+
+
+class Account(State):
+    balance: int = 0
+
+
+class Bank(Environment[Account]):
+    """Keeps money."""
+
+    @tool
+    def deposit(self, state: Account, amount: int) -> int:
+        """Add to the balance."""
+        state.balance += amount
+        return state.balance
+
+    def verify(self) -> float:
+        return 0.0
+
+
+class Deposited(Event):
+    amount: int
+
+
+class Ledger(State):
+    balance: int = 0
+
+    @applies(Deposited)
+    def deposited(self, event: Deposited) -> None:
+        self.balance += event.amount
+
+
+class EventBank(Environment[Ledger]):
+    """Keeps money, and knows how it came."""
+
+    @tool
+    def deposit(self, state: Ledger, amount: int) -> int:
+        """Add to the balance."""
+        state.emit(Deposited(amount=amount))
+        return state.balance
+
+    def verify(self) -> float:
+        return 0.0
+
+
+class Abacus(Environment):
+    """Adds, and remembers nothing."""
+
+    @tool
+    def deposit(self, amount: int) -> int:
+        """Add."""
+        return amount
+
+    def verify(self) -> float:
+        return 0.0
+
+
+class Costs(NamedTuple):
+    """What a pattern costs."""
+
+    lone: float
+    """Seconds of a call when nothing else is going on."""
+    rate: float
+    """Calls in a second, in many sessions at once."""
+    bytes: float
+    """Bytes that a call adds to the store."""
+    cold: float
+    """Seconds until a process that does not know the session has opened it."""
+
+
+async def measure(environment: Environment[Any, Any], store: Store) -> Costs:
+    sessions = Sessions[Any](environment, store)
+    many = [await sessions.seed({}) for _ in range(SESSIONS)]
+    for session in many:
+        await _deposit(session)
+    lone = median([await _seconds(lambda: _deposit(many[0])) for _ in range(LONE)])
+    took = await _seconds(lambda: asyncio.gather(*(_deposit(session, CALLS) for session in many)))
+    if environment.state_type is None:
+        return Costs(lone, SESSIONS * CALLS / took, 0, 0)
+    before = await store.size(many[1].id)
+    await _deposit(many[1], 100)
+    grown = (await store.size(many[1].id)).bytes - before.bytes
+
+    async def opened() -> None:
+        await Sessions[Any](environment, store).open(many[2].id)
+
+    cold = median([await _seconds(opened) for _ in range(OPENED)])
+    return Costs(lone, SESSIONS * CALLS / took, grown / 100, cold)
+
+
+async def _deposit(session: Session[Any], times: int = 1) -> None:
+    for _ in range(times):
+        assert (await session.call("deposit", {"amount": 1})).ok
+
+
+async def _seconds(action: Callable[[], Awaitable[object]]) -> float:
+    start = time.perf_counter()
+    await action()
+    return time.perf_counter() - start
+
+
+@asynccontextmanager
+async def _tiered() -> AsyncIterator[Store]:
+    with RedisServer() as warm, PostgreSQLServer() as cold:
+        url = f"tiered://?warm={quote(warm.url, safe='')}&cold={quote(cold.url, safe='')}"
+        async with open_store(url) as store:
+            yield store
+
+
+async def main() -> None:
+    table = Table("pattern", "store", "a call", "calls/s, 64 sessions", "bytes a call", "opening", pad_edge=False)
+    async with fresh_stores() as persisted, open_store("memory://") as memory, _tiered() as tiered:
+        del persisted["S3"]  # the server of the tests says nothing about a real one
+        rows: list[tuple[str, str, Environment[Any, Any], Store]] = [
+            ("stateless", "none", Abacus(), memory),
+            ("in memory", "memory", Bank(), memory),
+            *(("persisted", name, Bank(), store) for name, store in persisted.items()),
+            ("event-sourced", "memory", EventBank(), memory),
+            ("event-sourced", "SQLite", EventBank(), persisted["SQLite"]),
+            ("tiered", "Redis over PostgreSQL", Bank(), tiered),
+        ]
+        for pattern, name, environment, store in rows:
+            _add(table, pattern, name, await measure(environment, store))
+    Console().print(table)
+
+
+def _add(table: Table, pattern: str, name: str, costs: Costs) -> None:
+    size, cold = (f"{costs.bytes:,.0f}", f"{costs.cold * 1e6:,.0f} µs") if costs.cold else ("", "")
+    table.add_row(pattern, name, f"{costs.lone * 1e6:,.0f} µs", f"{costs.rate:,.0f}", size, cold)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,46 @@
+"""Judging episodes again, against running them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+
+from benchmarks.timing import Figure, interleaved
+from stateroom import open_store
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.rollout import Run, RunFiles, generate_tasks, run
+from stateroom.rollout.reverify import Reverification, reverify
+
+EPISODES = 1000
+
+
+async def rewards() -> list[Figure]:
+    """1,000 episodes of the counter on SQLite: run by the reference policy, and judged again."""
+    tasks = generate_tasks(CounterEnvironment, EPISODES, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = count()
+        newest = RunFiles(Path())
+
+        async def ran() -> float:
+            nonlocal newest
+            newest = RunFiles(Path(folder) / f"run-{next(numbers)}.jsonl")
+            policy, store = CounterEnvironment.policies["reference"], f"sqlite:///{newest.sessions}"
+            plan = Run(CounterEnvironment(), policy, "reference", tasks, newest, store=store)
+            start = time.perf_counter()
+            await run(plan)
+            return time.perf_counter() - start
+
+        async def judged() -> float:
+            files = RunFiles(Path(folder) / f"new-{next(numbers)}.jsonl")
+            start = time.perf_counter()
+            async with open_store(f"sqlite:///{newest.sessions}") as store:
+                report = await reverify(Reverification(CounterEnvironment(), newest.rollouts, files, store))
+            seconds = time.perf_counter() - start
+            assert len(report.rows) == EPISODES
+            return seconds
+
+        running, judging = await interleaved(ran, judged, 5)
+    detail = f"{running:.2f} s / {judging:.2f} s"
+    return [Figure("running 1,000 episodes against judging them again", running / judging, 5, "at least", detail)]
