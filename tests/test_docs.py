@@ -89,17 +89,14 @@ def with_blocks(language: str) -> list[Path]:
     return [page for page in PAGES if blocks(page.read_text(encoding="utf-8"), language)]
 
 
-@pytest.mark.parametrize("page", with_blocks("python"), ids=lambda page: page.name)
-def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    done = run_python(page.read_text(encoding="utf-8"), tmp_path, page.stem.lower())
+@pytest.mark.parametrize("page", sorted({*with_blocks("python"), *with_blocks("console")}), ids=lambda page: page.name)
+def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
+    """Its Python runs, and then its commands do, in the folder where the Python left what it made."""
+    text = page.read_text(encoding="utf-8")
+    done = run_python(text, tmp_path, page.stem.lower())
     assert done.returncode == 0, f"{page}:\n{done.stderr}"
-
-
-@pytest.mark.parametrize("page", with_blocks("console"), ids=lambda page: page.name)
-def test_the_commands_of_a_page_work(page: Path, tmp_path: Path) -> None:
-    text = page.read_text(encoding="utf-8").replace("8000", str(free_port()))
     with ExitStack() as background:
-        for command in commands_of(text):
+        for command in commands_of(text.replace("8000", str(free_port()))):
             if command.endswith(" &"):
                 background.enter_context(in_the_background(command, tmp_path))
                 continue
