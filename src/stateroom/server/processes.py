@@ -71,6 +71,8 @@ class Supervisor(Multiprocess):
         before = list(self.processes)
         with _interrupt_blocked():
             super().keep_subprocess_alive()
+        if not STOP.isdisjoint(self.signal_queue):
+            return  # they were told to stop, as this process was: what took their place will be told too
         for old, new in zip(before, self.processes, strict=True):
             if old is not new:
                 logger.warning("worker %d died (exit code %s); %d takes its place", old.pid, old.exitcode, new.pid)
