@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -98,6 +99,7 @@ def _added(given: Row, row: Row) -> frozenset[str]:
 def renewed(row: Row, judged: Judged, digest: str) -> Row:
     """A row with a new verdict in place of the old one."""
     fields = verdict_fields(judged.verdict)
+    json.dumps(fields)  # all else was JSON before, and the verifier's part must be too
     own = {name: value for name, value in row.items() if _is_runners(name)}
     others = {name: value for name, value in row.items() if name not in judged.old}
     uncovered = {name: judged.task[name] for name in judged.old if name in judged.task}

@@ -25,7 +25,7 @@ from stateroom.errors import (
     StoreUnavailable,
     TimedOut,
 )
-from stateroom.rollout.files import Appender, RunFiles
+from stateroom.rollout.files import Appender, RunFiles, quick_line_of
 from stateroom.rollout.judges import Judge, RowJudge, StoredJudge, measured, renewed
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.rows import REVERIFIED, Key, inputs_of, key_of, lines_of, row_of
@@ -118,7 +118,7 @@ async def reverify(plan: Reverification, on_row: Callable[[], None] = lambda: No
                     _refuse_twin(row, seen)
                     if digest not in done:
                         new = renewed(row, await judge.judge(row), digest)
-                        rollouts.append(new)
+                        rollouts.write(quick_line_of(new))
                         _note(report, new)
                 except (Exception, SystemExit, asyncio.CancelledError) as error:
                     if was_cancelled(error) or isinstance(error, StoreUnavailable | CannotWrite):
