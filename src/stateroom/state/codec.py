@@ -35,7 +35,8 @@ _LARGE_TEXT, _LARGE_BYTES = 13, 14
 """Their payload is the digest and, in `_SIZE_BYTES`, the size."""
 
 _SIZE_BYTES = 8
-_NATIVE = frozenset({float, bool, type(None)})
+_NATIVE = frozenset({float, bool, type(None), msgspec.Raw})
+"""Types whose values are written as they are; what is raw has been encoded before."""
 
 _SIMPLE = frozenset({int, float, bool, type(None)})
 """Types of which any value, or almost any, is as it stands."""

@@ -286,21 +286,22 @@ def _settle_over(value: Any, old: Any) -> Any:
 
 
 def _settle_model(draft: DraftModel) -> Any:
-    base, checked, shape = draft._draft_base, draft._draft_checked, draft._draft_shape
+    base, changed, shape = draft._draft_base, draft._draft_checked, draft._draft_shape
     fields, old = draft.__dict__, base.__dict__
-    changed = dict(checked)
     for name in shape.branches:
-        if name not in checked and fields[name] is not old[name]:
+        if name not in changed and fields[name] is not old[name]:
             settled = _settle_over(fields[name], old[name])
             if settled is not old[name]:
-                changed[name] = settled
+                changed = {**changed, name: settled}
     if not changed:
         return base
+    if len(old) > len(shape.fields):  # it holds values of cached properties, of what it was
+        old = {name: old[name] for name in shape.fields}
     fields_set = base.__pydantic_fields_set__
-    if not changed.keys() <= fields_set:
-        fields_set = fields_set | changed.keys()
+    if not fields_set.issuperset(changed):
+        fields_set = fields_set.union(changed)
     made = object.__new__(shape.model)
-    fill(made, {name: changed[name] if name in changed else old[name] for name in shape.fields}, fields_set)
+    fill(made, {**old, **changed}, fields_set)
     return made
 
 

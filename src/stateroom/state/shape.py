@@ -6,6 +6,7 @@ there into one that is valid and shared with nobody.
 
 from __future__ import annotations
 
+import reprlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView
 from datetime import date, datetime, timedelta
@@ -16,13 +17,7 @@ from types import NoneType
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 from uuid import UUID
 
-from pydantic import (
-    BaseModel,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-    field_validator,
-)
+from pydantic import BaseModel, TypeAdapter, ValidationError, create_model, field_validator
 
 from stateroom.errors import InvalidState, Path
 
@@ -46,6 +41,9 @@ class Shape:
 
     heaped = False
     """True when it can change and is still likely to be on a heap: a model that defines `<`, a tuple."""
+
+    nests = False
+    """True when a model may stand here, or in what does."""
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
@@ -85,6 +83,7 @@ class ListShape(Shape):
     def __init__(self, annotation: Any, item: Shape) -> None:
         super().__init__(annotation)
         self.item = item
+        self.nests = item.nests
 
     def part(self, key: Any) -> Shape:
         return self.item
@@ -101,6 +100,7 @@ class DictShape(Shape):
 
     def __init__(self, annotation: Any, key: Shape, value: Shape) -> None:
         super().__init__(annotation)
+        self.nests = value.nests
         self.key = key
         self.value = value
 
@@ -127,6 +127,7 @@ class TupleShape(Shape):
         self.items = items
         self.repeated = repeated
         self.leaf = all(item.leaf for item in items)
+        self.nests = any(item.nests for item in items)
         self.heaped = not self.leaf
 
     def part(self, key: Any) -> Shape:
@@ -144,6 +145,7 @@ class UnionShape(Shape):
         flat = [inner for shape in members for inner in (shape.members if type(shape) is UnionShape else [shape])]
         self.members: tuple[Shape, ...] = tuple(dict.fromkeys(flat))
         self.leaf = all(member.leaf for member in self.members)
+        self.nests = any(member.nests for member in self.members)
         self.guarded = any(shape.guarded for shape in members if type(shape) is UnionShape)
         self.ordered = any(member.ordered for member in self.members)
         self.heaped = any(member.heaped for member in self.members)
@@ -220,6 +222,7 @@ class ModelShape(Shape):
     """A pydantic model: one shape per field, and the checks that its author wrote on fields and on the whole."""
 
     leaf = False
+    nests = True
 
     def __init__(self, model: type[BaseModel]) -> None:
         super().__init__(model)
@@ -374,7 +377,10 @@ def invalid(error: ValidationError, path: Path, value: Any) -> InvalidState:
             if step in (key, repr(key)):  # an Enum is named by its repr
                 value, path = value[key], (*path, key)
                 break
-    return InvalidState((*path, first["loc"][-1]) if missing else path, first["msg"])
+    said = first["msg"]
+    if not missing and type(first["input"]) in LEAVES:  # a whole model may hold what is not for all who read errors
+        said += f"; it is {reprlib.repr(first['input'])}"
+    return InvalidState((*path, first["loc"][-1]) if missing else path, said)
 
 
 def _origin(shape: Shape) -> Any:
