@@ -80,8 +80,29 @@ class BadVerdict(StateroomError):
     """A verifier returned something that is not a reward."""
 
 
-class PolicyFailed(StateroomError):
-    """A policy raised, or answered with something that is not a list of Responses items."""
+class ModelFailed(StateroomError):
+    """A model, or a policy that stands for one, raised, refused a request, or gave an answer that is of no use."""
+
+
+class ModelUnavailable(StateroomError):
+    """A model cannot be reached, or is too busy, just now."""
+
+
+class JudgeFailed(StateroomError):
+    """A judge's model gave no score that can be read: the episode has no reward yet."""
+
+
+class ContextOverflow(StateroomError):
+    """What a model must be shown does not fit into the tokens that it may be shown."""
+
+
+class InvalidMove(StateroomError):
+    """An agent's lifecycle has no such move from where it stands."""
+
+    def __init__(self, phase: str, event: str, possible: str) -> None:
+        super().__init__(f"an agent that is {phase!r} cannot make the move {event!r}; it can: {possible}")
+        self.phase = phase
+        self.event = event
 
 
 class NotFound(StateroomError):

@@ -32,6 +32,8 @@ async def make(url: str) -> tuple[dict[str, str], dict[str, Any]]:
             "cabinets": await seeding.cabinets(),
             "shared": await seeding.shops(),
             "voyages": await seeding.voyages(),
+            "errands": await seeding.errands(),
+            "stances": seeding.stances,
         }
         return seeding.ids, told
 

@@ -8,9 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from stateroom import Session, Sessions
+from stateroom.agent import Agent, Context, run
+from stateroom.model import Scripted, function_call, message
 from stateroom.session.care import Migrator
 from stateroom.store import Store
 from tests.corpus.environment import BEGAN, CabinetEnvironment
+from tests.corpus.errand import ErrandEnvironment
 from tests.corpus.sharing import ShopEnvironment
 from tests.corpus.telling import own, readable, tell
 from tests.corpus.voyage import FirstVoyageEnvironment, Ship, VoyageEnvironment
@@ -29,6 +32,8 @@ class Seeding:
         self.environment = CabinetEnvironment()
         self.sessions = Sessions(self.environment, store, ttl=CENTURY)
         self.ids: dict[str, str] = {}
+        self.stances: dict[str, dict[str, Any]] = {}
+        """Where agents stand."""
 
     def label(self, name: str, session: Session[Any]) -> Session[Any]:
         self.ids[name] = session.id
@@ -156,6 +161,34 @@ class Seeding:
         told = await self.tell(third, [name for name in self.ids if name not in before])
         await third.stop()
         return told
+
+    async def errands(self) -> dict[str, Any]:
+        """Sessions with agents: one that waits, told and not, one that is done, cancelled, rewound; and forks."""
+        before = [*self.ids]
+        sessions = Sessions(ErrandEnvironment(), self.store, ttl=CENTURY)
+        row = {"responses_create_params": {"input": "Run my errands."}}
+        calls = [function_call("buy", "a", price=3), function_call("buy", "b", price=7), function_call("foresee", "c")]
+        waiting = self.label("waiting errand", await sessions.seed(row, seed=7, began=BEGAN))
+        assert (await run(Agent(Scripted([calls])), waiting)).question == "Spend 7?"
+        for name in ("told errand", "done errand", "cancelled errand"):
+            self.label(name, await waiting.fork())
+        told, finished, cancelled = [
+            await sessions.open(self.ids[name]) for name in ("told errand", "done errand", "cancelled errand")
+        ]
+        await told.provide("yes")
+        await finished.provide("yes")
+        rest = Scripted([calls, [message("One. " * 500)], [message("Two.")]])
+        assert (await run(Agent(rest, context=Context(1000)), finished)).status == "completed"
+        assert finished.agent.view > 0
+        await cancelled.cancel("no more money")
+        posted = self.label("posted errand", await sessions.seed(row, seed=7, began=BEGAN))
+        assert (await run(Agent(Scripted([[function_call("post", "d", to="Ann")]])), posted)).question == "Shall I?"
+        await posted.provide("yes")
+        again = self.label("rewound errand", await finished.fork(at=6))
+        await again.rewind(2)
+        names = [name for name in self.ids if name not in before]
+        self.stances = {name: (await sessions.open(self.ids[name])).agent.plain() for name in names}
+        return await self.tell(Sessions(ErrandEnvironment(), self.store, ttl=CENTURY), names)
 
 
 async def done(session: Session[Any], tool: str, arguments: Any = None, **more: Any) -> None:

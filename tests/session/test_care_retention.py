@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stateroom import open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
-from stateroom.session import Session, room
+from stateroom.session import Said, Session, room
 from stateroom.session.care import Cut, Policy, Retention, retention
 from stateroom.session.transcript import Transcript
 from stateroom.store import Entry, Store
@@ -445,3 +445,48 @@ def test_whatever_is_pruned_all_that_stays_reads_as_it_was(
         patch.setattr(room, "TRAIL", 1)  # so that short histories can be cut
         patch.setattr(retention, "TRAIL", 1)
         asyncio.run(run("memory://" if kind == "memory" else f"sqlite:///{Path(folder) / 'rooms.db'}"))
+
+
+def saying(text: str) -> Said:
+    return Said([{"type": "message", "role": "user", "content": text}], "user")
+
+
+async def texts(session: Session[Notes], since: int = 0) -> list[str]:
+    return [item["content"] for entry in await session.said(since) for item in entry.facts["items"]]
+
+
+async def test_what_a_model_is_shown_of_a_conversation_stays(store: Store) -> None:
+    session = await new(store, 5)
+    await session.say(saying("first"))
+    for number in range(30):
+        await session.call("add", {"text": f"{number}"})
+    assert await prune(store, keep=10) == {}
+    await session.compact({"items": saying("in short").items, "tokens": [2], "pinned": []})
+    view = session.agent.view
+    await session.say(saying("last"))
+    fork = await session.fork()
+    for number in range(30):
+        await session.call("add", {"text": f"{number}"})
+        await fork.call("add", {"text": f"{number}"})
+    cut = await prune(store, keep=10)
+    assert cut[session.id].below in range(view - 5, view)
+    for handle in (session, fork):
+        other = await reopened(store, handle.id)
+        assert await texts(other, other.agent.view) == ["in short", "last"]
+        with pytest.raises(UnknownRevision, match="was pruned, with what was said"):
+            await other.said()
+    assert await problems(store) == {}
+
+
+async def test_what_a_model_was_shown_at_the_revisions_that_stay_stays_too(store: Store) -> None:
+    session = await new(store, 30)
+    for said in (30, 3):
+        await session.compact({"items": saying("in short").items, "tokens": [2], "pinned": []})
+        for _ in range(said):
+            await session.say(saying("more"))
+    assert session.id in await prune(store, keep=10)
+    other = await reopened(store, session.id)
+    for revision in range(other.revision - 10, other.revision + 1):
+        fork = await other.fork(revision)
+        await fork.catch_up()
+        assert (await texts(fork, fork.agent.view))[0] == "in short"

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Session, Sessions, Verdict, open_store, tool
+from stateroom.agent import Agent, run
 from stateroom.errors import SessionClosed, SessionSealed
+from stateroom.model import Scripted, message
+from stateroom.session import Stance
 from stateroom.store import Store
 from tests.corpus import make
 from tests.corpus.environment import Cabinet, CabinetEnvironment, CabinetTask
+from tests.corpus.errand import ErrandEnvironment
 from tests.corpus.keeping import kinds_in, unpack
 from tests.corpus.sharing import ShopEnvironment, Visit
 from tests.corpus.telling import readable, tell, whole
@@ -25,6 +29,8 @@ SHARED = [each for each in KEPT if not each.values[0][0].name.startswith("format
 """Those whose sessions share states."""
 VOYAGES = [each for each in SHARED if each.values[0][0].name != "format-2"]
 """Those whose sessions have events, folders, and states in more than one version."""
+ERRANDS = [each for each in VOYAGES if each.values[0][0].name != "format-3"]
+"""Those whose sessions have agents."""
 
 
 class Kept:
@@ -33,21 +39,29 @@ class Kept:
     def __init__(self, store: Store, ids: dict[str, str], told: dict[str, Any]) -> None:
         self.store = store
         self.ids = ids
-        self.told: dict[str, dict[str, Any]] = {**told["cabinets"], **told.get("voyages", {})}
+        self.told: dict[str, dict[str, Any]] = {
+            **told["cabinets"],
+            **told.get("voyages", {}),
+            **told.get("errands", {}),
+        }
         self.shared = told.get("shared")
         self.voyages = [*told.get("voyages", {})]
+        self.errands = [*told.get("errands", {})]
+        self.stances = told.get("stances", {})
         self.workers: list[Sessions[Any]] = []
 
     async def open(self, label: str) -> Session[Any]:
         """A session, read from the store."""
-        environment = VoyageEnvironment() if label in self.voyages else CabinetEnvironment()
+        environment: Environment[Any] = CabinetEnvironment()
+        if label in self.voyages or label in self.errands:
+            environment = VoyageEnvironment() if label in self.voyages else ErrandEnvironment()
         self.workers.append(Sessions(environment, self.store))
         return await self.workers[-1].open(self.ids[label], closed_too=True)
 
     async def cabinets(self, *, live: bool) -> AsyncIterator[tuple[str, Session[Any], dict[str, Any]]]:
         """The sessions of the cabinet that could go on, or those that could not, with what was told of each."""
         for label, told in self.told.items():
-            if label not in self.voyages and (told["next"] is not None) == live:
+            if label not in (*self.voyages, *self.errands) and (told["next"] is not None) == live:
                 yield label, await self.open(label), whole(self.told, label)
 
 
@@ -77,7 +91,7 @@ async def said(session: Session[Any], revision: int | None = None) -> Any:
 
 
 def test_every_format_is_there() -> None:
-    assert {folder.name for folder in FORMATS} >= {"format-1", "format-1-sealing", "format-2", "format-3"}
+    assert {folder.name for folder in FORMATS} >= {"format-1", "format-1-sealing", "format-2", "format-3", "format-4"}
     for folder in FORMATS:
         assert sorted(expected(folder)["ids"]) == kinds_in(folder)
 
@@ -197,4 +211,27 @@ async def test_what_has_versions_events_and_folders_goes_on(kept: Kept) -> None:
         await session.rewind("port")
         assert (await said(session))["ports"] in (["home"], ["Lisbon"])
         assert (await session.call("foresee")).output[1:] == found
+    assert await problems(kept.store) == {}
+
+
+@pytest.mark.parametrize("kept", ERRANDS, indirect=True)
+async def test_agents_go_on_where_they_stood(kept: Kept) -> None:
+    rest = Scripted([[], [message("Done.")], [message("Really.")]])
+    for label, coins in {"waiting errand": 0, "told errand": 0, "rewound errand": 7}.items():
+        session = await kept.open(label)
+        assert session.agent.plain() == Stance.of_plain(kept.stances[label]).plain()
+        if label == "waiting errand":
+            await session.provide("yes")
+        trajectory = await run(Agent(rest), session)
+        if label == "rewound errand":
+            assert (trajectory.status, trajectory.question) == ("waiting", "Spend 7?")
+        else:
+            assert (trajectory.status, session.state.heard) == ("completed", 2)
+        assert session.state.coins == coins
+    posted = await kept.open("posted errand")
+    assert (await run(Agent(rest), posted)).question == "Really?"
+    await posted.provide("no")
+    assert (await run(Agent(rest), posted)).output[0]["output"] == '"Ann: yes, no"'
+    for label, phase in (("done errand", "done"), ("cancelled errand", "cancelled")):
+        assert (await kept.open(label)).agent.phase == phase
     assert await problems(kept.store) == {}

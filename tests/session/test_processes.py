@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from stateroom import Sessions, open_store
 from stateroom.environment import load_class
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.processes import Start, line, starting
 
 WORKER = Path(__file__).with_name("worker.py")
-Start = Callable[..., Awaitable[Process]]
 
 
 @pytest.fixture
@@ -26,19 +25,9 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def start(url: str) -> AsyncIterator[Start]:
-    """Starts a worker with a job; those still alive at the end are killed."""
-    started: list[Process] = []
-
-    async def start(*job: str) -> Process:
-        process = await asyncio.create_subprocess_exec(sys.executable, str(WORKER), url, *job, stdin=PIPE, stdout=PIPE)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    """Starts a worker with a job."""
+    async with starting(str(WORKER), url) as start:
+        yield start
 
 
 def sessions_in(store: Store) -> Sessions[Any]:
@@ -48,11 +37,6 @@ def sessions_in(store: Store) -> Sessions[Any]:
 @pytest.fixture
 async def session(store: Store) -> Session[Any]:
     return await sessions_in(store).seed({})
-
-
-async def line(process: Process) -> str:
-    assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), 20)).decode().strip()
 
 
 async def kill(process: Process) -> str:

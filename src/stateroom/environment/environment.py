@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from random import Random
 from types import FrameType
@@ -15,20 +16,28 @@ from typing import TypeVar as TypingTypeVar
 from pydantic import ValidationError
 from typing_extensions import TypeVar
 
+from stateroom.environment.reply import Reply
 from stateroom.environment.task import Task
 from stateroom.environment.tool import RESERVED, Kept, Marked, Tool, check_method, make_tool, procedure_of
 from stateroom.errors import BadTask, DefinitionError, NotFound
+from stateroom.session.lifecycle import STANDARD, Lifecycle
 from stateroom.session.program import INJECTED, SHARED, Procedure, Verdict
 from stateroom.session.resources import Resource, check_resource
 from stateroom.state import State, merge_rules, shape_of
+
+logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=State | None, default=None)
 T = TypeVar("T", bound=Task, default=Task)
 
 SEED_INJECTED = frozenset({"task", "rng", "clock", "new_id"})
-VERIFY_INJECTED = frozenset({"episode", *INJECTED})
-TAKEN = frozenset({"self", "task"}) | VERIFY_INJECTED
+VERIFY_INJECTED = frozenset({"episode", *INJECTED}) - {"ask"}
+REPLY_INJECTED = frozenset({"message", *INJECTED}) - {"ask"}
+TAKEN = frozenset({"self", "task", "message", "ask"}) | VERIFY_INJECTED
 """Names that no resource can have."""
+
+SERVING = frozenset({"tools", "seeding", "verifying"})
+"""What sessions ask an instance for, and it keeps: with one of these it is in use."""
 
 
 class Environment(Generic[S, T]):
@@ -40,7 +49,8 @@ class Environment(Generic[S, T]):
     `Verdict`. Each method may be sync or async, and gets what it asks for by name: `state`, `session`, `rng`, `clock`
     and `new_id`. A tool that asks for `user: Profile`, a `State` too, gets what is kept of the task's user from session
     to session, and one that asks for `app: Stock` what all sessions share. What a session has outside its state, a
-    folder, say, is named in `resources`, and asked for by that name.
+    folder, say, is named in `resources`, and asked for by that name. A tool that asks for `ask` can put a question to a
+    person, and `reply(self, state, message)` lets a simulated user answer the agent.
 
     One instance serves all sessions: keep what belongs to an episode in the state, not on `self`.
     """
@@ -56,6 +66,9 @@ class Environment(Generic[S, T]):
 
     resources: ClassVar[Mapping[str, Resource[Any]]] = {}
     """What each session has outside its state, by the name by which tools ask for it."""
+
+    lifecycle: ClassVar[Lifecycle] = STANDARD
+    """The moves that an agent can make in it."""
 
     state_type: ClassVar[type[State] | None] = None
     task_type: ClassVar[type[Task]] = Task
@@ -139,7 +152,8 @@ class Environment(Generic[S, T]):
     def _find_shared(cls, scope: dict[str, Any]) -> dict[str, type[State]]:
         """The types of the shared states, as the tools and the verifier annotate them."""
         found: dict[str, type[State]] = {}
-        for name, method in {**cls._marked(), "verify": inspect.getattr_static(cls, "verify")}.items():
+        hooks = {name: inspect.getattr_static(cls, name) for name in ("verify", "reply")}
+        for name, method in {**cls._marked(), **hooks}.items():
             if not inspect.isfunction(method):
                 continue  # which is refused where hooks are checked
             hints = cls._hints(name, method, scope)
@@ -180,7 +194,9 @@ class Environment(Generic[S, T]):
             raise DefinitionError(
                 f"{cls.__name__}.seed has nothing to give: the environment has no state; write Environment[YourState]"
             )
-        for hook, known in (("seed", SEED_INJECTED), ("verify", VERIFY_INJECTED | cls.resources.keys())):
+        resources = cls.resources.keys()
+        hooks = {"seed": SEED_INJECTED, "verify": VERIFY_INJECTED | resources, "reply": REPLY_INJECTED | resources}
+        for hook, known in hooks.items():
             cls._check_hook(hook, known, scope)
         kept = {"seed": cls.state_type} if cls.state_type else {}
         kept.update({f"seed_{name}": kind for name, kind in cls.shared_types.items()})
@@ -212,6 +228,22 @@ class Environment(Generic[S, T]):
                 f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {_type_name(given)}]"
             )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not vars(self).keys().isdisjoint(SERVING) and name not in self._told_of:
+            self._told_of.add(name)
+            logger.warning(
+                "%s.%s was set while the environment is in use, and one instance serves all sessions: keep what "
+                "belongs to an episode in its state, and set the rest in __init__",
+                type(self).__name__,
+                name,
+            )
+        super().__setattr__(name, value)
+
+    @cached_property
+    def _told_of(self) -> set[str]:
+        """The attributes of which the log was told that they should not be set."""
+        return set()
+
     # What an author may override.
 
     def seed(self, task: Any) -> Any:
@@ -233,8 +265,16 @@ class Environment(Generic[S, T]):
         """The first state that all sessions share; the type's defaults, unless overridden."""
         return self.shared_types["app"]()
 
-    def verify(self, *args: Any, **kwargs: Any) -> float | Verdict:
+    def verify(self, *args: Any, **kwargs: Any) -> float | Verdict | Awaitable[float | Verdict]:
         """The reward of an episode."""
+        raise NotImplementedError
+
+    def reply(self, *args: Any, **kwargs: Any) -> str | Awaitable[str | None] | None:
+        """What the user answers to a `message` of the agent's; None when the conversation is over.
+
+        An environment that has one is multi-turn: the agent goes on with the answer. It may change the state, and may
+        be async. Without one, a message without tool calls ends the episode.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -257,6 +297,14 @@ class Environment(Generic[S, T]):
     def verifying(self) -> Procedure:
         needs = frozenset(_parameters(type(self).verify))
         return procedure_of(self.verify, needs, resources=needs & self.resources.keys())
+
+    @cached_property
+    def replying(self) -> Reply | None:
+        if type(self).reply is Environment.reply:
+            return None
+        needs = frozenset(_parameters(type(self).reply))
+        procedure = procedure_of(self.reply, needs - {"message"}, resources=needs & self.resources.keys())
+        return Reply(procedure, "message" in needs)
 
     @cached_property
     def seeding_shared(self) -> Mapping[str, Procedure]:

@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 RESERVED = frozenset(
     {"seed_session", "close_session", "verify", "aggregate_metrics", "reverify_mode", "reset", "step", "close"}
-    | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads"}
+    | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads", "reply"}
 )
 """Names that a server answers itself: no tool can have one, so no model can call one."""
 
@@ -157,7 +157,7 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     needs = frozenset(parameter.name for parameter in parameters) & (kept.resources | frozenset(INJECTED))
     for parameter in parameters:
         _check_parameter(where, parameter, needs, hints)
-    for missing in () if kept.has_state else sorted({"state", "session", *SHARED} & needs):
+    for missing in () if kept.has_state else sorted({"state", "session", "ask", *SHARED} & needs):
         raise DefinitionError(
             f"{where} asks for `{missing}`, but the environment has none; write Environment[YourState]"
         )

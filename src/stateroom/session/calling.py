@@ -19,6 +19,8 @@ from stateroom.errors import (
     Busy,
     InvalidArguments,
     InvalidState,
+    ModelFailed,
+    ModelUnavailable,
     ReadOnlyState,
     TamperedState,
     TimedOut,
@@ -29,6 +31,8 @@ from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.path import Path
 from stateroom.session.program import (
+    Ask,
+    Asked,
     Code,
     Episode,
     Operation,
@@ -104,10 +108,12 @@ class Scene(msgspec.Struct, frozen=True):
     """The shared states that are asked for."""
     resources: Mapping[str, Any] = NOTHING
     """The resources that are asked for."""
+    answers: Sequence[Any] = ()
+    """What the call was told, when it had asked."""
 
     def info(self) -> SessionInfo:
         """What there is to know of the session."""
-        return SessionInfo(self.session, self.revision, self.task(), self.call_id)
+        return SessionInfo(self.session, self.moment.steps, self.task(), self.call_id)
 
     def fill(
         self, procedure: Procedure, arguments: dict[str, Any], state: Any, shared: Mapping[str, Any]
@@ -127,6 +133,8 @@ class Scene(msgspec.Struct, frozen=True):
             arguments["rng"] = self.moment.rng()
         if "new_id" in needs:
             arguments["new_id"] = self.moment.new_id()
+        if "ask" in needs:
+            arguments["ask"] = Ask(self.answers)
         if "clock" in needs:
             clock = arguments["clock"] = self.moment.clock()
         return clock
@@ -212,7 +220,7 @@ async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], s
             else:
                 desk.end(draft)
                 state, patch = commit(draft)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
+    except (Exception, SystemExit, Asked, asyncio.CancelledError) as error:
         if was_cancelled(error) or isinstance(error, Busy):
             raise  # the caller was cancelled, or it was not run; else something of the tool's own
         raise _failure(tool, error, draft, *drafts.values()) from error
@@ -239,9 +247,11 @@ def _failure(tool: Operation, error: BaseException, *drafts: Any) -> Failed:
     code: Code = "tool_failed"
     if isinstance(error, ToolError):
         code, message = "tool_error", str(error) or f"{tool.name} failed"
+    elif isinstance(error, Asked):
+        code, message = "needs_input", str(error)
     elif isinstance(error, TimedOut):
         code, message = "timeout", f"{tool.name} did not finish within {error}"
-    elif isinstance(error, InvalidState | ReadOnlyState):
+    elif isinstance(error, InvalidState | ReadOnlyState | ModelFailed | ModelUnavailable):
         message = f"{tool.name} failed: {error}"
     elif isinstance(error, PydanticSerializationError):
         logger.warning("%s returned something that is not JSON: %s", tool.name, error)

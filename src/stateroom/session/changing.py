@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stateroom.errors import Conflict, DuplicateCall, SchemaChanged, SessionLeased, TooLarge, UnknownSession
 from stateroom.session.calling import NOTHING, Failed, Ran, Scene, bound, recorded, run_tool
 from stateroom.session.journal import AFTER_VERDICT, UNSTORABLE
-from stateroom.session.moment import STARTED
+from stateroom.session.moment import ASKED, STARTED
 from stateroom.session.program import Code, Operation, Procedure, Result
 from stateroom.session.reading import Standing
 from stateroom.session.room import Room, Step
@@ -65,7 +65,7 @@ class Changing:
             room.refuse_if_sealed()  # also by a verdict for whose lock this has waited
             if room.head.holder is not None and self._has_to_wait():
                 continue
-            if call_id is not None:
+            if call_id is not None and not room.is_new(call_id):
                 entry = await room.recorded(call_id)
                 if entry is not None:
                     return recorded(entry)
@@ -160,7 +160,9 @@ class Changing:
         more: Mapping[str, Any] = NOTHING,
     ) -> tuple[Step, float | None]:
         """The step that commits a run, and the session's new expiry."""
-        facts = {"name": tool.name, "input": given, "output": ran.output, **more}
+        facts = {"name": tool.name, "input": given, "output": ran.output}
+        if more:
+            facts |= more
         if ran.advanced:
             facts["advance"] = ran.advanced
         if ran.events:
@@ -190,10 +192,15 @@ class Changing:
         entry = await room.recorded(call_id)
         if entry is not None:
             return recorded(entry)
-        started_before = await room.recorded(call_id + STARTED) is not None
+        agent = room.moment.agent
+        told = f"/{len(agent.inputs)}" if agent.asking == call_id and agent.inputs else ""  # each answer lets it start
+        asked = await room.recorded(call_id + ASKED + told)
+        if asked is not None:
+            raise Failed(asked.facts["question"], "needs_input")
+        started_before = await room.recorded(call_id + STARTED + told) is not None
         if not started_before:
             try:
-                await self._commit_at_head("started", {"name": tool.name, "input": given}, call_id + STARTED)
+                await self._commit_at_head("started", {"name": tool.name, "input": given}, call_id + STARTED + told)
             except DuplicateCall:
                 started_before = True
             except UNSTORABLE as error:
@@ -220,6 +227,10 @@ class Changing:
         except Failed as failure:
             if failure.tampered:
                 await sessions.mend(room)
+            if failure.code == "needs_input":
+                question = {"name": tool.name, "input": given, "question": str(failure)}
+                await self._commit_at_head("asked", question, call_id + ASKED + told)
+                raise
             return await self._note_failure(tool, given, call_id, str(failure), failure.code)
         return await self._note_success(tool, ran, given, call_id, views)
 
@@ -287,4 +298,6 @@ class Changing:
         room = self._room
         head = room.head
         shared = {name: view.state for name, view in views.items()} if views else NOTHING
-        return Scene(room.state, room.moment, head.id, head.revision, lambda: self.task, call_id, room.spares, shared)
+        scene = Scene(room.state, room.moment, head.id, head.revision, lambda: self.task, call_id, room.spares, shared)
+        agent = room.moment.agent
+        return replace(scene, answers=agent.inputs) if agent.asking is not None and agent.asking == call_id else scene

@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from stateroom.errors import Busy, StateroomError, TimedOut
-from stateroom.session.program import PathNotLoaded, Procedure
+from stateroom.session.program import Asked, PathNotLoaded, Procedure
 
 QUICK = 0.001
 """Seconds within which a function counts as quick."""
@@ -100,7 +100,7 @@ class Pace:
         start = perf_counter()
         try:
             return function(**arguments)
-        except (StateroomError, PathNotLoaded):
+        except (StateroomError, PathNotLoaded, Asked):
             raise
         except BaseException:
             if self.on_loop:  # it may need a thread, for a loop of its own, say

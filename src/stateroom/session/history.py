@@ -320,5 +320,5 @@ def _changed(document: Document, changes: list[LogEntry]) -> Document:
 def followed(moment: Moment, entry: LogEntry) -> Moment:
     """The moment after an entry. What happened outside is not undone by a rewind, which says what is pending."""
     if entry.kind == "rewind":
-        return replace(moment, pending=tuple(entry.facts.get("pending", ())))
+        return moment.rewound(tuple(entry.facts.get("pending", ())), entry.revision)
     return moment.following(entry.kind, entry.call_id, entry.facts)

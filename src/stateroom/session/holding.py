@@ -229,7 +229,7 @@ class Holding:
             _trust(held.values(), True)
             raise
         except Failed as failure:
-            if failure.code == "tool_error":  # it was refused in the author's own words: nothing is broken
+            if failure.code in ("tool_error", "needs_input"):  # as the author meant it: nothing is broken
                 for name, one in held.items():
                     one.sure = tool.effect == "read" or self._keeper.resources[name].kind == "restart_only"
             raise

@@ -11,11 +11,17 @@
 | `verdict` | `verdict`: of the state before; `response`, `views`: which ones it looked at |
 | `close` | `replaced_by`: the session that took its place |
 | `migrated` | `schema` |
+| `asked` | `name`, `input`, `question`: an external call ended by asking somebody |
+| `message` | what a `Said` holds (see `stance`) |
+| `compaction` | `items`, `tokens`, `pinned`: what the model's view of the conversation starts from |
 | `abandoned` | `by`: the shared state whose intent was not decided in time |
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
 and the fields of each event that was emitted. `resources` are the marks of those that the call has used (see
 `resources`), and `restarted` which of these had to be started afresh before it.
+
+`agent` is where the session's agent stands from here on (a `Stance`); any entry may have one, and `message` and
+`compaction` do.
 
 `schema` is the version of the state's class and its places. Any entry may have one: with it comes a snapshot in a newer
 schema than that of the state before, which newer code has migrated.
@@ -102,9 +108,12 @@ def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
     """The body of an entry with these facts and this patch; `least` is when a value is large.
 
     The facts are JSON data, but for the fields of events, which may be of any type that a state can have. A long text
-    of the input is not written a second time in the patch, which may put it into the state many times.
+    of the input is not written a second time in the patch, which may put it into the state many times. Where the agent
+    stands is always written out: whoever follows a log needs to know it, and reads no large values for that.
     """
     elsewhere = Elsewhere(least)
+    if "agent" in facts:
+        facts = {**facts, "agent": msgspec.Raw(encode_json(facts["agent"]))}
     said = encode(facts, elsewhere) if "events" in facts else encode_json(facts, elsewhere)
     elsewhere.size = 0
     if patch and len(said) > LONG_TEXT:

@@ -1,11 +1,11 @@
-"""Luck and time that can be had again: a session's rng, clock and ids; and what it knows of the world outside.
+"""Luck and time that can be had again: a session's rng, clock and ids; and what it knows of the world and its agent.
 
 All three follow from the session's seed and the number of write calls committed so far. So a replay, a fork and a
 rewind see the same ones again, and a call that fails uses none up. Without a state nothing counts the calls: there they
 follow from the seed and the call's id, if it has one.
 
 What happened outside cannot be had again: a moment knows of calls that reached there whose outcome is not known, and
-what its resources are.
+what its resources are. It also knows where the session's agent stands.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from stateroom.session.stance import AT_FIRST, Stance
+
 STARTED = "\nstarted"
 """Stands behind the call id in the entry which says that an external call was started; no call id has it."""
+
+ASKED = "\nasked"
+"""The same, where it asked for input."""
 
 TICK = 1.0
 """Seconds that pass on a session's clock with each committed write call."""
@@ -61,25 +66,41 @@ class Moment(msgspec.Struct, frozen=True):
     """The ids of external calls that were started, and of which it is not known what came of them."""
     resources: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """The marks of what its resources are, by name; of those that were used."""
+    agent: Stance = AT_FIRST
+    """Where its agent stands."""
+    made: tuple[str, ...] = ()
+    """The ids of calls that the agent has made since it last said something, and that are in the log."""
 
     def after(self, advanced: float) -> Moment:
         """The moment after one more committed write call."""
-        return Moment(self.seed, self.began, self.steps + 1, self.offset + advanced, self.pending, self.resources)
+        steps, offset = self.steps + 1, self.offset + advanced
+        return Moment(self.seed, self.began, steps, offset, self.pending, self.resources, self.agent, self.made)
 
     def following(self, kind: str, call_id: str | None, facts: Mapping[str, Any]) -> Moment:
         """The moment after an entry, unless that is a rewind."""
         if kind == "started" and call_id is not None:
-            return replace(self, pending=(*self.pending, call_id.removesuffix(STARTED)))
+            return replace(self, pending=(*self.pending, _call_of(call_id)))
         moment = self.after(facts.get("advance", 0.0)) if kind == "call" else self
         if "resources" in facts:
             moment = replace(moment, resources={**self.resources, **facts["resources"]})
-        if call_id in self.pending and kind in ("call", "failed"):
-            return replace(moment, pending=tuple(other for other in self.pending if other != call_id))
+        if "agent" in facts:
+            return replace(moment, agent=Stance.of_plain(facts["agent"]), made=())
+        if self.agent is not AT_FIRST and kind in ("call", "failed") and call_id and self.agent.made(call_id):
+            moment = replace(moment, made=(*self.made, call_id))
+        if self.pending and call_id is not None and kind in ("call", "failed", "asked"):
+            return replace(moment, pending=tuple(other for other in self.pending if other != _call_of(call_id)))
         return moment
+
+    def rewound(self, pending: tuple[str, ...], at: int) -> Moment:
+        """This moment, come back to by a rewind that is revision `at`: what is pending outside is so still."""
+        begun = tuple(each for each in pending if each in self.pending and self.agent.is_next(each))
+        return replace(self, pending=pending, agent=self.agent.rewound(at, (*self.made, *begun)))
 
     def plain(self) -> list[Any]:
         """The same as JSON data."""
         known = [self.seed, self.began, self.steps, self.offset]
+        if self.agent is not AT_FIRST:
+            return [*known, list(self.pending), dict(self.resources), self.agent.plain(), list(self.made)]
         if self.resources:
             return [*known, list(self.pending), dict(self.resources)]
         return [*known, list(self.pending)] if self.pending else known
@@ -87,8 +108,10 @@ class Moment(msgspec.Struct, frozen=True):
     @classmethod
     def of_plain(cls, data: list[Any]) -> Moment:
         """The moment that JSON data stands for."""
-        moment = cls(*data)
-        return replace(moment, pending=tuple(moment.pending)) if moment.pending else moment
+        moment = cls(*data[:4], *map(tuple, data[4:5]), *data[5:6])
+        if len(data) > 6:
+            return replace(moment, agent=Stance.of_plain(data[6]), made=tuple(*data[7:]))
+        return moment
 
     def of_call(self, call_id: str) -> Moment:
         """A moment for one call that follows no other."""
@@ -112,3 +135,8 @@ class Moment(msgspec.Struct, frozen=True):
             return f"{prefix}_{digest}" if prefix else digest
 
         return new_id
+
+
+def _call_of(entry_id: str) -> str:
+    """The id of the call that an entry of an external call's is about."""
+    return entry_id.partition("\n")[0]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from stateroom.session.lifecycle import Lifecycle
 from stateroom.state import State
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ Effect = Literal["read", "write", "external"]
 SHARED = frozenset({"user", "app"})
 """States that sessions have in common: of the task's user, and of the whole environment."""
 
-INJECTED = ("state", "session", "rng", "clock", "new_id", *sorted(SHARED))
+INJECTED = ("state", "session", "rng", "clock", "new_id", "ask", *sorted(SHARED))
 """Parameters that the session fills in by name; the model never sees them."""
 
 
@@ -56,6 +57,9 @@ class Operation(Protocol):
     def retries_unknown(self) -> bool: ...
     @property
     def procedure(self) -> Procedure: ...
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What a model is told of it, as an OpenAI function."""
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The validated arguments, by parameter; raises `InvalidArguments`."""
@@ -74,6 +78,14 @@ class Program(Protocol):
     def seeding(self) -> Procedure: ...
     @property
     def verifying(self) -> Procedure: ...
+    @property
+    def replying(self) -> Operation | None:
+        """What answers the agent's messages, if anything does."""
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The moves that its agents can make."""
+
     @property
     def shared_types(self) -> Mapping[str, type[State]]:
         """The types of the shared states that there are."""
@@ -98,13 +110,35 @@ class SessionInfo:
     """What a tool that asks for `session` learns of the session it works in."""
 
     id: str
-    revision: int
+    step: int
+    """How many calls have changed the state before."""
     task: Any
     call_id: str | None = None
 
 
 class PathNotLoaded(BaseException):
     """A verifier looks back, and what it looks at was not read yet. Nothing of the author's is to catch it."""
+
+
+class Asked(BaseException):
+    """A tool asks somebody, who has not answered yet. Nothing of the author's is to catch it."""
+
+
+class Ask:
+    """Lets a tool ask a person: `answer = ask("Shall I pay 300?")`.
+
+    The first time, the call ends there: nothing has changed, and the session waits. When there is an answer the tool
+    runs again from its start, and is given it. So it asks before it does anything that lasts.
+    """
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        self._answers = iter(answers)
+
+    def __call__(self, question: str) -> Any:
+        try:
+            return next(self._answers)
+        except StopIteration:
+            raise Asked(question) from None
 
 
 class Episode:
@@ -174,11 +208,13 @@ Code = Literal[
     "tool_failed",
     "timeout",
     "too_large",
+    "needs_input",
     "unknown_outcome",
     "shared_conflict",
 ]
 """Why a call failed.
 
+`needs_input`: the tool asks somebody, and is to be called again, with the same id, when there is an answer.
 `shared_conflict`: another session changed a shared state first, and its type says to reject then. `tool_error` is what
 the author's code told the model, and `tool_failed` what it did not mean to happen.
 """

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 from pydantic import ValidationError
 
-from stateroom.errors import InvalidState, SchemaChanged
+from stateroom.errors import InvalidState, SchemaChanged, format_path
 from stateroom.session.history import Document, History
 from stateroom.session.moment import Moment
-from stateroom.state import State, fingerprint_of, first_difference, schema_of
+from stateroom.state import State, fingerprint_of, first_difference, schema_of, shape_of
+from stateroom.state.missing import first_missing
 from stateroom.state.shape import invalid
 from stateroom.store import Store
 
@@ -48,13 +49,16 @@ def typed(document: Document, state_type: type[State]) -> State:
         data = state_type.__migrations__.upgrade(document.state, document.version)
     except SchemaChanged as error:
         raise SchemaChanged(f"the state of session {session!r} cannot be read: {error}") from error.__cause__
+    is_old = document.version < state_type.__migrations__.version
+    how = f", migrated from version {document.version}," if is_old else ""
+    refused = f"the stored state of session {session!r}{how} is not valid"
+    if missing := first_missing(data, shape_of(state_type)):  # else its default would take its place
+        raise InvalidState((), f"{refused}: {format_path(missing)}: Field required")
     try:
         state: State = state_type.__pydantic_validator__.validate_python(data, by_name=True, by_alias=False)
     except Exception as error:
         found = invalid(error, (), data) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
-        is_old = document.version < state_type.__migrations__.version
-        how = f", migrated from version {document.version}," if is_old else ""
-        raise InvalidState((), f"the stored state of session {session!r}{how} is not valid: {found}") from error
+        raise InvalidState((), f"{refused}: {found}") from error
     return state
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from stateroom.errors import DefinitionError, SessionError, UnknownRevision
 from stateroom.session.calling import NOTHING, Scene, digest, run_verifier
 from stateroom.session.execution import Runner
-from stateroom.session.history import History
+from stateroom.session.history import History, line_to
 from stateroom.session.holding import Holding, Keeper
 from stateroom.session.journal import VERDICT, LogEntry, read_entry
 from stateroom.session.path import load_path
@@ -51,7 +51,7 @@ class Rejudging:
     async def judge(self, session: str, response: Any = None, *, at: int | None = None) -> Rejudged:
         """Judge the state that the session's verdict is of, with the same response.
 
-        `at` chooses another state: that of a revision or, if it is negative, of so many before the one that was judged.
+        `at` chooses another state: that of a revision or, if it is negative, of so many calls before the judged one.
         Raises a `SessionError` if the store no longer has what the verifier is to see.
         """
         history, store, environment = History(self._store), self._store, self._environment
@@ -65,7 +65,7 @@ class Rejudging:
         if entry is not None and "response" in entry.facts and entry.facts["response"] != digest(response):
             raise SessionError(session, f"the verdict on session {session!r} is of another response than this one")
         judged = None if entry is None else entry.revision - 1
-        revision = _chosen(session, at, judged, head.revision)
+        revision = await self._chosen(session, at, judged, head.revision)
         # Since the verdict nothing has changed: the newest is what was judged.
         document = await (history.document_in(loaded) if revision == judged else history.document(session, revision))
         standing = await understood(self._store, document, self._state_type)
@@ -91,6 +91,25 @@ class Rejudging:
             if holding:
                 await holding.let_go()
         return Rejudged(verdict, revision, row, None if entry is None else Verdict(**entry.facts["verdict"]))
+
+    async def _chosen(self, session: str, at: int | None, judged: int | None, newest: int) -> int:
+        """The revision to judge."""
+        if at is None:
+            if judged is None:
+                raise SessionError(session, f"session {session!r} has no verdict: say which of its revisions to judge")
+            return judged
+        last = newest if judged is None else judged
+        if at > 0:
+            if at > last:
+                raise UnknownRevision(session, f"session {session!r} has no state at {at} to judge: it has 1 to {last}")
+            return at
+        entries = [entry async for entry in History(self._store).entries(session, until=last)]
+        calls = [entry.revision for entry in line_to(entries, last)[1] if entry.kind == "call"]
+        if at == 0 or -at > len(calls):
+            raise UnknownRevision(
+                session, f"session {session!r} has no state {-at} calls back to judge: {len(calls)} have led to it"
+            )
+        return calls[at] - 1
 
     async def _verdict(self, loaded: Loaded) -> LogEntry | None:
         """The entry with the verdict; most often it was loaded with the state."""
@@ -121,16 +140,3 @@ class Rejudging:
         standing = await understood(self._store, document, self._environment.shared_types[name])
         state: State = standing.state
         return state
-
-
-def _chosen(session: str, at: int | None, judged: int | None, newest: int) -> int:
-    """The revision to judge."""
-    if at is None:
-        if judged is None:
-            raise SessionError(session, f"session {session!r} has no verdict: say which of its revisions to judge")
-        return judged
-    last = newest if judged is None else judged
-    revision = at if at > 0 else last + at
-    if not 1 <= revision <= last:
-        raise UnknownRevision(session, f"session {session!r} has no state at {at} to judge: it has 1 to {last}")
-    return revision

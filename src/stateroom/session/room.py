@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from stateroom.errors import SessionSealed, TooLarge, UnknownSession
+from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
 from stateroom.session.history import Document, History, Weight, followed, write_document
 from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
 from stateroom.session.moment import Moment
@@ -172,7 +172,11 @@ class Room:
         """The state that is held here, after what others have done since."""
         state = self.state
         for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind == "call"]):
-            state = patched(state, entry.patch)
+            try:
+                state = patched(state, entry.patch)
+            except InvalidState as error:  # by code that allows more
+                message = f"revision {entry.revision} of session {head.id!r} is not valid here: {error}"
+                raise InvalidState((), message) from error
         return state
 
     def prepare(
@@ -241,7 +245,8 @@ class Room:
             closes=closes,
         )
         self._weight = step.weight
-        self.digests[0].update(step.blobs)
+        if step.blobs:
+            self.digests[0].update(step.blobs)
         self.head = replace(self.head, revision=entry.revision, expires=expires or self.head.expires, closed=closes)
         if entry.call_id is not None and entry.call_id[0] != OWN:
             self.calls[0].add(entry.call_id)
@@ -279,9 +284,18 @@ class Room:
         """Whether the state is so small that reading it is no matter."""
         return self._weight.state + self._weight.tail <= LIGHT
 
+    def is_new(self, call_id: str) -> bool:
+        """Whether it is known here that no entry has this call id."""
+        if not self.all_calls_known:
+            return False
+        for known in self.calls:  # noqa: SIM110 - `all` would take twice as long, in every call
+            if call_id in known:
+                return False
+        return True
+
     async def recorded(self, call_id: str) -> LogEntry | None:
         """The entry of a call that was committed before."""
-        if self.all_calls_known and not any(call_id in known for known in self.calls):
+        if self.is_new(call_id):
             return None
         return await History(self.store).find_call(self.head.id, call_id)
 

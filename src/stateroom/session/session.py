@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
@@ -24,8 +24,8 @@ from stateroom.errors import (
     SessionSealed,
     UnknownRevision,
 )
+from stateroom.session.agency import Agency
 from stateroom.session.calling import READ_ONLY, Failed, digest, failed, find_tool, plain_arguments, run_verifier
-from stateroom.session.changing import Changing
 from stateroom.session.history import Checkpoint, History
 from stateroom.session.journal import CHECKPOINT, UNSTORABLE, VERDICT, LogEntry
 from stateroom.session.lease import SECONDS, Lease
@@ -48,8 +48,10 @@ Pending = Literal["refuse", "carry"]
 """What a fork does about external calls of which nobody knows what came."""
 
 
-class Session(Changing, Generic[S]):
+class Session(Agency, Generic[S]):
     """One episode's state: call tools on it, look at it, go back in it, branch off it, judge it.
+
+    What its agent says and does is kept with it (see `Agency`).
 
     Handles on the same session share what this process knows of it. A method raises `SessionClosed`, `SessionExpired`
     or `UnknownSession` when the session is no longer there to be used, and `SessionSealed` when it has its verdict and
@@ -103,12 +105,15 @@ class Session(Changing, Generic[S]):
             tool = find_tool(sessions.environment.tools, name)
             if tool.effect == "read" and not sessions.keeper.is_exclusive(tool.procedure):
                 return await self._read(tool, given, call_id)
-            async with room.lock:
+            await room.lock.acquire()  # as `async with` does, with two coroutines less
+            try:
                 if tool.effect == "read":
                     return await self._read(tool, given, call_id)
                 if tool.effect == "write":
                     return await self._write(tool, given, call_id)
                 return await self._reach_outside(tool, given, call_id or token_hex(12))
+            finally:
+                room.lock.release()
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure, Failed) and failure.tampered:
                 await sessions.mend(room)
@@ -207,7 +212,7 @@ class Session(Changing, Generic[S]):
                     raise CannotRewind(self.id, revision, why)
                 pending = room.moment.pending
                 facts = {"to": revision, "pending": list(pending)} if pending else {"to": revision}
-                after = replace(before, moment=replace(before.moment, pending=pending))
+                after = replace(before, moment=before.moment.rewound(pending, room.head.revision + 1))
                 try:
                     await self._commit("rewind", facts, after=after)
                     return
@@ -218,12 +223,20 @@ class Session(Changing, Generic[S]):
     @overload
     async def fork(self, at: Point | None = None, n: None = None, *, pending: Pending = ...) -> Session[S]: ...
     @overload
-    async def fork(self, at: Point | None = None, *, n: int, pending: Pending = ...) -> list[Session[S]]: ...
     async def fork(
-        self, at: Point | None = None, n: int | None = None, *, pending: Pending = "refuse"
+        self, at: Point | None = None, *, n: int, ids: Sequence[str] | None = ..., pending: Pending = ...
+    ) -> list[Session[S]]: ...
+    async def fork(
+        self,
+        at: Point | None = None,
+        n: int | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        pending: Pending = "refuse",
     ) -> Session[S] | list[Session[S]]:
         """A new session that starts as this one was at a revision (now, by default); with `n`, a list of so many.
 
+        Those can be given `ids`, which must be unguessable where strangers can call; by default they are.
         It has all that belongs to this one: state, luck, clock, ids, log and resources. If one of these can only be
         started afresh, and had been used there, the fork is refused with `CannotFork`. So it is if an external call had
         been started and not come back, as nobody knows whether it took effect; unless it is to `"carry"` the call, as
@@ -238,7 +251,8 @@ class Session(Changing, Generic[S]):
             raise CannotFork(self.id, revision, f"what became of call {standing.moment.pending[0]!r} is not known")
         if why := why_not_again(standing.moment.resources, {}):
             raise CannotFork(self.id, revision, why)
-        heads = [sessions.new_head(room.head.owner, revision, parent=self.id) for _ in range(1 if n is None else n)]
+        names: Sequence[str | None] = ids or [None] * (1 if n is None else n)
+        heads = [sessions.new_head(room.head.owner, revision, parent=self.id, session_id=name) for name in names]
         await asyncio.gather(*map(room.store.create, heads))
         forks = [sessions.admit(room.branch(head, standing)) for head in heads]
         return forks[0] if n is None else forks

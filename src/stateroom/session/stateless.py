@@ -7,9 +7,11 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stateroom.errors import InvalidArguments, SessionClosed, SessionError
+from stateroom.session.agency import no_reply, replied
 from stateroom.session.calling import (
     NOTHING,
     Failed,
+    Ran,
     Scene,
     bound,
     failed,
@@ -21,10 +23,12 @@ from stateroom.session.calling import (
 from stateroom.session.holding import Holding
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Moment
+from stateroom.session.notes import Notes
 from stateroom.session.path import no_path
-from stateroom.session.program import Episode, Result, Verdict
+from stateroom.session.program import Episode, Operation, Result, Verdict
 from stateroom.session.scopes import View
 from stateroom.session.session import Session
+from stateroom.session.stance import Said, Stance
 
 if TYPE_CHECKING:
     from stateroom.session.sessions import Sessions
@@ -39,6 +43,7 @@ class StatelessSession(Session[None]):
         self._task = task
         self._moment = moment
         self._closed = False
+        self._notes = Notes(lifecycle=sessions.environment.lifecycle)
 
     @property
     def id(self) -> str:
@@ -77,20 +82,47 @@ class StatelessSession(Session[None]):
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
     ) -> Result:
-        sessions = self._sessions
         scene = self._scene(call_id)
         try:
-            tool = find_tool(sessions.environment.tools, name)
-            given = bound(tool, plain_arguments(arguments, call_id))
-            if tool.procedure.resources:
-                ran = await Holding(sessions.keeper).run(tool, given, scene)
-            else:
-                ran = await run_tool(sessions.runner, tool, given, scene, sessions.timeout)
+            tool = find_tool(self._sessions.environment.tools, name)
+            ran = await self._run_in(scene, tool, bound(tool, plain_arguments(arguments, call_id)))
         except (Failed, InvalidArguments) as failure:
             return failed(failure)
         if call_id is None and tool.effect != "read":
             self._moment = self._moment.after(ran.advanced)
         return Result(True, ran.output)
+
+    async def _run_in(self, scene: Scene, tool: Operation, arguments: dict[str, Any]) -> Ran:
+        sessions = self._sessions
+        if tool.procedure.resources:
+            return await Holding(sessions.keeper).run(tool, arguments, scene)
+        return await run_tool(sessions.runner, tool, arguments, scene, sessions.timeout)
+
+    @property
+    def agent(self) -> Stance:
+        return self._notes.agent
+
+    async def say(self, said: Said, *, after: Stance | None = None, **changes: Any) -> Stance:
+        return await self._notes.say(said, after=after, **changes)
+
+    async def compact(self, window: dict[str, Any], *, after: Stance | None = None) -> Stance:
+        return await self._notes.compact(window, after=after)
+
+    async def catch_up(self) -> None:
+        """Nothing: nobody else knows of it."""
+
+    async def said(self, since: int = 0) -> list[LogEntry]:
+        return await self._notes.said(since)
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        replying = self._sessions.environment.replying
+        if replying is None:
+            return None
+        try:
+            ran = await self._run_in(self._scene(call_id), replying, replying.bind({"message": message}))
+        except Failed as failure:
+            raise no_reply(failure) from failure
+        return replied(Result(True, ran.output))
 
     async def verify(self, response: Any = None) -> Verdict:
         sessions = self._sessions
@@ -111,3 +143,4 @@ class StatelessSession(Session[None]):
         raise SessionError(self._id, f"{self._sessions.environment.name} is stateless: its sessions have no history")
 
     checkpoint = rewind = fork = children = state_at = diff = events = hold = _no_history
+    move = provide = cancel = _no_history

@@ -1,6 +1,7 @@
 """What of a store's past may go: the log before the last revisions, and sessions that were closed long ago.
 
-The newest state of every session, all that its log keeps, every fork and every rewind stay readable.
+The newest state of every session, what the model is shown of its conversation, all that its log keeps, every fork and
+every rewind stay readable.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import NamedTuple
 
-from stateroom.errors import SessionLeased, UnknownSession
+from stateroom.errors import SessionLeased, UnknownRevision, UnknownSession
 from stateroom.session.care.heads import descendants, each_session
-from stateroom.session.history import PAGE
+from stateroom.session.history import PAGE, History
 from stateroom.session.journal import VERDICT, read_entry
 from stateroom.session.room import TRAIL
 from stateroom.store import Entry, Head, Store
@@ -140,7 +141,12 @@ class Retention:
             decisions |= _decisions(entry)
         if not going:
             return None  # it was cut there before
-        needed = min(await self._sealed_at(head), await self._open_since(decisions), await self._forked_at(head.id))
+        needed = min(
+            await self._sealed_at(head),
+            await self._open_since(decisions),
+            await self._forked_at(head.id),
+            await self._shown_since(head.id, head.revision - self.keep),
+        )
         scanned = head.revision
         while below > first:
             needed = min(needed, await self._rewound_to(head.id, below, scanned))
@@ -175,7 +181,17 @@ class Retention:
         async for fork in descendants(self.store, session):
             with suppress(UnknownSession):  # that fork has gone meanwhile
                 rewound_to = await self._rewound_to(fork.id, fork.parent_revision, fork.revision)
-                needed = min(needed, fork.parent_revision, fork.revision - self.keep, rewound_to)
+                shown_since = await self._shown_since(fork.id, max(fork.parent_revision, fork.revision - self.keep))
+                needed = min(needed, fork.parent_revision, fork.revision - self.keep, rewound_to, shown_since)
+        return needed
+
+    async def _shown_since(self, session: str, oldest: int) -> int:
+        """The revision before that from which on its model is shown what was said, now or at the oldest that stays."""
+        needed = sys.maxsize
+        for revision in (None, oldest):
+            with suppress(UnknownRevision):  # it was cut there before
+                agent = (await History(self.store).document(session, revision)).moment.agent
+                needed = min(needed, max(agent.view - 1, 0) if agent.said else sys.maxsize)
         return needed
 
     async def _rewound_to(self, session: str, after: int, until: int) -> int:

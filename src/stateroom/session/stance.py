@@ -1,0 +1,144 @@
+"""Where an agent stands in its work, and what is said in a session that leads it on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from stateroom.session.lifecycle import Lifecycle
+
+Item = dict[str, Any]
+"""A message, a tool call or its result, as OpenAI's Responses API has them."""
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that is said in a session, as an entry of its log tells it."""
+
+    items: list[Item]
+    by: str
+    """`model`, `user`, or whoever else: the `agent` itself, for what it notes of its calls and limits."""
+    moves: Sequence[str] = ()
+    """The events of the agent's lifecycle that come with it, in order."""
+    tokens: Sequence[int] = ()
+    """What each item counts, by the agent's counter."""
+    pinned: Sequence[int] = ()
+    """Which of the items are always shown to the model, by their places here."""
+    usage: dict[str, int] | None = None
+    """The tokens that it took, if a model said it and told."""
+    reason: str | None = None
+    """Why, if it ends something."""
+
+    def facts(self) -> dict[str, Any]:
+        """The same as JSON data."""
+        facts: dict[str, Any] = msgspec.to_builtins(self)
+        return facts
+
+
+class Stance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where an agent stands. Whoever goes on with its work, in whichever process, goes on from here."""
+
+    phase: str = "idle"
+    turn: int = 0
+    """How many tasks it was given before the one that it is at."""
+    step: int = 0
+    """How often its model has answered in this turn."""
+    answers: int = 0
+    """How often its model has answered in all."""
+    said: int = 0
+    """How many times something was said."""
+    view: int = 0
+    """The revision of the compaction that the model's view starts from; 0 if there was none."""
+    open: tuple[str, ...] = ()
+    """The ids, as the model gave them, of tool calls whose results are not in the conversation yet."""
+    question: str | None = None
+    """What it waits to be told."""
+    asking: str | None = None
+    """The session's id of the call that asks."""
+    inputs: tuple[Any, ...] = ()
+    """What that call was told so far."""
+    strikes: int = 0
+    """How many tool calls in a row of this turn could not even be tried."""
+    counted: int = 0
+    """What the newest view counted whose size the model has told."""
+    reported: int = 0
+    """And what the model told."""
+    line: str = ""
+    """Names the calls made from here on: after a rewind, or on a branch, they are others than those made before."""
+    kept: tuple[str, ...] = ()
+    """The session's ids of open calls that a rewind has not undone: these are not made again."""
+
+    def after(self, said: Said, lifecycle: Lifecycle, **changes: Any) -> Stance:
+        """Where the agent stands when something has been said, and `changes` made besides.
+
+        Raises `InvalidMove` if it cannot be said now.
+        """
+        phase, turn, step, answers, strikes = self.phase, self.turn, self.step, self.answers, self.strikes
+        for event in said.moves:
+            if event == "new_task":
+                turn, step, strikes = (turn if phase == lifecycle.start else turn + 1), 0, 0
+            phase = lifecycle.after(phase, event)
+        if said.by == "model":
+            step, answers = step + 1, answers + 1
+        return replace(
+            self,
+            phase=phase,
+            turn=turn,
+            step=step,
+            answers=answers,
+            said=self.said + 1,
+            open=open_calls(said.items, self.open),
+            **{**_NOT_ASKING, "strikes": strikes, **changes},
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON data."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
+
+    @classmethod
+    def of_plain(cls, data: dict[str, Any]) -> Stance:
+        """The stance that JSON data stands for."""
+        return msgspec.convert(data, cls)
+
+    def call_id(self, index: int | str) -> str:
+        """The session's id for one of the calls of the newest answer: models repeat their own."""
+        name = f"{self.turn}.{self.step - 1}.{index}"
+        return next((kept for kept in self.kept if kept.partition("@")[0] == name), name + self.line)
+
+    def made(self, call_id: str) -> bool:
+        """Whether a call is one of the newest answer, by the session's id."""
+        return call_id.startswith(f"{self.turn}.{self.step - 1}.")
+
+    def is_next(self, call_id: str) -> bool:
+        """Whether a call of the newest answer would be made under this id."""
+        return self.call_id(call_id.partition("@")[0].rpartition(".")[2]) == call_id
+
+    def rewound(self, at: int, made: tuple[str, ...]) -> Stance:
+        """Where the agent stands after a rewind to here that is revision `at`.
+
+        Calls are made anew from here on, but for those that were `made` by now, or begun.
+        """
+        line = f"@{at}"
+        asking = None if self.asking is None else self.asking.partition("@")[0] + line
+        return replace(self, line=line, asking=asking, kept=made)
+
+
+_NOT_ASKING: dict[str, Any] = {"question": None, "asking": None, "inputs": ()}
+
+AT_FIRST = Stance()
+"""Where an agent stands that was told nothing yet."""
+
+
+def open_calls(items: Sequence[Item], before: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The calls that have no result after some more items; results come in the order of their calls."""
+    waiting = [*before]
+    for item in items:
+        kind = item.get("type")
+        if kind == "function_call":
+            waiting.append(item["call_id"])
+        elif kind == "function_call_output" and item.get("call_id") in waiting:
+            waiting.remove(item["call_id"])
+    return tuple(waiting)
