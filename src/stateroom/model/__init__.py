@@ -1,5 +1,7 @@
-"""What thinks: policies, and the items that a conversation is made of."""
+"""What thinks: models, policies that stand for one, and the items that a conversation is made of."""
 
+from stateroom.model.choosing import ModelSource, open_model
+from stateroom.model.endpoint import Limits
 from stateroom.model.items import (
     Item,
     function_call,
@@ -10,17 +12,39 @@ from stateroom.model.items import (
     outputs_of,
     text_of,
 )
+from stateroom.model.judge import Judge, Judgement
+from stateroom.model.model import NO_SETTINGS, Answer, Model, Request, Usage, answer_of
 from stateroom.model.policy import Faltering, Policy
+from stateroom.model.replay import Replayed
+from stateroom.model.scripted import Scripted
+from stateroom.model.votes import Reading, Vote, majority, read_score
 
 __all__ = [
+    "NO_SETTINGS",
+    "Answer",
     "Faltering",
     "Item",
+    "Judge",
+    "Judgement",
+    "Limits",
+    "Model",
+    "ModelSource",
     "Policy",
+    "Reading",
+    "Replayed",
+    "Request",
+    "Scripted",
+    "Usage",
+    "Vote",
+    "answer_of",
     "function_call",
     "function_call_output",
     "input_items",
     "last_user_text",
+    "majority",
     "message",
+    "open_model",
     "outputs_of",
+    "read_score",
     "text_of",
 ]

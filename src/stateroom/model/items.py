@@ -49,6 +49,15 @@ def text_of(item: Item) -> str:
     return "".join(part.get("text") or "" for part in content)
 
 
+def is_content(value: Any) -> bool:
+    """Whether something can be the content of a message: a text, a list of parts, or nothing."""
+    if value is None or isinstance(value, str):
+        return True
+    return isinstance(value, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str | None) for part in value
+    )
+
+
 def last_user_text(conversation: list[Item]) -> str:
     """What the user said last."""
     return next((text_of(item) for item in reversed(conversation) if item.get("role") == "user"), "")

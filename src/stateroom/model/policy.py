@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import inspect
+from abc import abstractmethod
 from collections.abc import Awaitable
 from random import Random
 from typing import ClassVar
 
 from stateroom.model.items import Item
+from stateroom.model.model import Answer, Model, Request
 
 
-class Policy(ABC):
-    """Answers a conversation. One instance acts in one episode; `seed` decides all its chance.
+class Policy(Model):
+    """Answers a conversation by a rule. One instance acts in one episode; `seed` decides all its chance.
 
-    It sees what a model would see, and no more: the conversation so far, and the tools.
+    It sees what a model would see, and no more: the conversation so far, and the tools. An episode may be taken over by
+    another process, where a new instance goes on: so it remembers nothing but what it was made with, and its `rng` is a
+    fresh one for each answer.
     """
 
     def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
         self.rng = Random(seed)
 
     @abstractmethod
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item] | Awaitable[list[Item]]:
-        """The next items: tool calls, or a message without any, which ends the episode. May be async."""
+        """The next items: tool calls, or a message without any, which ends the turn. May be async."""
+
+    async def answer(self, request: Request) -> Answer:
+        self.rng.seed(self.seed * 1_000_003 + request.step)
+        answer = self.respond([*request.items], [*request.tools])
+        return Answer(await answer if inspect.isawaitable(answer) else answer)
 
 
 class Faltering(Policy):

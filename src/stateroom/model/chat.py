@@ -1,0 +1,311 @@
+"""Chat Completions and Responses: the same conversation in the words of either API, both ways.
+
+A turn of the assistant's is one message there and several items here: its reasoning, what it says, its tool calls. So
+not every list of items has a form of its own in chat. The **normal form** of a conversation is what comes of it by
+`items_of(messages_of(items))`; to go there and back again changes nothing more:
+
+- Within a turn the reasoning comes first, as one `reasoning_text`, then one message, then the calls in their order.
+  Several reasonings, or messages, in a row stay apart, unless calls before them wait for their results: chat wants all
+  calls of a turn in one message, and the results at once after it.
+- A text that is all of a content is a string, but for the assistant's, which is a list of `output_text` and `refusal`.
+- Gone, as chat has no place for it: an empty text beside anything else of a turn, ids and statuses of items,
+  annotations, the summary of a reasoning whose text is there, and reasoning that is encrypted.
+- What a trainer wants to know of a turn (`TRAINING`) is on its last item.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from secrets import token_hex
+from typing import Any
+
+from stateroom.errors import ModelFailed
+from stateroom.model.items import Item, function_call_output
+
+Message = dict[str, Any]
+"""A message of Chat Completions."""
+
+TRAINING = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+"""What a server may tell of a turn's tokens, for those who train on it."""
+
+
+def messages_of(items: Iterable[Item]) -> list[Message]:
+    """A conversation of items as messages; `ModelFailed` says which item has no form in chat."""
+    messages: list[Message] = []
+    turn = _Turn()
+    for place, item in enumerate(items):
+        kind, role = item.get("type", "message"), item.get("role")
+        if kind in ("reasoning", "function_call") or (kind == "message" and role == "assistant"):
+            if turn.is_over_before(kind, item):
+                messages.append(turn.message())
+                turn = _Turn()
+            turn.add(kind, item)
+            continue
+        if turn:
+            messages.append(turn.message())
+            turn = _Turn()
+        if kind == "message" and isinstance(role, str):
+            messages.append({"role": role, "content": _chat_content(item.get("content"))})
+        elif kind == "function_call_output":
+            said = _chat_content(item.get("output"))
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": said})
+        else:
+            raise ModelFailed(f"item {place} of the conversation, a {kind!r}, has no form in Chat Completions")
+    return [*messages, turn.message()] if turn else messages
+
+
+def items_of(messages: Iterable[Message]) -> list[Item]:
+    """A conversation of messages as items; `ModelFailed` says which message is none."""
+    items: list[Item] = []
+    for place, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, dict) else None
+        match role:
+            case "system" | "developer" | "user":
+                items.append({"type": "message", "role": role, "content": _content(message.get("content"))})
+            case "tool" if isinstance(message.get("tool_call_id"), str):
+                items.append(function_call_output(message["tool_call_id"], _content(message.get("content"))))
+            case "assistant":
+                items += _turn_items(message)
+            case _:
+                raise ModelFailed(
+                    f"messages[{place}] is no message of a system, developer, user, assistant or tool "
+                    f"(which has a tool_call_id): {message!r:.200}"
+                )
+    return items
+
+
+def completion_items(message: Any) -> list[Item]:
+    """The message of a completion as the items of an answer. A call that came without an id gets one."""
+    if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
+        raise ModelFailed(f"a completion must have a message of the assistant's, not {message!r:.200}")
+    items = _turn_items(message)
+    for item in items:
+        if item["type"] == "function_call" and not item["call_id"]:
+            item["call_id"] = f"call_{token_hex(12)}"
+    return items
+
+
+def completion_message(items: Iterable[Item]) -> Message:
+    """The items of an answer as the one message of a completion."""
+    turn = _Turn()
+    for item in items:
+        kind = item.get("type", "message")
+        if kind not in ("message", "reasoning", "function_call"):
+            raise ModelFailed(f"an answer with a {kind!r} has no form in Chat Completions")
+        turn.add(kind, item)
+    message = turn.message()
+    if isinstance(message["content"], list):
+        message["content"] = "".join(part.get("text") or "" for part in message["content"])
+    return message
+
+
+def chat_tools(tools: Iterable[Item]) -> list[Item]:
+    """Tools of Responses as tools of chat."""
+    return [{"type": "function", "function": _without(_function(tool), "type")} for tool in tools]
+
+
+def responses_tools(tools: Iterable[Item]) -> list[Item]:
+    """Tools of chat as tools of Responses."""
+    return [{"type": "function", **_function(tool)["function"]} for tool in tools]
+
+
+class _Turn:
+    """What the assistant says, thinks and calls, until somebody else has a word."""
+
+    def __init__(self) -> None:
+        self.thoughts: list[str] = []
+        self.said: list[Item] = []
+        self.refusals: list[str] = []
+        self.calls: list[Item] = []
+        self.training: Item = {}
+        self.spoke = False
+
+    def __bool__(self) -> bool:
+        return bool(self.thoughts or self.spoke or self.calls)
+
+    def is_over_before(self, kind: str, item: Item) -> bool:
+        """Whether an item begins another turn; not while calls wait, whose results must follow at once."""
+        if self.calls or kind == "function_call":
+            return False
+        said = bool(self.said or self.refusals)
+        if kind == "reasoning":
+            return bool((said or self.thoughts) and _thought(item))
+        return said and any(_words(part) for part in _parts(item.get("content")))
+
+    def add(self, kind: str, item: Item) -> None:
+        if kind == "reasoning":
+            self.thoughts += filter(None, [_thought(item)])
+        elif kind == "function_call":
+            self.calls.append(_tool_call(item))
+        else:
+            self.spoke = True
+            self._say(item.get("content"))
+        self.training |= _training(item)
+
+    def _say(self, content: Any) -> None:
+        for part in _parts(content):
+            if part.get("type") == "refusal":
+                self.refusals += filter(None, [part.get("refusal")])
+            elif _words(part):
+                self.said.append(_chat_part(part))
+
+    def message(self) -> Message:
+        empty = None if self.calls or self.refusals else ""
+        message: Message = {"role": "assistant", "content": _simplest(self.said) if self.said else empty}
+        if self.refusals:
+            message["refusal"] = "".join(self.refusals)
+        if self.thoughts:
+            message["reasoning_content"] = "\n\n".join(self.thoughts)
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message | self.training
+
+
+def _turn_items(message: Message) -> list[Item]:
+    items: list[Item] = []
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if thought and isinstance(thought, str):
+        items.append({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]})
+    calls = [_function_call(call) for call in _tool_calls(message)]
+    said = _said(message, alone=not items and not calls)
+    if said:
+        items.append({"type": "message", "role": "assistant", "status": "completed", "content": said})
+    items += calls
+    if items:
+        items[-1] |= _training(message)
+    return items
+
+
+def _said(message: Message, *, alone: bool) -> list[Item]:
+    """The content of what the assistant says; if that is nothing, an empty text only where there is nothing else."""
+    parts = [_output_part(part) for part in _parts(message.get("content")) if _words(part)]
+    if message.get("refusal"):
+        parts.append({"type": "refusal", "refusal": message["refusal"]})
+    return parts or ([{"type": "output_text", "text": "", "annotations": []}] if alone else [])
+
+
+def _parts(content: Any) -> list[Item]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ModelFailed(f"the content of a message must be a text or a list of parts, not {content!r:.200}")
+    return content
+
+
+def _words(part: Item) -> Any:
+    """What a part says; nothing, if it is an empty text."""
+    match part.get("type"):
+        case "input_text" | "output_text" | "text":
+            return part.get("text")
+        case "refusal":
+            return part.get("refusal")
+    return part
+
+
+def _simplest(parts: list[Item]) -> str | list[Item]:
+    """Parts of chat; one text alone is a string."""
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"} and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts
+
+
+def _chat_content(content: Any) -> str | list[Item]:
+    return _simplest([_chat_part(part) for part in _parts(content)])
+
+
+def _content(content: Any) -> Any:
+    """The content of anyone's but the assistant."""
+    parts = _simplest(_parts(content))
+    return parts if isinstance(parts, str) else [_input_part(part) for part in parts]
+
+
+def _chat_part(part: Item) -> Item:
+    """A part of a content; one that is not known is passed on as it is."""
+    match part.get("type"):
+        case "input_text" | "output_text" | "text":
+            return {"type": "text", "text": part.get("text") or ""}
+        case "input_image":
+            rest = {("url" if name == "image_url" else name): part[name] for name in _without(part, "type")}
+            return {"type": "image_url", "image_url": rest}
+        case "input_file":
+            return {"type": "file", "file": _without(part, "type")}
+    return part
+
+
+def _input_part(part: Item) -> Item:
+    match part.get("type"):
+        case "text":
+            return {"type": "input_text", "text": part.get("text") or ""}
+        case "image_url":
+            image = part.get("image_url")
+            image = {"url": image} if isinstance(image, str) else _fields_of(part, "image_url")
+            return {"type": "input_image"} | {("image_url" if key == "url" else key): image[key] for key in image}
+        case "file":
+            return {"type": "input_file"} | _fields_of(part, "file")
+    return part
+
+
+def _fields_of(part: Item, name: str) -> Item:
+    found = part.get(name) or {}
+    if not isinstance(found, dict):
+        raise ModelFailed(f"the {name} of a part of a message must be an object, not {found!r:.200}")
+    return found
+
+
+def _output_part(part: Item) -> Item:
+    if part.get("type") != "text":
+        return part
+    return {"type": "output_text", "text": part.get("text") or "", "annotations": []}
+
+
+def _thought(item: Item) -> str:
+    """The text of a reasoning item, or else what sums it up."""
+    parts: Sequence[Item] = item.get("content") or item.get("summary") or ()
+    return "\n\n".join(part.get("text") or "" for part in parts)
+
+
+def _tool_call(item: Item) -> Item:
+    function = {"name": item.get("name"), "arguments": _arguments(item.get("arguments"))}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _tool_calls(message: Message) -> list[Any]:
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise ModelFailed(f"the tool calls of a message must be a list, not {calls!r:.200}")
+    return calls
+
+
+def _function_call(call: Any) -> Item:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ModelFailed(f"a tool call must have a function with a name, not {call!r:.200}")
+    return {
+        "type": "function_call",
+        "call_id": call.get("id") or "",
+        "name": function["name"],
+        "arguments": _arguments(function.get("arguments")),
+        "status": "completed",
+    }
+
+
+def _arguments(given: Any) -> str:
+    """Arguments as the text that they ought to be; some servers give them as an object."""
+    return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+
+
+def _function(tool: Any) -> Item:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        raise ModelFailed(f"only functions can be tools in Chat Completions, not {tool!r:.200}")
+    return tool
+
+
+def _training(found: Mapping[str, Any]) -> Item:
+    return {name: found[name] for name in TRAINING if found.get(name) is not None}
+
+
+def _without(found: Item, name: str) -> Item:
+    return {key: value for key, value in found.items() if key != name}

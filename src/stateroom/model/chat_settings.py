@@ -1,0 +1,132 @@
+"""The parameters of a request in the words of Responses and of Chat Completions, both ways.
+
+Most have the same name and meaning in both, and those that are not known here are passed on as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stateroom.model.model import Usage
+
+ONLY_RESPONSES = frozenset({"include", "truncation"})
+"""Parameters of Responses that have no meaning in chat, and do no harm when they are left out."""
+
+
+def chat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of Responses as parameters of chat; `instructions` are no parameter there, but a message."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        match name:
+            case "max_output_tokens":
+                found["max_tokens"] = value
+            case "reasoning" if isinstance(value, dict):
+                found |= _renamed(value, "reasoning", {"effort": "reasoning_effort"})
+            case "text" if isinstance(value, dict):
+                found |= _renamed(value, "text", {"format": "response_format", "verbosity": "verbosity"})
+                if "response_format" in found:
+                    found["response_format"] = _nested(found["response_format"], "json_schema")
+            case "tool_choice":
+                found["tool_choice"] = _chat_choice(value)
+            case "top_logprobs":
+                found |= {"logprobs": True, "top_logprobs": value}
+            case _ if name not in ONLY_RESPONSES:
+                found[name] = value
+    return found
+
+
+def responses_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of chat as parameters of Responses."""
+    found: dict[str, Any] = {}
+    for name, value in parameters.items():
+        match name:
+            case "max_tokens" | "max_completion_tokens":
+                found["max_output_tokens"] = value
+            case "reasoning_effort":
+                found["reasoning"] = {**found.get("reasoning", {}), "effort": value}
+            case "reasoning" if isinstance(value, dict):
+                found["reasoning"] = {**value, **found.get("reasoning", {})}
+            case "response_format":
+                found["text"] = {**found.get("text", {}), "format": _flat(value, "json_schema")}
+            case "verbosity":
+                found["text"] = {**found.get("text", {}), "verbosity": value}
+            case "text" if isinstance(value, dict):
+                found["text"] = {**value, **found.get("text", {})}
+            case "tool_choice":
+                found["tool_choice"] = _responses_choice(value)
+            case "logprobs" if parameters.get("top_logprobs") is not None:
+                pass  # which says it all
+            case _:
+                found[name] = value
+    return found
+
+
+def chat_usage(usage: Usage) -> dict[str, Any]:
+    """The tokens that answers took, as chat tells of them."""
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def usage_of(told: Any) -> Usage | None:
+    """The tokens that a server tells of, in the words of either API; None if it does not."""
+    if not isinstance(told, dict):
+        return None
+    into, out = ("prompt", "completion") if "prompt_tokens" in told else ("input", "output")
+    return Usage(
+        _count(told.get(f"{into}_tokens")),
+        _count(told.get(f"{out}_tokens")),
+        _count(_details(told, into).get("cached_tokens")),
+        _count(_details(told, out).get("reasoning_tokens")),
+    )
+
+
+def _details(told: dict[str, Any], what: str) -> dict[str, Any]:
+    found = told.get(f"{what}_tokens_details")
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _renamed(value: dict[str, Any], name: str, names: dict[str, str]) -> dict[str, Any]:
+    """What has a name of its own in chat, and the rest under the old one."""
+    rest = {key: of_it for key, of_it in value.items() if key not in names}
+    found = {names[key]: of_it for key, of_it in value.items() if key in names}
+    return found | ({name: rest} if rest else {})
+
+
+def _nested(value: Any, kind: str) -> Any:
+    """Something whose fields chat keeps under the name of its type."""
+    if not isinstance(value, dict) or value.get("type") != kind:
+        return value
+    return {"type": kind, kind: {key: of_it for key, of_it in value.items() if key != "type"}}
+
+
+def _flat(value: Any, kind: str) -> Any:
+    """Something whose fields Responses keeps beside its type."""
+    if not isinstance(value, dict) or value.get("type") != kind or not isinstance(value.get(kind), dict):
+        return value
+    return {"type": kind, **value[kind]}
+
+
+def _chat_choice(choice: Any) -> Any:
+    found = _nested(_nested(choice, "function"), "allowed_tools")
+    if isinstance(found, dict) and "allowed_tools" in found:
+        allowed = found["allowed_tools"]
+        if isinstance(allowed.get("tools"), list):
+            allowed["tools"] = [_nested(tool, "function") for tool in allowed["tools"]]
+    return found
+
+
+def _responses_choice(choice: Any) -> Any:
+    found = _flat(_flat(choice, "function"), "allowed_tools")
+    if isinstance(found, dict) and found.get("type") == "allowed_tools" and isinstance(found.get("tools"), list):
+        found = {**found, "tools": [_flat(tool, "function") for tool in found["tools"]]}
+    return found

@@ -1,0 +1,139 @@
+"""`Model`: what answers a conversation, whatever is behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from stateroom.errors import ModelFailed, StateroomError
+from stateroom.model.items import Item, is_content
+from stateroom.session.execution import was_cancelled
+
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What a model is asked to answer. It is to be read: the lists may be those of the conversation itself."""
+
+    items: Sequence[Item]
+    """What it is shown of the conversation, as Responses items."""
+    tools: Sequence[Item] = ()
+    """The functions that it may call, as the Responses API has them."""
+    settings: Mapping[str, Any] = NO_SETTINGS
+    """Other parameters of the Responses API, such as `temperature`, `max_output_tokens` and `tool_choice`."""
+    seed: int = 0
+    """Decides the chance in an episode, as far as a model lets itself be told."""
+    step: int = 0
+    """How many answers it has given in the episode before."""
+
+
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The tokens that answers took."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the input that were cached."""
+    reasoning_tokens: int = 0
+    """Those of the output that were spent on reasoning."""
+
+    def plain(self) -> dict[str, Any]:
+        """The same as the Responses API has it."""
+        return {
+            "input_tokens": self.input_tokens,
+            "input_tokens_details": {"cached_tokens": self.cached_tokens},
+            "output_tokens": self.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": self.input_tokens + self.output_tokens,
+        }
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a model answered: tool calls, or a message without any; reasoning may come before."""
+
+    items: list[Item]
+    usage: Usage | None = None
+    """What it took, if the model tells."""
+    truncated: bool = False
+    """Whether the model was cut off by a limit on its output before it was done."""
+
+
+class Model(ABC):
+    """Answers conversations: one method, over the items of OpenAI's Responses API."""
+
+    name: str = "model"
+    """How it is called in files and messages; its class's name, unless set. It never has a secret in it."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    @abstractmethod
+    async def answer(self, request: Request) -> Answer:
+        """The next items of a conversation.
+
+        Raises `ModelUnavailable` when it cannot be reached or is too busy, so that the same request may do later, and
+        `ModelFailed` when it refuses the request or its answer cannot be understood.
+        """
+
+
+async def answer_of(model: Model, request: Request) -> Answer:
+    """A model's answer, if its items can be carried out and kept; `ModelFailed` says what is wrong with them."""
+    try:
+        answer = await model.answer(request)
+    except StateroomError:
+        raise
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if was_cancelled(error):
+            raise  # the episode was; else it is something of the model's own
+        raise ModelFailed(f"{model.name} raised {type(error).__name__}: {error}") from error
+    return _checked(answer, model.name)
+
+
+def _checked(answer: Any, name: str) -> Answer:
+    if not isinstance(answer, Answer):
+        raise ModelFailed(f"{name} must give an Answer, not {answer!r:.200}")
+    items = answer.items
+    if not isinstance(items, list) or not all(map(_is_item, items)):
+        raise ModelFailed(f"{name} must answer with a list of Responses items, not {items!r:.200}")
+    try:
+        json.dumps(items)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelFailed(f"{name} answered with something that is not JSON: {error}") from error
+    for item in items:
+        if item["type"] == "function_call_output":
+            raise ModelFailed(f"{name} made up what a tool call came to: {item!r:.200}")
+        if item["type"] == "function_call" and not _is_call(item):
+            raise ModelFailed(f"{name} made a tool call without call_id, name or arguments: {item!r:.200}")
+        if item["type"] in ("message", "reasoning") and not is_content(item.get("content")):
+            raise ModelFailed(f"{name} said something that is no text and no list of parts: {item!r:.200}")
+    if answer.usage is not None and not _is_usage(answer.usage):
+        raise ModelFailed(f"{name} must tell its Usage in whole numbers, not {answer.usage!r:.200}")
+    return answer
+
+
+def _is_item(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("type"), str)
+
+
+def _is_call(item: Item) -> bool:
+    return isinstance(item.get("call_id"), str) and isinstance(item.get("name"), str) and "arguments" in item
+
+
+def _is_usage(usage: Any) -> bool:
+    return isinstance(usage, Usage) and all(isinstance(count, int) for count in msgspec.structs.astuple(usage))

@@ -1,0 +1,166 @@
+"""A server of models that does what a test tells it to: it answers, refuses, hangs, or talks rubbish."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+
+from stateroom.model.endpoint import Address, Limits, Timing
+from stateroom.model.endpoint.chat import ChatModel
+from stateroom.model.endpoint.endpoint import Endpoint
+from stateroom.model.endpoint.responses import ResponsesModel
+
+KEY = "sk-the-key-of-the-tests-0123456789"
+
+
+@dataclass
+class Reply:
+    """What a server sends back; a text is sent as it is."""
+
+    body: Any
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Hang:
+    """No reply, as long as the client waits."""
+
+
+@dataclass
+class Asked:
+    """What a server was asked."""
+
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass
+class Server:
+    """Gives its replies one after the other, and the last again and again."""
+
+    url: str
+    replies: list[Reply | Hang | Callable[[Asked], Reply]] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    heard: threading.Event = field(default_factory=threading.Event)
+    """Set once it was asked something."""
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            part = await receive()
+            body += part.get("body", b"")
+            if not part.get("more_body"):
+                break
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        asked = Asked(scope["path"], headers, json.loads(body))
+        self.asked.append(asked)
+        self.heard.set()
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, Hang):
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0.002)  # long enough for others to come meanwhile
+        self.at_once -= 1
+        await _send(send, reply(asked) if callable(reply) else reply)
+
+
+async def _send(send: Any, reply: Reply) -> None:
+    text = reply.body if isinstance(reply.body, str) else json.dumps(reply.body)
+    headers = {"content-type": "application/json", **reply.headers}
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": text.encode()})
+
+
+class Host:
+    """Where the servers of all tests are, each under a path of its own: to start and stop one takes long."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.servers: dict[str, Server] = {}
+
+    def new_server(self) -> Server:
+        name = f"s{len(self.servers)}"
+        self.servers[name] = Server(f"{self.url}/{name}/v1")
+        return self.servers[name]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.servers[scope["path"].split("/")[1]](scope, receive, send)
+
+
+@contextmanager
+def hosting() -> Iterator[Host]:
+    """Run a host on a port of its own, in a thread of its own."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    address, port = listening.getsockname()
+    host = Host(f"http://{address}:{port}")
+    program = uvicorn.Server(uvicorn.Config(host, lifespan="off", log_config=None, access_log=False))
+    thread = threading.Thread(target=program.run, args=([listening],), name="models")
+    thread.start()
+    try:
+        yield host
+    finally:
+        program.should_exit = True
+        thread.join()
+
+
+class FakeTime:
+    """A clock that only the pauses move on, and a chance that always takes the longest pause."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.time += seconds
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.sleep, lambda: self.time, lambda: 1_000_000_000 + self.time, lambda low, high: high)
+
+
+@asynccontextmanager
+async def asking(
+    kind: str, url: str, limits: Limits | None = None, clock: FakeTime | None = None, key: str = KEY
+) -> AsyncIterator[ChatModel | ResponsesModel]:
+    """A model behind a URL, which speaks `chat` or `responses`."""
+    address = Address("m", url, key)
+    endpoint = Endpoint(f"{kind}:m@{url}", address, limits or Limits(), (clock or FakeTime()).timing)
+    try:
+        yield ChatModel(endpoint) if kind == "chat" else ResponsesModel(endpoint, tells_seed=True)
+    finally:
+        await endpoint.close()
+
+
+def completion(message: dict[str, Any], finish: str = "stop", **more: Any) -> Reply:
+    """A reply of Chat Completions."""
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", **message}}
+    return Reply({"id": "c", "object": "chat.completion", "choices": [choice], **more})
+
+
+def response(*output: dict[str, Any], status: str = "completed", **more: Any) -> Reply:
+    """A reply of Responses."""
+    return Reply({"id": "r", "object": "response", "status": status, "output": [*output], **more})
+
+
+def says(kind: str, text: str) -> Reply:
+    """A reply of either, that is a word of the assistant's."""
+    if kind == "chat":
+        return completion({"content": text})
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return response({"type": "message", "role": "assistant", "status": "completed", "content": [part]})

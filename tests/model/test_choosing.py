@@ -1,0 +1,177 @@
+"""Models by what a user typed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stateroom.errors import ModelFailed, NotFound
+from stateroom.model import Answer, Item, Model, Policy, Request, answer_of, input_items, message, text_of
+from stateroom.model.choosing import open_model
+from tests.model.endpoints import Server, says
+
+
+class Says(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message(f"seed {self.seed}")]
+
+
+class Broken(Policy):
+    def __init__(self, seed: int = 0) -> None:
+        raise ValueError("no such seed")
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return []
+
+
+OWN = {"reference": Says, "broken": Broken}
+HELLO = Request(input_items("Hello."))
+
+
+async def test_a_policy_by_its_name_is_a_new_one_for_each_episode() -> None:
+    async with open_model("reference", OWN) as source:
+        one, two = source.for_episode(1), source.for_episode(2)
+        assert source.name == "reference"
+        assert one is not two
+        assert [text_of((await answer_of(model, HELLO)).items[0]) for model in (one, two)] == ["seed 1", "seed 2"]
+
+
+PROGRAM = """
+from stateroom.model import Answer, Model, Policy, message
+
+class Mine(Policy):
+    def respond(self, conversation, tools):
+        return [message("mine")]
+
+class Shared(Model):
+    async def answer(self, request):
+        return Answer([message("shared")])
+
+class Choosy(Model):
+    def __init__(self, size):
+        pass
+    async def answer(self, request):
+        return Answer([])
+
+class Unfinished(Policy):
+    pass
+
+number = 7
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+async def test_a_policy_and_a_model_of_the_user(program: Path) -> None:
+    for name, shared in (("Mine", False), ("Shared", True)):
+        async with open_model(f"{program}:{name}", {}) as source:
+            one, two = source.for_episode(1), source.for_episode(2)
+            assert (one is two) is shared
+            assert text_of((await answer_of(one, HELLO)).items[0]) == name.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("number", "is not a subclass of stateroom.model.Policy or stateroom.model.Model"),
+        ("Unfinished", "cannot act: it has no respond of its own"),
+        ("Choosy", "cannot be made without arguments: TypeError"),
+        ("Other", "its classes are: Mine, Shared, Choosy, Unfinished"),
+    ],
+)
+def test_what_cannot_act_is_refused(program: Path, name: str, wrong: str) -> None:
+    with pytest.raises(NotFound, match=wrong):
+        open_model(f"{program}:{name}", {})
+
+
+@pytest.mark.parametrize("spec", ["nobody", "openai:", "openai", "chat:", "replay:", "local:", ""])
+def test_an_unknown_name_is_told_what_there_is(spec: str) -> None:
+    with pytest.raises(NotFound, match=r"there are reference, broken, and openai:NAME, responses:NAME@URL"):
+        open_model(spec, OWN)
+    with pytest.raises(NotFound, match=r"; there are openai:NAME"):
+        open_model(spec, {})
+
+
+@pytest.mark.parametrize("spec", ["chat:llama", "responses:llama@", "chat:@http://h/v1", "chat:m@ftp://h/v1"])
+def test_an_endpoint_needs_a_name_and_an_address(spec: str) -> None:
+    with pytest.raises(NotFound, match=r"(say which model at which address|is called)"):
+        open_model(spec, {})
+
+
+def test_openai_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(NotFound, match="set the environment variable OPENAI_API_KEY"):
+        open_model("openai:gpt-x", {})
+
+
+async def test_openai_is_where_its_variable_says(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/")
+    server.replies = [says("responses", "Hi.")]
+    async with open_model("openai:gpt-x", {}) as source:
+        await answer_of(source.for_episode(3), HELLO)
+    (asked,) = server.asked
+    assert asked.body["model"] == "gpt-x"
+    assert asked.path.endswith("/v1/responses")
+    assert "metadata" not in asked.body
+
+
+async def test_an_endpoint_is_shared_by_all_episodes(server: Server, kind: str) -> None:
+    server.replies = [says(kind, "Hi.")]
+    async with open_model(f"{kind}:org/m@v2@{server.url}", {}) as source:
+        assert source.for_episode(1) is source.for_episode(2)
+        await answer_of(source.for_episode(1), HELLO)
+    assert server.asked[0].body["model"] == "org/m@v2"
+
+
+async def test_a_rollouts_file_is_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    row = {"responses_create_params": {"input": "Hello."}, "response": {"output": [message("Hi.")]}}
+    path.write_text(json.dumps(row))
+    async with open_model(f"replay:{path}", {}) as source:
+        assert (await answer_of(source.for_episode(0), HELLO)).items == [message("Hi.")]
+
+
+def test_a_policy_that_cannot_be_made_is_a_failure_of_the_episode() -> None:
+    with pytest.raises(ModelFailed, match="broken cannot be made: ValueError: no such seed"):
+        open_model("broken", OWN).for_episode(1)
+
+
+def test_without_the_sdk_a_user_is_told_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["openai"] = None
+from stateroom.errors import NotFound
+from stateroom.model.choosing import open_model
+try:
+    open_model("chat:m@http://h/v1", {})
+except NotFound as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "models behind an address need openai: pip install 'stateroom[openai]'\n"
+
+
+def test_choosing_loads_the_sdk_only_when_it_is_needed() -> None:
+    program = "import sys, stateroom.model.choosing; print('openai' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
+
+
+class Plain(Model):
+    """A model without anything to close."""
+
+    async def answer(self, request: Request) -> Answer:
+        return Answer([message("plain")])
+
+
+async def test_a_class_that_is_a_model_can_be_one_of_the_environments_own() -> None:
+    async with open_model("plain", {"plain": Plain}) as source:
+        assert (await answer_of(source.for_episode(0), HELLO)).items == [message("plain")]

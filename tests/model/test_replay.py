@@ -1,0 +1,186 @@
+"""Answers that are played again: found by their task, checked against what was said then."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.errors import BadTask, ModelFailed, NotFound
+from stateroom.model import (
+    Item,
+    Request,
+    answer_of,
+    function_call,
+    function_call_output,
+    input_items,
+    message,
+)
+from stateroom.model.replay import Replayed
+
+REASONING: Item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
+
+
+def row(task: str, answer: str, *, seed: int = 0, number: int = 0, rollout: int = 0) -> dict[str, Any]:
+    """An episode with two parallel calls, one more, and a word at the end."""
+    output = [
+        REASONING,
+        function_call("add", "c1", number=1),
+        function_call("add", "c2", number=2),
+        function_call_output("c1", "1"),
+        function_call_output("c2", "3"),
+        function_call("add", "c3", number=3),
+        function_call_output("c3", "6"),
+        message(answer),
+    ]
+    return {
+        "responses_create_params": {"input": task},
+        "response": {"id": f"resp_{seed:016x}", "output": output},
+        "_ng_task_index": number,
+        "_ng_rollout_index": rollout,
+    }
+
+
+async def played(model: Replayed, task: Any, seed: int = 0) -> list[Item]:
+    """A whole episode, in which the tools say what they said in the record."""
+    results = {"c1": "1", "c2": "3", "c3": "6"}
+    items: list[Item] = []
+    for step in range(3):
+        answer = await answer_of(model, Request([*input_items(task), *items], seed=seed, step=step))
+        calls = [item["call_id"] for item in answer.items if item["type"] == "function_call"]
+        items += [*answer.items, *(function_call_output(call_id, results[call_id]) for call_id in calls)]
+    return items
+
+
+async def test_an_episode_is_played_again_step_by_step() -> None:
+    rows = [row("one", "a", number=0), row("two", "b", number=1)]
+    model = Replayed(rows)
+    assert await played(model, "one") == rows[0]["response"]["output"]
+    assert await played(model, "two") == rows[1]["response"]["output"]
+
+
+async def test_a_text_and_its_item_are_the_same_task() -> None:
+    model = Replayed([row("one", "a")])
+    assert (await played(model, [{"role": "user", "content": [{"type": "input_text", "text": "one"}]}]))[-1] == message(
+        "a"
+    )
+
+
+async def test_of_several_repeats_the_seed_has_its_own() -> None:
+    model = Replayed([row("one", f"answer {seed}", seed=seed, rollout=seed) for seed in range(20)])
+    for seed in (7, 0, 19):
+        assert (await played(model, "one", seed))[-1] == message(f"answer {seed}")
+
+
+async def test_a_seed_that_has_none_always_has_the_same() -> None:
+    rows = [row("one", f"answer {rollout}", seed=rollout, rollout=rollout) for rollout in range(4)]
+    found = [(await played(Replayed(rows), "one", seed))[-1]["content"][0]["text"] for seed in range(100, 140)]
+    again = [(await played(Replayed(rows[::-1]), "one", seed))[-1]["content"][0]["text"] for seed in range(100, 140)]
+    assert found == again
+    assert set(found) == {"answer 0", "answer 1", "answer 2", "answer 3"}
+
+
+async def test_a_task_that_begins_like_another_is_not_taken_for_it() -> None:
+    short, long = row("one", "a"), row("one", "b", number=1)
+    opening = [*input_items("one"), message("And?"), *input_items("two")]
+    long["responses_create_params"]["input"] = opening
+    assert (await played(Replayed([short, long]), opening))[-1] == message("b")
+    assert (await played(Replayed([long, short]), "one"))[-1] == message("a")
+
+
+async def test_another_result_of_a_tool_is_told() -> None:
+    recorded = row("one", "a")["response"]["output"]
+    shown = [*input_items("one"), *recorded[:4], function_call_output("c2", "5")]
+    with pytest.raises(ModelFailed, match=r'replay: item 3 after the task differs .*"5".*, and was .*"3"'):
+        await answer_of(Replayed([row("one", "a")]), Request(shown, step=1))
+
+
+async def test_ids_and_statuses_do_not_matter() -> None:
+    recorded = row("one", "a")["response"]["output"]
+    shown = [{**item, "status": "in_progress", "id": "other"} for item in [*input_items("one"), *recorded[:5]]]
+    (answer,) = (await answer_of(Replayed([row("one", "a")]), Request(shown, step=1))).items
+    assert answer == recorded[5]
+
+
+async def test_a_conversation_of_another_length_is_told() -> None:
+    recorded = row("one", "a")["response"]["output"]
+    with pytest.raises(ModelFailed, match="has 2 items after the task, and the episode on record 4"):
+        await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded[:3]], step=1))
+
+
+async def test_reasoning_that_was_changed_or_lost_on_the_way_does_not_matter() -> None:
+    recorded = row("one", "a")["response"]["output"]
+    changed = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
+    for shown in (recorded[1:5], [changed, *recorded[1:5]], [*recorded[1:3], message(""), *recorded[3:5]]):
+        answer = await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *shown], step=1))
+        assert answer.items == [recorded[5]]
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+async def test_an_episode_that_ended_without_a_word_ends_so_again(status: str) -> None:
+    silent = row("one", "a")
+    silent["response"] |= {"status": status, "output": silent["response"]["output"][:-1]}
+    request = Request([*input_items("one"), *silent["response"]["output"]], step=2)
+    if status == "completed":
+        assert (await answer_of(Replayed([silent]), request)).items == []
+    else:
+        with pytest.raises(ModelFailed, match="has 2 answers, and is asked for number 3"):
+            await answer_of(Replayed([silent]), request)
+
+
+async def test_there_are_no_more_answers_than_were_given() -> None:
+    recorded = row("one", "a")["response"]["output"]
+    with pytest.raises(ModelFailed, match="has 3 answers, and is asked for number 4"):
+        await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded], step=3))
+
+
+async def test_a_task_that_is_not_on_record_is_told() -> None:
+    with pytest.raises(ModelFailed, match="has no episode of this task: 'three'"):
+        await answer_of(Replayed([row("one", "a")]), Request(input_items("three")))
+
+
+async def test_a_word_of_the_user_parts_two_answers() -> None:
+    episode = row("one", "a")
+    user = input_items("And then?")
+    episode["response"]["output"] = [message("a"), *user, message("b")]
+    shown = [*input_items("one"), message("a"), *user]
+    assert (await answer_of(Replayed([episode]), Request(shown, step=1))).items == [message("b")]
+
+
+async def test_repeats_without_proper_numbers_are_played_too() -> None:
+    numbered = [row("one", "a") | {"_ng_task_index": None}, row("one", "b") | {"_ng_rollout_index": "first"}]
+    assert (await played(Replayed(numbered), "one"))[-1] in (message("a"), message("b"))
+
+
+async def test_episodes_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("\n".join([json.dumps(row("one", "a")), "", json.dumps(row("two", "b"))]))
+    model = Replayed.of_file(path)
+    assert model.name == f"replay:{path}"
+    assert (await played(model, "two"))[-1] == message("b")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('{"a": ', "line 2: not a JSON object"),
+        ("[1]", "line 2: not a JSON object, but list"),
+        ("{}", "episode 2 has no responses_create_params.input or no response.output"),
+        ('{"responses_create_params": {"input": ["x"]}, "response": {"output": []}}', "episode 2 has something"),
+        (
+            '{"responses_create_params": {"input": [{"content": 7}]}, "response": {"output": []}}',
+            "episode 2 has something",
+        ),
+        ('{"responses_create_params": {"input": "x"}, "response": {"output": [{"content": ["y"]}]}}', "episode 2 has"),
+    ],
+)
+def test_a_line_that_is_no_episode_is_named(tmp_path: Path, text: str, wrong: str) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"{json.dumps(row('one', 'a'))}\n{text}\n")
+    with pytest.raises(BadTask, match=wrong):
+        Replayed.of_file(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"cannot read .*nowhere.jsonl"):
+        Replayed.of_file(tmp_path / "nowhere.jsonl")

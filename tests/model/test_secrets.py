@@ -1,0 +1,137 @@
+"""The key is sent to the endpoint, and is seen nowhere else."""
+
+import logging
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from stateroom.errors import NotFound, StateroomError
+from stateroom.model import Request, answer_of, input_items, text_of
+from stateroom.model.choosing import open_model
+from stateroom.model.endpoint import Address, Limits
+from tests.model.endpoints import KEY, Asked, Hang, Reply, Server, asking, says
+
+HELLO = Request(input_items("Hello."))
+
+
+def echo(asked: Asked) -> str:
+    """What the server was sent as its key."""
+    return asked.headers["authorization"]
+
+
+FAULTS: dict[str, Reply | Hang | Callable[[Asked], Reply]] = {
+    "refused": lambda asked: Reply({"error": {"message": f"Incorrect API key provided: {echo(asked)}."}}, 401),
+    "refused at length": lambda asked: Reply({"error": {"message": "x" * 975 + echo(asked)}}, 403),
+    "busy": lambda asked: Reply({"error": {"message": f"{echo(asked)} is over its limit"}}, 429),
+    "broken": lambda asked: Reply(f"Traceback: {echo(asked)}", 500),
+    "no JSON": lambda asked: Reply(f"your key is {echo(asked)}"),
+    "wrong shape": lambda asked: Reply({"choices": echo(asked), "output": echo(asked)}),
+    "failed": lambda asked: Reply({"status": "failed", "error": {"message": echo(asked)}, "choices": [echo(asked)]}),
+    "hangs": Hang(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_no_error_and_no_log_has_the_key(
+    server: Server, kind: str, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.replies = [FAULTS[fault]]
+    caplog.set_level(logging.DEBUG)
+    async with asking(kind, server.url, Limits(attempts=2, timeout=0.2 if fault == "hangs" else 30)) as model:
+        with pytest.raises(StateroomError) as caught:
+            await answer_of(model, HELLO)
+        seen = [repr(model), model.name, repr(caught.value), *map(repr, caught.value.args)]
+    seen += traceback.format_exception(caught.value)
+    seen += traceback.format_exception(caught.value.__context__) if caught.value.__context__ else []
+    seen += [caplog.text, *(str(record.__dict__) for record in caplog.records)]
+    assert echo(server.asked[0]) == f"Bearer {KEY}"
+    assert KEY[:12] not in "\n".join(seen)
+
+
+async def test_nobody_there_does_not_show_the_key(kind: str) -> None:
+    async with asking(kind, "http://127.0.0.1:1/v1", Limits(attempts=1)) as model:
+        with pytest.raises(StateroomError) as caught:
+            await answer_of(model, HELLO)
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_an_answer_that_repeats_the_key_is_kept_without_it(server: Server, kind: str) -> None:
+    server.replies = [lambda asked: says(kind, f"I was sent {echo(asked)}.")]
+    async with asking(kind, server.url) as model:
+        answer = await answer_of(model, HELLO)
+    assert "I was sent Bearer ***." in str(answer.items)
+    assert KEY not in str(answer)
+
+
+@pytest.mark.parametrize(("key", "said"), [("ollama", "Install ollama."), ("1", "It is 1.")])
+async def test_a_key_that_is_only_a_word_leaves_answers_as_they_are(
+    server: Server, kind: str, key: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    server.replies = [says(kind, said)]
+    async with open_model(f"{kind}:m@{server.url}", {}) as source:
+        answer = await answer_of(source.for_episode(0), HELLO)
+    assert text_of(answer.items[0]) == said
+
+
+async def test_names_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for spec in ("openai:gpt-x", "responses:m@http://127.0.0.1:1/v1", "chat:m@http://127.0.0.1:1/v1"):
+        async with open_model(spec, {}) as source:
+            model = source.for_episode(0)
+            assert source.name == model.name == spec
+            assert KEY not in f"{source!r} {model!r} {source.name}"
+    assert KEY not in repr(Address("m", "http://h/v1", KEY))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "chat:m@http://user:hunter2@host/v1",
+        "chat:m@http://hunter2@host/v1",
+        "chat:m@http://host/v1?key=hunter2",
+        "chat:m@http://host/v1#hunter2",
+        "chat:m@http://user:hunter2@[host/v1",
+        "chat:m@http://user:hunter2@host:port/v1",
+        "chatt:m@http://user:hunter2@host:80/v1",
+        "http://user:hunter2@host:80/v1",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_and_not_shown(spec: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        open_model(spec, {})
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_so_is_one_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://user:hunter2@host/v1")
+    with pytest.raises(NotFound, match="OPENAI_API_KEY") as caught:
+        open_model("openai:gpt-x", {})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["sk-\nhunter2", "sk-é-hunter2", "sk hunter2"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(NotFound, match="OPENAI_API_KEY") as caught:
+        open_model("chat:m@http://127.0.0.1:1/v1", {})
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_key_with_a_line_end_after_it_is_good(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")
+    server.replies = [says("chat", "Hi.")]
+    async with open_model(f"chat:m@{server.url}", {}) as source:
+        await answer_of(source.for_episode(0), HELLO)
+    assert echo(server.asked[0]) == f"Bearer {KEY}"
+
+
+async def test_without_a_key_the_header_says_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    server.replies = [Reply({"error": {"message": "none of that"}}, 400)]
+    async with open_model(f"chat:m@{server.url}", {}) as source:
+        with pytest.raises(StateroomError, match="none of that"):
+            await answer_of(source.for_episode(0), HELLO)
+    assert echo(server.asked[0]) == "Bearer none"
