@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.agent import Trajectory, act
-from stateroom.errors import PolicyFailed
-from stateroom.model import Faltering, Item, Policy, function_call, message
-from stateroom.session import Session
+from stateroom.agent import Agent, Trajectory, act, run
+from stateroom.agent.loop import OnStep
+from stateroom.errors import DefinitionError, ModelFailed
+from stateroom.model import Answer, Faltering, Item, Policy, Scripted, Usage, function_call, message
+from stateroom.session import Said, Session
 from stateroom.store import open_store
 
 
@@ -69,13 +70,19 @@ def outputs(trajectory: Trajectory) -> list[Any]:
     return [json.loads(item["output"]) for item in trajectory.output if item["type"] == "function_call_output"]
 
 
+async def go(
+    session: Session[Any], policy: Policy, task: list[Item], *, on_step: OnStep | None = None, **limits: Any
+) -> Trajectory:
+    return await act(session, session, Agent(policy, **limits), session.tools, task, on_step=on_step)
+
+
 DONE = [message("done")]
 ASK = [{"type": "message", "role": "user", "content": "go"}]
 
 
 async def test_turns_go_on_until_a_message_without_calls(session: Session[Tally]) -> None:
     policy = Says([function_call("add", "a", number=1)], [function_call("add", "b", number=2)], DONE)
-    trajectory = await act(session, policy, ASK, [])
+    trajectory = await go(session, policy, ASK)
     assert (trajectory.status, trajectory.reason) == ("completed", None)
     assert [item["type"] for item in trajectory.output] == [
         "function_call",
@@ -90,14 +97,14 @@ async def test_turns_go_on_until_a_message_without_calls(session: Session[Tally]
 
 async def test_several_calls_in_one_turn_are_answered_in_order(session: Session[Tally]) -> None:
     turn = [message("thinking"), *(function_call("add", f"c{n}", number=n) for n in (1, 2, 3))]
-    trajectory = await act(session, Says(turn, DONE), ASK, [])
+    trajectory = await go(session, Says(turn, DONE), ASK)
     answers = [item for item in trajectory.output if item["type"] == "function_call_output"]
     assert [(item["call_id"], item["output"]) for item in answers] == [("c1", "1"), ("c2", "3"), ("c3", "6")]
 
 
 async def test_repeated_call_ids_are_different_calls(session: Session[Tally]) -> None:
     turn = [function_call("add", "same", number=1), function_call("add", "same", number=1)]
-    trajectory = await act(session, Says(turn, turn, DONE), ASK, [])
+    trajectory = await go(session, Says(turn, turn, DONE), ASK)
     assert outputs(trajectory) == [1, 2, 3, 4]
     assert session.state.total == 4
 
@@ -122,7 +129,7 @@ async def test_repeated_call_ids_are_different_calls(session: Session[Tally]) ->
 )
 async def test_a_bad_call_goes_back_to_the_model(session: Session[Tally], call: Item, complaint: str) -> None:
     policy = Says([call], [function_call("add", "c", number=5)], DONE)
-    trajectory = await act(session, policy, ASK, [])
+    trajectory = await go(session, policy, ASK)
     first, second = outputs(trajectory)
     assert complaint in first["error"]["message"]
     assert first["error"]["code"] in ("invalid_arguments", "unknown_tool")
@@ -131,7 +138,7 @@ async def test_a_bad_call_goes_back_to_the_model(session: Session[Tally], call: 
 
 
 async def test_max_steps_ends_an_endless_policy(session: Session[Tally]) -> None:
-    trajectory = await act(session, Says([function_call("add", "c", number=1)]), ASK, [], max_steps=7)
+    trajectory = await go(session, Says([function_call("add", "c", number=1)]), ASK, max_steps=7)
     assert (trajectory.status, trajectory.reason) == ("incomplete", "max_steps")
     assert session.state.total == 7
     assert len(trajectory.output) == 14
@@ -143,7 +150,7 @@ async def test_a_deadline_cuts_off_a_policy_that_waits(session: Session[Tally]) 
         return DONE
 
     policy = Says([function_call("add", "c", number=1)], forever)
-    trajectory = await act(session, policy, ASK, [], deadline=0.05)
+    trajectory = await go(session, policy, ASK, deadline=0.05)
     assert (trajectory.status, trajectory.reason) == ("incomplete", "deadline")
     assert outputs(trajectory) == [1]
     assert (await session.verify()).reward == 1.0
@@ -151,15 +158,28 @@ async def test_a_deadline_cuts_off_a_policy_that_waits(session: Session[Tally]) 
 
 async def test_a_deadline_in_a_tool_leaves_no_call_open(session: Session[Tally]) -> None:
     turn = [function_call("add", "same", number=1), function_call("add_slowly", "same", number=1)]
-    trajectory = await act(session, Says(turn), ASK, [], deadline=0.05)
+    trajectory = await go(session, Says(turn), ASK, deadline=0.05)
     assert trajectory.reason == "deadline"
-    assert [item["type"] for item in trajectory.output] == ["function_call", "function_call_output"]
+    first, second = outputs(trajectory)
+    assert (first, second["error"]["code"]) == (1, "deadline")
     assert (await session.call("add", {"number": 1})).output == 2
 
 
 async def test_a_deadline_passes_although_nothing_ever_waits(session: Session[Tally]) -> None:
-    trajectory = await act(session, Says([raw_call("{not json")]), ASK, [], max_steps=20_000, deadline=0.02)
-    assert trajectory.reason == "deadline"
+    limits = {"max_steps": 20_000, "max_strikes": 20_000, "deadline": 0.02}
+    assert (await go(session, Says([raw_call("{not json")]), ASK, **limits)).reason == "deadline"
+
+
+async def test_calls_that_cannot_be_tried_end_the_episode_when_they_are_too_many_in_a_row(
+    session: Session[Tally],
+) -> None:
+    bad, good = raw_call("{}", name="subtract"), function_call("add", "c", number=1)
+    trajectory = await go(session, Says([bad, bad], [bad, good], [bad], [bad, bad]), ASK, max_strikes=3)
+    assert (trajectory.status, trajectory.reason, session.agent.phase) == ("incomplete", "bad_calls", "done")
+    assert [output if output == 1 else output["error"]["code"] for output in outputs(trajectory)] == [
+        *("unknown_tool", "unknown_tool", "unknown_tool"),
+        *(1, "unknown_tool", "unknown_tool", "unknown_tool"),
+    ]
 
 
 async def test_each_step_is_told_of_when_it_is_done(session: Session[Tally]) -> None:
@@ -169,7 +189,7 @@ async def test_each_step_is_told_of_when_it_is_done(session: Session[Tally]) -> 
         steps.append((session.state.total, items))
 
     turn = [function_call("add", "a", number=1), function_call("add", "b", number=2)]
-    trajectory = await act(session, Says(turn, turn, DONE), ASK, [], on_step=note)
+    trajectory = await go(session, Says(turn, turn, DONE), ASK, on_step=note)
     assert [total for total, _ in steps] == [3, 6, 6]
     assert [len(items) for _, items in steps] == [4, 4, 1]
     assert [item for _, items in steps for item in items] == trajectory.output
@@ -181,7 +201,7 @@ async def test_a_policy_may_be_async(session: Session[Tally]) -> None:
             await asyncio.sleep(0)
             return DONE if len(conversation) > 1 else [function_call("add", "c", number=1)]
 
-    assert outputs(await act(session, Async(), ASK, [])) == [1]
+    assert outputs(await go(session, Async(), ASK)) == [1]
 
 
 async def test_a_faltering_policy_errs_over_an_async_one_too() -> None:
@@ -202,7 +222,7 @@ async def test_a_faltering_policy_errs_over_an_async_one_too() -> None:
 
 
 async def test_an_empty_answer_ends_the_episode(session: Session[Tally]) -> None:
-    assert (await act(session, Says([]), ASK, [])).status == "completed"
+    assert (await go(session, Says([]), ASK)).status == "completed"
 
 
 NONSENSE: list[tuple[Callable[[], Any], str]] = [
@@ -210,10 +230,15 @@ NONSENSE: list[tuple[Callable[[], Any], str]] = [
     (lambda: "hello", "must answer with a list"),
     (lambda: [1], "must answer with a list"),
     (lambda: [{"role": "assistant"}], "must answer with a list"),
+    (lambda: [{"type": ["message"]}], "must answer with a list"),
+    (lambda: [{"type": "message", "content": 7}], "no text and no list of parts"),
+    (lambda: [{"type": "message", "content": ["hello"]}], "no text and no list of parts"),
+    (lambda: [{"type": "reasoning", "content": [{"text": 7}]}], "no text and no list of parts"),
     (lambda: [{"type": "function_call", "name": "add"}], "without call_id, name or arguments"),
     (lambda: [raw_call("{}", name=["add"])], "without call_id, name or arguments"),
     (lambda: [raw_call("{}", name=None)], "without call_id, name or arguments"),
     (lambda: [raw_call("{}", call_id=None)], "without call_id, name or arguments"),
+    (lambda: [raw_call("{}"), {"type": "function_call_output", "call_id": "c", "output": "3"}], "made up what a"),
     (lambda: [{"type": "message", "content": {1, 2}}], "not JSON"),
     (lambda: {}["key"], "raised KeyError: 'key'"),
     (lambda: sys.exit("enough"), "raised SystemExit: enough"),
@@ -224,18 +249,24 @@ NONSENSE: list[tuple[Callable[[], Any], str]] = [
 async def test_a_policy_that_raises_or_talks_nonsense_has_failed(
     session: Session[Tally], turn: Callable[[], Any], complaint: str
 ) -> None:
-    with pytest.raises(PolicyFailed, match=r"^Says ") as caught:
-        await act(session, Says(turn), ASK, [])
+    with pytest.raises(ModelFailed, match=r"^Says ") as caught:
+        await go(session, Says(turn), ASK)
     assert complaint in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("usage", [{"input_tokens": 7}, Usage(None, 7), Usage("7", 7)])  # type: ignore[arg-type]
+async def test_a_usage_that_cannot_be_summed_is_nonsense_too(session: Session[Tally], usage: Any) -> None:
+    with pytest.raises(ModelFailed, match="scripted must tell its Usage in whole numbers"):
+        await run(Agent(Scripted([Answer(DONE, usage)])), session)
 
 
 @pytest.mark.parametrize("error", [TimeoutError("model"), asyncio.CancelledError("mine")])
 async def test_what_a_policy_raises_is_not_taken_for_the_deadline(
     session: Session[Tally], error: BaseException
 ) -> None:
-    with pytest.raises(PolicyFailed, match=type(error).__name__):
-        await act(session, Says(error), ASK, [], deadline=60)
+    with pytest.raises(ModelFailed, match=type(error).__name__):
+        await go(session, Says(error), ASK, deadline=60)
 
 
 async def test_the_cancellation_of_an_episode_gets_through(session: Session[Tally]) -> None:
@@ -246,7 +277,7 @@ async def test_the_cancellation_of_an_episode_gets_through(session: Session[Tall
         await asyncio.Event().wait()
         return DONE
 
-    task = asyncio.create_task(act(session, Says(forever), ASK, []))
+    task = asyncio.create_task(go(session, Says(forever), ASK))
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -255,29 +286,68 @@ async def test_the_cancellation_of_an_episode_gets_through(session: Session[Tall
 
 async def test_token_ids_for_training_are_kept(session: Session[Tally]) -> None:
     call = {**function_call("add", "c", number=1), "prompt_token_ids": [1], "generation_log_probs": [-0.5]}
-    trajectory = await act(session, Says([call], DONE), ASK, [])
+    trajectory = await go(session, Says([call], DONE), ASK)
     assert trajectory.output[0] == call
 
 
-async def test_acting_on_a_fork_or_once_more_runs_every_call(session: Session[Tally]) -> None:
-    class Adding(Policy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            if conversation[-1]["type"] == "function_call_output":
-                return [message("done")]
-            return [function_call("add", "call_0", number=conversation[0]["number"])]
+class Adds(Policy):
+    """Adds the number that it was told last."""
 
-    for handle, number in ((session, 1), (await session.fork(), 100), (session, 10)):
-        await act(handle, Adding(), [{"type": "message", "number": number}], [])
-    assert session.state.total == 11
-    fork = await session.fork(at=2)
-    await act(fork, Adding(), [{"type": "message", "number": 100}], [])
-    assert fork.state.total == 101
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        if conversation[-1]["type"] == "function_call_output":
+            return DONE
+        return [function_call("add", "call_0", number=int(conversation[-1]["content"]))]
 
 
-async def test_a_turn_that_is_taken_again_under_its_name_runs_nothing(session: Session[Tally]) -> None:
-    turn = [function_call("add", "a", number=1), function_call("add", "b", number=1)]
-    for _ in range(2):
-        assert outputs(await act(session, Says(turn, turn, DONE), ASK, [], turn="first")) == [1, 2, 3, 4]
-    assert outputs(await act(session, Says(turn, DONE), ASK, [], turn="second")) == [5, 6]
-    calls = [entry.call_id async for entry in session.log() if entry.kind == "call"]
-    assert calls == ["first.0.0", "first.0.1", "first.1.0", "first.1.1", "second.0.0", "second.0.1"]
+def told(number: int) -> Item:
+    return {"type": "message", "role": "user", "content": str(number)}
+
+
+async def test_acting_on_a_fork_or_in_another_turn_runs_every_call(session: Session[Tally]) -> None:
+    fork = await session.fork()
+    await go(session, Adds(), [told(1)])
+    await go(fork, Adds(), [told(100)])
+    await session.say(Said([told(10)], "user", ["new_task"]))
+    await go(session, Adds(), [told(1)])
+    assert (session.state.total, fork.state.total) == (11, 100)
+    assert [entry.call_id async for entry in session.log(kinds={"call"})] == ["0.0.0", "1.0.0"]
+
+
+async def test_after_a_rewind_calls_are_made_anew(session: Session[Tally]) -> None:
+    await go(session, Adds(), [told(1)])
+    for to, calls in ((1, 1), (2, 2)):
+        await session.rewind(to)
+        await go(session, Adds(), [told(1)])
+        assert session.state.total == 1
+        assert len([entry async for entry in session.log(kinds={"call"})]) == calls + 1
+
+
+async def test_a_turn_that_is_done_runs_nothing_more(session: Session[Tally]) -> None:
+    policy = Says([function_call("add", "a", number=1)], DONE)
+    assert len((await go(session, policy, ASK)).output) == 3
+    again = await go(session, policy, ASK)
+    assert (again.output, again.status, len(policy.seen)) == ([], "completed", 2)
+
+
+async def test_bad_calls_of_one_turn_are_not_held_against_the_next(session: Session[Tally]) -> None:
+    bad = [function_call("nothing", "c")]
+    limited = Agent(Says(bad, bad, bad, DONE), max_strikes=2)
+    assert (await run(limited, session)).reason == "bad_calls"
+    await session.say(Said(ASK, "user", ("new_task",)))
+    assert (await run(limited, session)).status == "completed"
+
+
+async def test_calls_that_were_open_when_a_turn_was_ended_are_not_made_in_the_next(session: Session[Tally]) -> None:
+    await session.say(Said([function_call("add", "c", number=1)], "model", ("new_task", "plan_ready")))
+    await session.move("cancel")
+    await session.say(Said(ASK, "user", ("new_task",)))
+    trajectory = await run(Agent(Says(DONE)), session)
+    assert trajectory.status == "completed"
+    assert outputs(trajectory)[0]["error"]["code"] == "cancelled"
+    assert session.agent.open == ()
+    assert session.state.total == 0
+
+
+async def test_an_agent_that_asks_and_a_tool_of_the_same_name_are_one_too_many(session: Session[Tally]) -> None:
+    with pytest.raises(DefinitionError, match="a tool is named 'ask_user'"):
+        await act(session, session, Agent(Says(DONE), asks=True), [{"type": "function", "name": "ask_user"}], ASK)

@@ -1,149 +1,324 @@
-"""The tool loop: a policy and an environment's tools, in turn."""
+"""The tool loop: a model and an environment's tools, in turn, each step of it on record.
+
+One entry of the record holds a model's answer together with the results of the calls of the answer before. So nothing
+is written twice, and whoever takes over after a crash finds the answers that were received, and calls with ids by which
+those that were committed do not run again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from secrets import token_hex
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
 
-from stateroom.errors import PolicyFailed
-from stateroom.model import Item, Policy, function_call_output
-from stateroom.session import Result
-from stateroom.session.execution import was_cancelled
-from stateroom.state import to_json
+import msgspec
 
-MAX_STEPS = 50
-"""How often a policy may answer in one episode."""
+from stateroom.agent.agent import ASK_USER, Agent
+from stateroom.agent.calls import Call, Outcomes, Place, carry_out
+from stateroom.agent.context import Anchor
+from stateroom.agent.record import Recalled, Record
+from stateroom.agent.window import Window
+from stateroom.errors import Conflict, ContextOverflow, DefinitionError, ModelFailed
+from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items, text_of
+from stateroom.session import Said, Session, Stance
+from stateroom.session.agency import ended_call
 
-
-class Outcome(Protocol):
-    """What a call came to, as far as the loop cares."""
-
-    @property
-    def content(self) -> Any:
-        """What the model is shown, as JSON data."""
-
-
-class Place(Protocol):
-    """Where tools are called: a session, or whatever stands for one that is kept elsewhere."""
-
-    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        """Call a tool; a `call_id` that was used before in the same place gives the same result, and runs nothing."""
-
+T = TypeVar("T")
 
 OnStep = Callable[[list[Item]], Awaitable[None]]
 """Is given the items of an answer, and of what its calls came to."""
 
+Status = Literal["completed", "incomplete", "waiting", "failed", "cancelled"]
+
+_ENDED: dict[str, Status] = {"done": "completed", "failed": "failed", "cancelled": "cancelled"}
+
+_AT_WORK = ("idle", "planning", "executing")
+
+WAITING = "waiting_feedback"
+
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a policy and the tools did, and how it ended."""
+    """What a model and the tools did, and how it ended."""
 
     output: list[Item]
-    status: Literal["completed", "incomplete"]
-    reason: Literal["max_steps", "deadline"] | None = None
-    """Why it is incomplete."""
+    status: Status
+    reason: str | None = None
+    """Why it is incomplete: `max_steps`, `deadline`, `max_output_tokens` or `bad_calls`."""
+    usage: Usage | None = None
+    """The tokens that the model took, as far as it told."""
+    question: str | None = None
+    """What it waits to be told."""
+
+    def following(self, before: Recalled) -> Trajectory:
+        """The whole of it, with what came before."""
+        if not before.items:
+            return self
+        usage = self.usage if before.usage is None else before.usage + (self.usage or Usage())
+        return replace(self, output=[*before.items, *self.output], usage=usage)
+
+
+async def run(agent: Agent, session: Session[Any]) -> Trajectory:
+    """Let an agent work in a session on its task, or on what it was told since, from where it stands."""
+    await session.catch_up()  # another process may have gone on with its work
+    request = getattr(session.task, "responses_create_params", {})
+    return await act(session, session, agent, session.tools, input_items(request.get("input")))
 
 
 async def act(
     place: Place,
-    policy: Policy,
-    conversation: list[Item],
-    tools: list[Item],
+    record: Record,
+    agent: Agent,
+    tools: Sequence[Item],
+    task: Sequence[Item] = (),
     *,
-    max_steps: int = MAX_STEPS,
-    deadline: float | None = None,
-    turn: str | None = None,
     on_step: OnStep | None = None,
 ) -> Trajectory:
-    """Let the policy act in a session until it answers without a tool call, or a limit is reached.
+    """Let an agent work in a place until it is done, has to wait for input, or reaches a limit.
 
-    `deadline` is in seconds from now. What was done before a limit stays done. `turn` is a name that the session has
-    seen in no other turn: with it the calls have the same ids, and so the same luck, wherever it is taken again. By
-    default it is a random one. `on_step` is told of each answer that was carried out.
+    `task` are the items that its conversation begins with. It goes on from where it stands by its record, be that the
+    beginning; what is given back is what came to be said since. What was done before a limit stays done. `on_step` is
+    told of each answer that was carried out.
     """
-    output: list[Item] = []
-    turn = turn or token_hex(8)
-    try:
-        async with asyncio.timeout(deadline) as limit:
-            for step in range(max_steps):
-                await asyncio.sleep(0)  # a policy and tools that never wait must not keep the deadline from passing
-                begun = len(output)
-                calls = await _step(place, policy, [*conversation, *output], tools, f"{turn}.{step}", output)
-                if on_step is not None:
-                    await on_step(output[begun:])
-                if not calls:
-                    return Trajectory(output, "completed")
-    except TimeoutError:
-        if not limit.expired():
+    return await _Turn(place, record, agent, tools, on_step).run(task)
+
+
+class _Turn:
+    """An agent at work."""
+
+    def __init__(
+        self, place: Place, record: Record, agent: Agent, tools: Sequence[Item], on_step: OnStep | None
+    ) -> None:
+        self._place = place
+        self._record = record
+        self._agent = agent
+        if agent.asks and any(tool.get("name") == ASK_USER["name"] for tool in tools):
+            raise DefinitionError(f"a tool is named {ASK_USER['name']!r}, as that of an agent that asks: rename it")
+        self._tools = [*tools, ASK_USER] if agent.asks else tools
+        told = {"instructions": agent.instructions} if agent.instructions else {}
+        self._settings = {**agent.settings, **told}
+        self._on_step = on_step
+        self._window = Window(self._beside())
+        self._output: list[Item] = []
+        self._usage: Usage | None = None
+        self._newest: list[Item] = []
+        """The items of the newest answer."""
+        self._until: float | None = None
+        self._reason: str | None = None
+
+    def _beside(self) -> int:
+        context = self._agent.context
+        return 0 if context.budget is None else context.beside(self._tools, self._agent.instructions)
+
+    async def run(self, task: Sequence[Item]) -> Trajectory:
+        stance = self._record.agent
+        await self._load(stance, task)
+        if self._agent.deadline is not None:
+            self._until = asyncio.get_running_loop().time() + self._agent.deadline
+        try:
+            while stance.phase not in _ENDED:
+                await asyncio.sleep(0)  # a model and tools that never wait must not keep others from their turn
+                if stance.phase == WAITING:
+                    if not self._place.replies or stance.question is not None:
+                        return self._trajectory("waiting", stance)
+                    stance = await self._hear_reply(stance)
+                elif stance.phase in _AT_WORK:
+                    stance = await self._step(stance)
+                else:  # a phase of the environment's own, which somebody has to lead it out of
+                    return self._trajectory("waiting", stance)
+        except Conflict:
+            if self._record.agent.phase != "cancelled":
+                raise
+            stance = self._record.agent
+        done_early = stance.phase == "done" and self._reason is not None
+        return self._trajectory("incomplete" if done_early else _ENDED[stance.phase], stance)
+
+    def _trajectory(self, status: Status, stance: Stance) -> Trajectory:
+        return Trajectory(self._output, status, self._reason, self._usage, stance.question)
+
+    async def _load(self, stance: Stance, task: Sequence[Item]) -> None:
+        """Look at the conversation as the model is shown it."""
+        window, context = self._window, self._agent.context
+        if not stance.view:
+            window.add(task, context.count(task), range(len(task)))
+        for entry in await self._record.said(stance.view) if stance.said else ():
+            items = entry.facts["items"]
+            window.add(items, entry.facts.get("tokens") or context.count(items), entry.facts.get("pinned", ()))
+            if entry.facts.get("by") == "model":
+                self._newest = items
+            self._reason = entry.facts.get("reason") if stance.phase in _ENDED else None
+
+    async def _step(self, stance: Stance) -> Stance:
+        """Carry out what the model has called, and let it answer."""
+        stance, outcomes = await self._outcomes(stance)
+        if self._on_step is not None and self._newest:
+            await self._on_step([*self._newest, *outcomes.results])
+        if outcomes.question is not None:
+            waits: dict[str, Any] = {"question": outcomes.question, "asking": outcomes.asking}
+            if outcomes.asking is not None and outcomes.asking == stance.asking:
+                waits["inputs"] = stance.inputs
+            return await self._say(stance, outcomes.new, moves=("needs_input",), **waits)
+        if outcomes.late:
+            return await self._end(stance, outcomes.new, "deadline")
+        if stance.step >= self._agent.max_steps:
+            return await self._end(stance, outcomes.new, "max_steps")
+        if outcomes.strikes >= self._agent.max_strikes:
+            return await self._end(stance, outcomes.new, "bad_calls")
+        return await self._think(stance, outcomes)
+
+    async def _outcomes(self, stance: Stance) -> tuple[Stance, Outcomes]:
+        """What the calls come to that the model has made and that have no result yet."""
+        outcomes = Outcomes(stance.strikes)
+        if not stance.step:  # the turn before was ended while these were open
+            outcomes.results.extend(ended_call(call_id, "cancelled", "the turn was ended") for call_id in stance.open)
+            return stance, outcomes
+        calls = self._open_calls(stance) if stance.open else []
+        place, record, asks = self._place, self._record, self._agent.asks
+        while (left := calls[len(outcomes.results) :]) and outcomes.question is None:
+            if outcomes.loose:
+                stance = await self._note(stance, outcomes)
+            if not await self._in_time(partial(carry_out, place, record, left, outcomes, asks=asks)):
+                outcomes.late = True
+                message = "the time of the episode was up before this call came back"
+                left = calls[len(outcomes.results) :]
+                outcomes.results.extend(ended_call(call.item["call_id"], "deadline", message) for call in left)
+        return stance, outcomes
+
+    def _open_calls(self, stance: Stance) -> list[Call]:
+        made = [item for item in self._newest if item["type"] == "function_call"]
+        first = len(made) - len(stance.open)
+        return [Call(item, stance.call_id(first + index)) for index, item in enumerate(made[first:])]
+
+    async def _note(self, stance: Stance, outcomes: Outcomes) -> Stance:
+        """Keep what calls came to before another one is made that may change what they were made on.
+
+        Else whoever takes over in between would make them again, and they could come to something else.
+        """
+        results = outcomes.new
+        counts = self._agent.context.count(results)
+        self._window.add(results, counts)
+        stance = await self._say(stance, results, counts, moves=(), strikes=outcomes.strikes)
+        outcomes.note()
+        return stance
+
+    async def _think(self, stance: Stance, outcomes: Outcomes) -> Stance:
+        """Let the model answer, and keep that together with what its calls before came to."""
+        agent, results = self._agent, outcomes.new
+        context = agent.context
+        try:
+            counts = context.count(results)
+            self._window.add(results, counts)
+            if not context.fits(self._window, Anchor(stance.counted, stance.reported)):
+                if results:  # which the view is to hold
+                    stance = await self._say(stance, results, counts, moves=(), strikes=outcomes.strikes)
+                    results, counts = [], []
+                compacted = await self._compact(stance)
+                if compacted is None:
+                    return await self._end(stance, [], "deadline")
+                stance = compacted
+            request = Request(self._window.items, self._tools, self._settings, agent.seed, stance.answers)
+            counted = self._window.total
+            given: list[Answer] = []
+            if not await self._in_time(lambda: self._ask(request, given)):
+                return await self._end(stance, results, "deadline", counts)
+        except (ModelFailed, ContextOverflow) as error:
+            await self._say(stance, results, counts, moves=("fail",), reason=str(error))
             raise
-        return Trajectory(_without_open_calls(output), "incomplete", "deadline")
-    return Trajectory(output, "incomplete", "max_steps")
+        [answer] = given
+        self._newest = answer.items
+        moves = ["step_complete" if stance.phase == "executing" else "plan_ready"]
+        if stance.phase == "idle":
+            moves.insert(0, "new_task")
+        called = any(item["type"] == "function_call" for item in answer.items)
+        changes: dict[str, Any] = {"strikes": outcomes.strikes}
+        usage = answer.usage
+        if usage is not None:
+            self._usage = usage if self._usage is None else self._usage + usage
+            changes |= {"counted": counted, "reported": usage.input_tokens}
+        if not called:
+            if self._on_step is not None:
+                await self._on_step(answer.items)
+            if answer.truncated:
+                moves.append("limit_reached")
+                self._reason = "max_output_tokens"
+            else:
+                moves.append("needs_input" if self._place.replies else "task_complete")
+        new = context.count(answer.items)
+        self._window.add(answer.items, new)
+        items = [*results, *answer.items]
+        self._output.extend(items)
+        told = None if usage is None else msgspec.to_builtins(usage)
+        said = Said(items, "model", moves, [*counts, *new], usage=told, reason=self._reason)
+        return await self._record.say(said, after=stance, **changes)
 
+    async def _ask(self, request: Request, given: list[Answer]) -> None:
+        given.append(await answer_of(self._agent.model, request))
 
-async def _step(
-    place: Place, policy: Policy, conversation: list[Item], tools: list[Item], name: str, output: list[Item]
-) -> int:
-    """One answer of the policy's, and what its calls come to, added to `output` one by one; tells how many calls."""
-    items = await _answer(policy, conversation, tools)
-    output.extend(items)
-    calls = [item for item in items if item["type"] == "function_call"]
-    for index, call in enumerate(calls):
-        # Models repeat their own call ids; where it stands in the turn makes a call this call.
-        result = await call_tool(place, call, f"{name}.{index}")
-        output.append(function_call_output(call["call_id"], result))
-    return len(calls)
+    async def _compact(self, stance: Stance) -> Stance | None:
+        """Let the model's view start from less; None if the time is up before that is found."""
 
+        async def shorten() -> None:
+            self._window = await self._agent.context.fit(self._window, Anchor(stance.counted, stance.reported))
 
-async def _answer(policy: Policy, conversation: list[Item], tools: list[Item]) -> list[Item]:
-    try:
-        answer = policy.respond(conversation, tools)
-        items = await answer if inspect.isawaitable(answer) else answer
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if was_cancelled(error):
-            raise  # the episode was; else it is something of the policy's own
-        raise PolicyFailed(f"{type(policy).__name__} raised {type(error).__name__}: {error}") from error
-    if not isinstance(items, list) or not all(isinstance(item, dict) and "type" in item for item in items):
-        raise PolicyFailed(f"{type(policy).__name__} must answer with a list of Responses items, not {items!r:.200}")
-    for item in items:
-        if item["type"] == "function_call" and not _is_call(item):
-            raise PolicyFailed(
-                f"{type(policy).__name__} made a tool call without call_id, name or arguments: {item!r:.200}"
-            )
-    try:
-        json.dumps(items)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PolicyFailed(f"{type(policy).__name__} answered with something that is not JSON: {error}") from error
-    return items
+        if not await self._in_time(shorten):
+            return None
+        return await self._record.compact(self._window.plain(), after=stance)
 
+    async def _hear_reply(self, stance: Stance) -> Stance:
+        """Let the environment's user answer the message of the agent's."""
+        message = "".join(text_of(item) for item in self._newest if item["type"] == "message")
+        replies: list[str | None] = []
 
-def _is_call(item: Item) -> bool:
-    return isinstance(item.get("call_id"), str) and isinstance(item.get("name"), str) and "arguments" in item
+        async def hear() -> None:
+            replies.append(await self._place.reply(message, call_id=stance.call_id("reply")))
 
+        if not await self._in_time(hear):
+            return await self._end(stance, [], "deadline")
+        [reply] = replies
+        if reply is None:
+            return await self._say(stance, [], moves=("task_complete",))
+        item: Item = {"type": "message", "role": "user", "content": reply}
+        counts = self._agent.context.count([item])
+        self._window.add([item], counts)
+        return await self._say(stance, [item], counts, moves=("input_received",), by="user")
 
-async def call_tool(place: Place, call: Item, call_id: str | None) -> str:
-    """Make the tool call of a `function_call` item; what comes back is the text that the model reads."""
-    try:
-        arguments = json.loads(call.get("arguments") or "{}")
-    except (ValueError, TypeError, RecursionError) as error:
-        return output_text(Result(False, None, f"the arguments are not JSON: {error}", "invalid_arguments"))
-    if not isinstance(arguments, dict):
-        return output_text(Result(False, None, "the arguments must be a JSON object", "invalid_arguments"))
-    return output_text(await place.call(call["name"], arguments, call_id=call_id))
+    async def _end(
+        self, stance: Stance, results: list[Item], reason: str, counts: Sequence[int] | None = None
+    ) -> Stance:
+        """End the turn at a limit."""
+        self._reason = reason
+        return await self._say(stance, results, counts, moves=("limit_reached",), reason=reason)
 
+    async def _say(
+        self,
+        stance: Stance,
+        items: list[Item],
+        counts: Sequence[int] | None = None,
+        *,
+        moves: Sequence[str],
+        by: str = "agent",
+        reason: str | None = None,
+        **changes: Any,
+    ) -> Stance:
+        """Note something that is not an answer of the model's."""
+        self._output.extend(items)
+        tokens = self._agent.context.count(items) if counts is None else counts
+        return await self._record.say(Said(items, by, moves, tokens, reason=reason), after=stance, **changes)
 
-def output_text(outcome: Outcome) -> str:
-    """What a call came to as the text that a model reads."""
-    return to_json(outcome.content).decode()
-
-
-def _without_open_calls(output: list[Item]) -> list[Item]:
-    """The items less the calls at the end that have no result: a conversation must not end in one."""
-    answered = sum(item["type"] == "function_call_output" for item in output)
-    calls = [index for index, item in enumerate(output) if item["type"] == "function_call"]
-    open_calls = set(calls[answered:])  # calls are answered in their order
-    return [item for index, item in enumerate(output) if index not in open_calls]
+    async def _in_time(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do some work, unless the deadline passes before it is done."""
+        if self._until is None:
+            await work()
+            return True
+        if asyncio.get_running_loop().time() >= self._until:
+            return False
+        try:
+            async with asyncio.timeout_at(self._until) as limit:
+                await work()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return False
+        return True

@@ -1,0 +1,185 @@
+"""Tokens: how many an item takes of those that a model may be shown."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from hashlib import sha1, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stateroom.errors import BadData, NotFound
+from stateroom.model import Item
+from stateroom.state import to_json
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+PER_ITEM = 4
+"""What an item takes beside its text: its role, and where it begins and ends."""
+
+PER_IMAGE = 1_100
+"""What an image takes, at most, in the usual models; its bytes say nothing about it."""
+
+BYTES_PER_TOKEN = 3
+"""Between compact JSON, which has 2 to a token, and English, which has 4; other scripts are in between."""
+
+
+class Counter(Protocol):
+    """Counts what an item takes of the tokens that a model may be shown. The same item always counts the same."""
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages."""
+
+    def count(self, item: Item) -> int:
+        """The tokens of an item, or of a tool's schema."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A stated estimate that needs no vocabulary: 4 tokens for the item, and one for each 3 bytes of its text.
+
+    English and code take about a quarter less than that, compact JSON, digits and most other scripts up to a half more.
+    An image is 1,100 tokens.
+    """
+
+    name = "estimate"
+
+    def count(self, item: Item) -> int:
+        texts, images = shown(item)
+        size = sum(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        return PER_ITEM + images * PER_IMAGE - (-size // BYTES_PER_TOKEN)
+
+
+class TokenizerFile:
+    """Counts by a tokenizer's JSON file of the user's, as the `tokenizers` package reads it."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises `NotFound` if there is no such file or package, and `BadData` if the file is something else."""
+        try:
+            from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise NotFound(f"a tokenizer's file needs {error.name}: pip install 'stateroom[tokens]'") from error
+        if not Path(path).is_file():
+            raise NotFound(f"there is no tokenizer's file {str(path)!r}")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the package has no narrower one
+            raise BadData(f"{str(path)!r} is not a tokenizer's JSON file: {error}") from error
+        self._tokenizer.no_truncation()  # a file may tell to cut what is long, or to fill up what is short
+        self._tokenizer.no_padding()
+        self.name = Path(path).name
+
+    def count(self, item: Item) -> int:
+        texts, images = shown(item)
+        encode = self._tokenizer.encode
+        found = sum(len(encode(_whole(text), add_special_tokens=False).ids) for text in texts)
+        return PER_ITEM + images * PER_IMAGE + found
+
+
+class Tiktoken:
+    """Counts by an encoding of the `tiktoken` package: one that was made already, or one whose vocabulary is on disk.
+
+    Nothing is ever downloaded. A vocabulary is looked for where `tiktoken` keeps those that it has downloaded before:
+    in `TIKTOKEN_CACHE_DIR`, else in `data-gym-cache` in the folder for temporary files.
+    """
+
+    def __init__(self, encoding: str | Encoding) -> None:
+        """Raises `NotFound` if there is no such encoding, package or vocabulary."""
+        try:
+            import tiktoken  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise NotFound(f"an encoding needs {error.name}: pip install 'stateroom[tokens]'") from error
+        if isinstance(encoding, str):
+            _refuse_download(encoding)
+            encoding = tiktoken.get_encoding(encoding)
+        self._encoding = encoding
+        self.name = encoding.name
+
+    def count(self, item: Item) -> int:
+        texts, images = shown(item)
+        encode = self._encoding.encode_ordinary
+        return PER_ITEM + images * PER_IMAGE + sum(len(encode(text)) for text in texts)
+
+
+_VOCABULARIES = {
+    "r50k_base": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+    "p50k_base": "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+}
+"""The digests of the files, by their names: `tiktoken` downloads one again whose digest is another."""
+
+_ENCODINGS = {**{name: name for name in _VOCABULARIES}, "p50k_edit": "p50k_base", "o200k_harmony": "o200k_base"}
+"""The vocabulary of each encoding."""
+
+
+def _refuse_download(encoding: str) -> None:
+    """Raise `NotFound` unless `tiktoken` finds the vocabulary of an encoding on disk."""
+    vocabulary = _ENCODINGS.get(encoding)
+    if vocabulary is None:
+        raise NotFound(f"there is no encoding {encoding!r}; there are {', '.join(_ENCODINGS)}")
+    url = f"https://openaipublic.blob.core.windows.net/encodings/{vocabulary}.tiktoken"
+    given = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
+    folder = Path(tempfile.gettempdir()) / "data-gym-cache" if given is None else Path(given)
+    file = folder / sha1(url.encode(), usedforsecurity=False).hexdigest()
+    if given == "" or not file.is_file() or sha256(file.read_bytes()).hexdigest() != _VOCABULARIES[vocabulary]:
+        raise NotFound(
+            f"the vocabulary of {encoding!r} is not on this disk, and is not downloaded here: put {url} at {file}, "
+            "or count by a tokenizer's file, or by the estimate"
+        )
+
+
+_READ = {
+    "message": ("content",),
+    "function_call": ("name", "arguments"),
+    "function_call_output": ("output",),
+    "custom_tool_call": ("name", "input"),
+    "custom_tool_call_output": ("output",),
+    "reasoning": ("summary", "content", "encrypted_content"),
+}
+"""The fields of an item that a model reads. Others are for whoever keeps it: ids, log probabilities, token ids."""
+
+
+def shown(item: Item) -> tuple[list[str], int]:
+    """The texts that a model reads of an item, and the number of images."""
+    texts: list[str] = []
+    images = 0
+    fields = _READ.get(item.get("type") or "message")
+    if fields is None:  # of a kind that is not known here, or a tool's schema
+        return [_json(item)], 0
+    for field in fields:
+        value = item.get(field)
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, list):
+            for part in value:
+                images += _is_image(part)
+                texts.append(_text_of_part(part))
+        elif value is not None:
+            texts.append(_json(value))
+    return texts, images
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in ("input_image", "image_url", "computer_screenshot")
+
+
+def _text_of_part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return _json(part)
+    text = part.get("text", part.get("refusal"))
+    if isinstance(text, str):
+        return text
+    return "" if _is_image(part) else _json(part)
+
+
+def _json(value: Any) -> str:
+    return to_json(value).decode()
+
+
+def _whole(text: str) -> str:
+    """A text without halves of surrogate pairs, which are in no tokenizer's alphabet."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,387 @@
+"""Contexts: what a conversation becomes when it is too long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from stateroom.agent.context import Anchor, Context
+from stateroom.agent.strategies import CLEARED, Bounds, ClearToolResults, DropOldest, KeepLastTurns
+from stateroom.agent.summary import HEADING, PROMPT, Summarise
+from stateroom.agent.tokens import Estimate
+from stateroom.agent.units import units_of
+from stateroom.agent.window import Window
+from stateroom.errors import ContextOverflow, DefinitionError, ModelFailed
+from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
+
+
+def said(role: str, text: str) -> Item:
+    return {"type": "message", "role": role, "content": text}
+
+
+def step(name: str, result: str = "ok") -> list[Item]:
+    return [function_call(name, name), function_call_output(name, result)]
+
+
+THOUGHT: Item = {"type": "reasoning", "summary": []}
+
+
+class Words:
+    """Counts words: so that a test can say what it means."""
+
+    name = "words"
+
+    def count(self, item: Item) -> int:
+        return len(str(item.get("output") or item.get("arguments") or text_of(item)).split())
+
+
+WORDS = Words()
+
+
+def window_of(*items: Item, pinned: set[int] | None = None, beside: int = 0) -> Window:
+    window = Window(beside)
+    window.add(items, [WORDS.count(item) for item in items], pinned or set())
+    return window
+
+
+def words(number: int) -> str:
+    return " ".join(["w"] * number)
+
+
+def texts(window: Window) -> list[str]:
+    return [str(item.get("output") or item.get("arguments") or text_of(item)) for item in window.items]
+
+
+def names(window: Window) -> list[str]:
+    return [item.get("call_id") or item.get("role") or item["type"] for item in window.items]
+
+
+class Scripted(Model):
+    """Answers with a text, and remembers what it was asked."""
+
+    def __init__(self, text: str | Exception, *, truncated: bool = False) -> None:
+        self.text, self.truncated = text, truncated
+        self.asked: list[Request] = []
+
+    async def answer(self, request: Request) -> Answer:
+        await asyncio.sleep(0)
+        self.asked.append(request)
+        if isinstance(self.text, Exception):
+            raise self.text
+        return Answer([message(self.text)], truncated=self.truncated)
+
+
+# Units.
+
+
+def test_what_belongs_together_is_one_unit() -> None:
+    window = window_of(
+        said("user", "u"),
+        *(THOUGHT, function_call("a", "1"), function_call("b", "2")),
+        *(function_call_output("2", ""), function_call_output("1", "")),
+        *(THOUGHT, message("m")),
+        said("user", "u"),
+    )
+    assert [unit[:2] for unit in units_of(window)] == [(0, 1), (1, 6), (6, 8), (8, 9)]
+
+
+def test_models_repeat_their_ids() -> None:
+    window = window_of(*step("c"), *step("c"), *step("c"))
+    assert [unit[:2] for unit in units_of(window)] == [(0, 2), (2, 4), (4, 6)]
+    given_up = window_of(function_call("f", "c"), said("user", "u"), *step("c"), message("m"))
+    assert [unit[:2] for unit in units_of(given_up)] == [(0, 1), (1, 2), (2, 4), (4, 5)]
+
+
+def test_calls_that_have_no_result_hold_only_until_the_user_speaks() -> None:
+    begun = [function_call("a", "1"), function_call("b", "2"), function_call_output("1", "")]
+    assert [unit[:2] for unit in units_of(window_of(*begun))] == [(0, 3)]
+    after = window_of(*begun, said("user", "u"), *step("3"))
+    assert [unit[:2] for unit in units_of(after)] == [(0, 3), (3, 4), (4, 6)]
+
+
+def test_thought_that_led_to_nothing_is_a_unit() -> None:
+    assert [unit[:2] for unit in units_of(window_of(THOUGHT, said("user", "u"), THOUGHT))] == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_odd_items_are_units_too() -> None:
+    odd: list[Item] = [
+        {},
+        {"type": None},
+        {"type": "function_call"},
+        {"role": ["user"]},
+        {"call_id": []},
+        {"role": "user"},
+    ]
+    odd += [{"type": "function_call_output"}, {"type": "web_search_call", "id": "w"}, {"type": "message"}]
+    window = Window()
+    window.add(odd, [1] * len(odd))
+    assert sum(unit.stop - unit.start for unit in units_of(window)) == len(odd)
+    assert len(DropOldest().apply(window, Bounds(0, 0, WORDS))) < len(odd)
+
+
+# Strategies.
+
+
+def test_old_results_are_cleared_oldest_first_until_it_is_enough() -> None:
+    window = window_of(*[item for name in "abcdef" for item in step(name, words(10))], message("m"))
+    enough = ClearToolResults(keep=2).apply(window, Bounds(59, 100, WORDS))
+    assert [text == CLEARED for text in texts(enough)[1::2]] == [True, True, False, False, False, False]
+    assert names(enough) == names(window)
+    all_old = ClearToolResults(keep=2).apply(window, Bounds(0, 100, WORDS))
+    assert [text == CLEARED for text in texts(all_old)[1::2]] == [True] * 4 + [False] * 2
+    assert all_old.total == window.total - 4 * (10 - len(CLEARED.split()))
+
+
+def test_results_that_the_model_has_not_seen_are_not_cleared() -> None:
+    calls = [function_call(name, name) for name in "ab"]
+    results = [function_call_output(name, words(50)) for name in "ab"]
+    window = window_of(*step("old", words(50)), *calls, *results)
+    cleared = ClearToolResults(keep=0).apply(window, Bounds(0, 0, WORDS))
+    assert [text == CLEARED for text in texts(cleared)] == [False, True, False, False, False, False]
+
+
+def test_results_that_are_pinned_or_short_are_not_cleared() -> None:
+    window = window_of(*step("a", words(50)), *step("b", "ok"), *step("c", words(50)), message("m"), pinned={1})
+    cleared = ClearToolResults(keep=0).apply(window, Bounds(0, 0, WORDS))
+    assert [text == CLEARED for text in texts(cleared)[1:6:2]] == [False, False, True]
+
+
+def test_a_placeholder_can_be_given() -> None:
+    window = window_of(*step("a", words(50)), message("m"))
+    cleared = ClearToolResults(0, "gone").apply(window, Bounds(0, 0, WORDS))
+    assert texts(cleared)[1] == "gone"
+
+
+def test_the_last_turns_are_kept() -> None:
+    turns = [[said("user", f"question {n}"), *step(f"call {n}"), message(f"answer {n}")] for n in range(4)]
+    window = window_of(said("system", "s"), message("hello"), *[item for turn in turns for item in turn])
+    kept = KeepLastTurns(2).apply(window, Bounds(0, 0, WORDS))
+    assert kept.items == [said("system", "s"), *turns[2], *turns[3]]
+    assert KeepLastTurns(4).apply(window, Bounds(0, 0, WORDS)) is window
+
+
+def test_the_oldest_are_dropped_until_it_is_enough() -> None:
+    window = window_of(*[said("user", f"{words(9)} {n}") for n in range(10)])
+    left = DropOldest().apply(window, Bounds(45, 60, WORDS))
+    assert [text[-1] for text in texts(left)] == ["6", "7", "8", "9"]
+
+
+def test_what_the_user_said_last_is_dropped_only_if_there_is_no_other_way() -> None:
+    window = window_of(said("user", words(10)), *step("a", words(20)), *step("b", words(20)), *step("c", words(20)))
+    assert names(DropOldest().apply(window, Bounds(40, 50, WORDS))) == ["user", "c", "c"]
+    assert names(DropOldest().apply(window, Bounds(20, 33, WORDS))) == ["user", "c", "c"]  # above the target, but fine
+    assert names(DropOldest().apply(window, Bounds(20, 25, WORDS))) == ["c", "c"]
+
+
+def test_system_messages_and_pinned_items_are_not_dropped() -> None:
+    window = window_of(
+        said("system", words(5)),
+        *(THOUGHT, function_call("a", "1"), said("developer", words(5)), function_call_output("1", words(5))),
+        *(THOUGHT, *step("2", words(5))),
+        *step("3", words(5)),
+        message("m"),
+        pinned={7},  # a result: so its call stays, and the thought before
+    )
+    left = DropOldest().apply(window, Bounds(0, 0, WORDS))
+    assert names(left) == ["system", "developer", "reasoning", "2", "2", "assistant"]
+    assert left.pinned == [False, False, False, False, True, False]
+
+
+async def test_a_summary_stands_for_what_is_oldest() -> None:
+    model = Scripted("They added things.")
+    old = [said("user", words(200)), message("first answer"), *step("find", words(200))]
+    new = [said("user", "go on"), *step("look", words(20))]
+    window = window_of(said("system", "s"), *old, *new)
+    context = Context(350, [Summarise(model)], counter=WORDS)
+    view = await context.fit(window)
+    assert names(view) == ["system", "assistant", "user", "look", "look"]
+    assert texts(view)[1] == f"{HEADING}\nThey added things."
+    assert view.tokens == context.count(view.items)
+    [request] = model.asked
+    assert text_of(request.items[0]) == PROMPT
+    transcript = text_of(request.items[1])
+    assert transcript.startswith(f"user: {words(200)}\n\nassistant: first answer\n\ncall: find {{}}")
+    assert "go on" not in transcript
+    assert transcript.count("s:") == 0  # what the model is told is not part of it
+    assert request.settings["max_output_tokens"] == int(350 * 0.7) - (view.total - view.tokens[1])
+
+
+async def test_a_summary_within_a_turn_comes_after_the_question() -> None:
+    steps = [item for n in range(10) for item in step(f"s{n}", words(30))]
+    window = window_of(said("user", "do it"), *steps)
+    view = await Context(250, [Summarise(Scripted("Some steps."), keep=0.4)], counter=WORDS).fit(window)
+    assert names(view) == ["user", "assistant", *["s8"] * 2, *["s9"] * 2]
+    more = window_of(*view.items, *[item for n in range(10, 16) for item in step(f"s{n}", words(30))])
+    model = Scripted("More steps.")
+    again = await Context(250, [Summarise(model)], counter=WORDS).fit(more)
+    assert names(again)[:2] == ["user", "assistant"]
+    assert texts(again)[:2] == ["do it", f"{HEADING}\nMore steps."]
+    assert "Some steps." in text_of(model.asked[0].items[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Scripted(ModelFailed("it refused")), "it refused"),
+        (Scripted(RuntimeError("a bug")), "a bug"),
+        (Scripted(words(500)), r"has 5\d\d tokens, and may have"),
+        (Scripted("They", truncated=True), "cut off"),
+        (Scripted("  "), "empty"),
+    ],
+)
+async def test_a_summary_that_fails_leaves_it_to_the_next_strategy(
+    model: Model, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    window = window_of(said("user", words(200)), message(words(200)), said("user", "go on"))
+    with caplog.at_level(logging.WARNING):
+        view = await Context(300, [Summarise(model), DropOldest()], counter=WORDS).fit(window)
+    assert names(view) == ["assistant", "user"]
+    assert re.search(why, caplog.text)
+
+
+async def test_no_summary_is_asked_for_where_it_would_have_no_room() -> None:
+    model = Scripted("never")
+    window = window_of(said("user", words(200)), said("user", words(160)))
+    with pytest.raises(ContextOverflow):
+        await Context(300, [Summarise(model)], counter=WORDS).fit(window)
+    assert model.asked == []
+
+
+async def test_a_chain_goes_on_only_as_far_as_it_must() -> None:
+    model = Scripted("A summary.")
+    context = Context(300, [ClearToolResults(keep=0), Summarise(model), DropOldest()], counter=WORDS)
+    results = window_of(said("user", "u"), *step("a", words(250)), *step("b", words(100)))
+    assert names(await context.fit(results)) == names(results)
+    assert model.asked == []
+    messages = window_of(*[said("user", words(100)) for _ in range(4)])
+    assert names(await context.fit(messages)) == ["assistant", "user"]
+    assert len(model.asked) == 1
+
+
+# Contexts.
+
+
+async def test_without_a_budget_there_is_no_bound() -> None:
+    window = window_of(said("user", words(10**5)))
+    assert Context().fits(window, Anchor(1, 10**9))
+    assert await Context().fit(window, Anchor(1, 10**9)) is window
+
+
+async def test_what_is_shown_beside_takes_room() -> None:
+    items = [said("user", words(30)), said("user", words(30))]
+    context = Context(100, counter=WORDS)
+    assert context.fits(window_of(*items, beside=40))
+    tight = window_of(*items, beside=41)
+    assert not context.fits(tight)
+    assert len(await context.fit(tight)) == 1
+
+
+def test_tools_and_instructions_are_counted_as_a_model_is_shown_them() -> None:
+    context = Context()
+    tool = {"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object"}}
+    assert context.beside([]) == 0
+    assert context.beside([tool, tool]) == 2 * Estimate().count(tool)
+    assert context.beside([tool], "Be kind.") == Estimate().count(tool) + Estimate().count(said("system", "Be kind."))
+
+
+async def test_what_a_model_reports_beyond_the_count_takes_room() -> None:
+    window = window_of(*[said("user", words(10)) for _ in range(9)])
+    context = Context(100, [DropOldest()], counter=WORDS, target=1.0)
+    assert context.fits(window)
+    assert context.fits(window, Anchor(90, 60))  # fewer than were counted: that is not relied on
+    anchor = Anchor(90, 120)
+    assert not context.fits(window, anchor)
+    assert (await context.fit(window, anchor)).total == 70  # the 30 more may be there whatever is dropped
+    assert Anchor(50, 60).estimate(100) == 120  # and may grow with what is added
+    assert Anchor(10, 210).estimate(1010) == 210 + 2 * 1000  # but not without end
+
+
+async def test_what_does_not_fit_is_told_in_its_parts() -> None:
+    window = window_of(
+        *(said("system", words(10)), said("user", words(20)), message(words(1)), *step("a", words(40))),
+        pinned={1},
+        beside=5,
+    )
+    with pytest.raises(ContextOverflow) as caught:
+        await Context(50, counter=WORDS).fit(window, Anchor(10, 17))
+    assert str(caught.value) == (
+        "the model may be shown 50 tokens, and what is left to show takes 130 (5 for tools and instructions, 10 for "
+        "system and developer messages, 20 for pinned items and what belongs to them, 41 for what is newest, 54 that "
+        "the model reports beyond the count; counted by words): raise the budget, pin less, let tools return less, or "
+        "let DropOldest() be the last strategy"
+    )
+
+
+def test_a_context_without_a_model_needs_no_waiting() -> None:
+    window = window_of(*[said("user", words(30)) for _ in range(9)])
+    assert Context(100, counter=WORDS).fit_now(window).total == 60
+    model = Scripted("never")
+    with pytest.raises(DefinitionError, match="Summarise takes time"):
+        Context(100, [DropOldest(), Summarise(model)], counter=WORDS).fit_now(window)
+    assert model.asked == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Context(0),
+        lambda: Context(100, target=0),
+        lambda: Context(100, target=1.1),
+        lambda: ClearToolResults(keep=-1),
+        lambda: KeepLastTurns(0),
+        lambda: Summarise(Scripted(""), keep=1),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(make: Any) -> None:
+    with pytest.raises(DefinitionError):
+        make()
+
+
+# What a step costs.
+
+
+class Unread(list[Any]):
+    """A list that nobody may look through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("looked through")
+
+    __getitem__ = __len__ = __contains__ = __iter__  # type: ignore[assignment]
+
+
+def test_to_ask_whether_a_window_fits_looks_at_no_item() -> None:
+    window = window_of(*[said("user", "w") for _ in range(100)])
+    window.items, window.tokens, window.pinned = Unread(), Unread(), Unread()
+    assert Context(100, counter=WORDS).fits(window, Anchor(5, 5))
+    assert not Context(100, counter=WORDS).fits(window, Anchor(5, 6))
+
+
+class Counting(Words):
+    def __init__(self) -> None:
+        self.counted = 0
+
+    def count(self, item: Item) -> int:
+        self.counted += 1
+        return super().count(item)
+
+
+@pytest.mark.parametrize("steps", [200, 2000])
+async def test_work_follows_what_is_added_not_the_length_of_the_conversation(steps: int) -> None:
+    counter = Counting()
+    context = Context(1000, counter=counter)
+    window, compactions, looked_at = window_of(said("system", words(20))), 0, 0
+    for number in range(steps):
+        items = step(str(number), words(20))
+        window.add(items, context.count(items))
+        if not context.fits(window):
+            looked_at += len(window)
+            compactions += 1
+            window = await context.fit(window)
+            assert window.total <= 700
+    assert compactions <= steps / 10
+    assert looked_at <= 20 * steps
+    assert counter.counted <= 4 * steps  # each item when it comes, and each result when it is cleared

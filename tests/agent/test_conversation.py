@@ -1,0 +1,243 @@
+"""`Conversation` in an author's state."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.agent.context import Anchor, Context
+from stateroom.agent.conversation import Conversation, CountedItem
+from stateroom.agent.strategies import DropOldest
+from stateroom.agent.summary import Summarise
+from stateroom.agent.tokens import Estimate
+from stateroom.errors import ContextOverflow, DefinitionError, InvalidState
+from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
+from stateroom.session import Session
+from stateroom.state import encode_patch
+from stateroom.store import Store, open_store
+
+
+def user(text: str) -> Item:
+    return {"type": "message", "role": "user", "content": text}
+
+
+class Desk(State):
+    talk: Conversation = Conversation()
+    notes: list[str] = []
+
+
+BOUND = Context(200, [DropOldest()])
+
+
+class DeskEnvironment(Environment[Desk]):
+    """Talk."""
+
+    def seed(self, task: Any) -> Desk:
+        desk = Desk()
+        desk.talk.add({"role": "system", "content": "Be kind."})
+        return desk
+
+    @tool
+    def say(self, state: Desk, text: str) -> dict[str, int]:
+        """Say something."""
+        state.talk.add(user(text))
+        return {"total": state.talk.total}
+
+    @tool
+    def shorten(self, state: Desk) -> dict[str, int]:
+        """Let the view start from what is shown now."""
+        state.talk.compact(BOUND.fit_now(state.talk.window()))
+        return {"shown": len(state.talk.shown)}
+
+    @tool(effect="read")
+    def view(self, state: Desk) -> list[dict[str, Any]]:
+        """What a model is shown."""
+        return state.talk.view(BOUND)
+
+    @tool
+    def meddle(self, state: Desk) -> None:
+        """Change what a model is shown, and nothing else."""
+        state.talk.view(BOUND)[0]["content"] = "changed"
+        state.talk.items[0]["content"] = "changed"
+
+    @tool
+    def break_it(self, state: Desk) -> None:
+        """Leave an impossible value."""
+        state.talk.said[0].tokens = -1
+
+    def verify(self, state: Desk, episode: Any) -> float:
+        return 1.0
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> AsyncIterator[Store]:
+    async with open_store(fresh_url(request.param)) as opened:
+        yield opened
+
+
+async def say(session: Session, *texts: str) -> None:
+    for text in texts:
+        assert (await session.call("say", {"text": text})).ok
+
+
+def texts_of(items: list[Item]) -> list[str]:
+    return [text_of(item) for item in items]
+
+
+def test_items_are_counted_as_they_come() -> None:
+    talk = Conversation()
+    talk.add(user("one"))
+    talk.add([message("two"), function_call("f", "1")], pinned=True)
+    count = Estimate().count
+    assert talk.items == [user("one"), message("two"), function_call("f", "1")]
+    assert [each.tokens for each in talk.said] == [count(item) for item in talk.items]
+    assert talk.total == sum(count(item) for item in talk.items)
+    assert talk.window().pinned == [False, True, True]
+
+
+def test_a_counter_can_be_given() -> None:
+    class Each:
+        name = "each"
+
+        def count(self, item: Item) -> int:
+            return 7
+
+    talk = Conversation()
+    talk.add([user("a"), user("b")], counter=Each())
+    assert talk.total == 14
+
+
+def test_a_turn_begins_with_the_user() -> None:
+    talk = Conversation()
+    first = [user("one"), function_call("f", "1"), function_call_output("1", "ok"), message("done")]
+    talk.add([message("hello"), *first, user("two")])
+    assert talk.turns == [first, [user("two")]]
+    assert Conversation().turns == []
+
+
+def test_a_view_is_within_bounds_and_all_is_kept() -> None:
+    talk = Conversation()
+    talk.add([user(f"{n} {'x' * 60}") for n in range(20)])
+    shown = talk.view(BOUND)
+    assert 0 < len(shown) < 20
+    assert shown == talk.items[-len(shown) :]
+    assert len(talk.items) == 20
+    assert talk.view(Context()) == talk.items
+    assert len(talk.view(BOUND, Anchor(100, 150))) < len(shown)
+    with pytest.raises(ContextOverflow):
+        talk.view(Context(5))
+
+
+def test_a_view_that_takes_time_is_refused() -> None:
+    class Late(Model):
+        async def answer(self, request: Request) -> Answer:
+            raise AssertionError("asked")
+
+    talk = Conversation()
+    talk.add([user("x" * 1000)] * 2)
+    with pytest.raises(DefinitionError, match="Summarise takes time"):
+        talk.view(Context(500, [Summarise(Late())]))
+
+
+async def test_a_summary_can_be_what_the_view_starts_from() -> None:
+    class Short(Model):
+        async def answer(self, request: Request) -> Answer:
+            return Answer([message("It was long.")])
+
+    talk = Conversation()
+    talk.add([user("x" * 1500), user("y" * 300)])
+    talk.compact(await Context(500, [Summarise(Short())]).fit(talk.window()))
+    talk.add(user("and now?"))
+    summary, *rest = texts_of(talk.view(Context(500)))
+    assert summary.endswith("It was long.")
+    assert rest == ["y" * 300, "and now?"]
+    assert len(talk.items) == 3
+
+
+async def test_a_tool_adds_to_it_and_the_patch_has_only_what_was_added(store: Store) -> None:
+    session = await Sessions(DeskEnvironment(), store).seed({})
+    await say(session, *[f"text {n:03}" for n in range(300)])
+    sizes = [len(encode_patch(entry.patch)) async for entry in session.log() if entry.kind == "call"]
+    assert max(sizes) - min(sizes) <= 4  # its place, in more digits
+    assert texts_of(session.state.talk.items)[-1] == "text 299"
+
+
+async def test_a_fork_and_a_rewind_have_the_conversation_of_then(store: Store) -> None:
+    session = await Sessions(DeskEnvironment(), store).seed({})
+    await say(session, "one", "two")
+    twin = await session.fork()
+    await session.rewind(to=2)
+    await say(session, "other")
+    await say(twin, "three")
+    assert texts_of(session.state.talk.items) == ["Be kind.", "one", "other"]
+    assert texts_of(twin.state.talk.items) == ["Be kind.", "one", "two", "three"]
+    again = await Sessions(DeskEnvironment(), store).open(twin.id)
+    assert again.state.talk == twin.state.talk
+    assert again.state.talk.total == sum(map(Estimate().count, again.state.talk.items))
+
+
+async def test_a_view_starts_from_what_was_shown_before(store: Store) -> None:
+    session = await Sessions(DeskEnvironment(), store).seed({})
+    await say(session, *[f"{n:02} {'x' * 60}" for n in range(20)])
+    before = (await session.call("view", {})).output
+    assert (await session.call("shorten", {})).ok
+    assert (await session.call("view", {})).output == before
+    assert session.state.talk.since == 21
+    await say(session, "new")
+    after = (await session.call("view", {})).output
+    assert after == [*before, user("new")]
+    assert len(session.state.talk.items) == 22
+    again = await Sessions(DeskEnvironment(), store).open(session.id)
+    assert again.state.talk.view(BOUND) == after
+
+
+async def test_a_view_is_data_of_its_own(store: Store) -> None:
+    session = await Sessions(DeskEnvironment(), store).seed({})
+    assert (await session.call("meddle", {})).ok
+    assert texts_of(session.state.talk.items) == ["Be kind."]
+
+
+async def test_an_impossible_value_is_refused(store: Store) -> None:
+    session = await Sessions(DeskEnvironment(), store).seed({})
+    result = await session.call("break_it", {})
+    assert not result.ok
+    assert "talk.said[0].tokens" in str(result.error)
+    with pytest.raises(ValidationError, match="tokens"):
+        CountedItem.model_validate({"item": {}})
+
+
+async def test_a_stored_value_that_is_impossible_is_an_error_that_names_it(store: Store) -> None:
+    """As when it was stored by code that did not look."""
+    session = await Sessions(_Careless(), store).seed({})
+    with pytest.raises(InvalidState, match=r"talk\.said\[0\]\.tokens"):
+        await Sessions(DeskEnvironment(), store).open(session.id)
+
+
+class _CarelessItem(CountedItem):
+    tokens: int  # type: ignore[assignment]
+
+
+class _CarelessTalk(Conversation):
+    said: list[_CarelessItem] = []  # type: ignore[assignment]
+    shown: list[_CarelessItem] = []  # type: ignore[assignment]
+
+
+class _CarelessDesk(State):
+    talk: _CarelessTalk
+    notes: list[str] = []
+
+
+class _Careless(Environment[_CarelessDesk]):
+    """Talk."""
+
+    name = "desk"
+
+    def seed(self, task: Any) -> _CarelessDesk:
+        return _CarelessDesk(talk=_CarelessTalk(said=[_CarelessItem(item={}, tokens=-1)]))
+
+    def verify(self, state: _CarelessDesk, episode: Any) -> float:
+        return 1.0

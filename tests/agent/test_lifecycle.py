@@ -1,0 +1,223 @@
+"""The lifecycle: each move that there is, each that there is not, and tables of an author's own."""
+
+from collections.abc import AsyncIterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.agent import Agent, run
+from stateroom.errors import InvalidMove, SessionError
+from stateroom.model import Scripted, function_call
+from stateroom.session import STANDARD, Lifecycle, Notes, Said, Session, Stance
+from stateroom.store import Store, open_store
+
+PHASES = ("idle", "planning", "executing", "waiting_feedback", "done", "failed", "cancelled")
+
+AT_WORK = PHASES[:4]
+
+MOVES = {
+    ("idle", "new_task"): "planning",
+    ("planning", "plan_ready"): "executing",
+    ("executing", "step_complete"): "executing",
+    ("executing", "needs_input"): "waiting_feedback",
+    ("waiting_feedback", "input_received"): "executing",
+    ("executing", "task_complete"): "done",
+    ("waiting_feedback", "task_complete"): "done",
+    **{(phase, "limit_reached"): "done" for phase in AT_WORK},
+    **{(phase, "fail"): "failed" for phase in AT_WORK},
+    **{(phase, "cancel"): "cancelled" for phase in AT_WORK},
+    **{(phase, "new_task"): "planning" for phase in ("done", "failed", "cancelled")},
+}
+
+EVENTS = sorted({event for _, event in MOVES})
+
+TO = {
+    "idle": [],
+    "planning": ["new_task"],
+    "executing": ["new_task", "plan_ready"],
+    "waiting_feedback": ["new_task", "plan_ready", "needs_input"],
+    "done": ["limit_reached"],
+    "failed": ["fail"],
+    "cancelled": ["cancel"],
+}
+"""The moves by which an agent comes to a phase from the beginning."""
+
+
+class Tally(State):
+    total: int = 0
+
+
+class TallyEnvironment(Environment[Tally]):
+    """Add up."""
+
+    @tool
+    def add(self, state: Tally, number: int) -> int:
+        """Add a number."""
+        state.total += number
+        return state.total
+
+    def verify(self, state: Tally) -> float:
+        return float(state.total)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with open_store("memory://") as opened:
+        yield opened
+
+
+async def begun(store: Store, environment: Environment[Any, Any], phase: str) -> Session[Any]:
+    session = await Sessions[Any](environment, store).seed({})
+    for event in TO[phase]:
+        await session.move(event)
+    assert session.agent.phase == phase
+    return session
+
+
+def test_the_standard_table_has_these_moves_and_no_others() -> None:
+    assert dict(STANDARD.table) == MOVES
+
+
+@pytest.mark.parametrize(("phase", "event"), sorted(MOVES))
+async def test_a_move_leads_on_and_is_in_the_log(store: Store, phase: str, event: str) -> None:
+    session = await begun(store, TallyEnvironment(), phase)
+    stance = await session.move(event, reason="why not")
+    assert stance == session.agent
+    assert stance.phase == MOVES[phase, event]
+    newest = [entry async for entry in session.log()][-1]
+    assert (newest.kind, newest.facts["moves"], newest.facts["reason"]) == ("message", [event], "why not")
+    reopened = await Sessions[Any](TallyEnvironment(), store).open(session.id)
+    assert reopened.agent == stance
+
+
+@pytest.mark.parametrize(("phase", "event"), sorted({*product(PHASES, [*EVENTS, "dance"])} - MOVES.keys()))
+async def test_any_other_is_an_error_that_names_both_and_changes_nothing(store: Store, phase: str, event: str) -> None:
+    session = await begun(store, TallyEnvironment(), phase)
+    before = (session.agent, session.revision)
+    with pytest.raises(InvalidMove) as caught:
+        await session.move(event)
+    assert (caught.value.phase, caught.value.event) == (phase, event)
+    possible = ", ".join(possible for start, possible in MOVES if start == phase)
+    assert str(caught.value) == f"an agent that is {phase!r} cannot make the move {event!r}; it can: {possible}"
+    assert (session.agent, session.revision) == before
+
+
+async def test_several_moves_are_made_together_or_not_at_all(store: Store) -> None:
+    session = await begun(store, TallyEnvironment(), "idle")
+    with pytest.raises(InvalidMove, match="'executing' cannot make the move 'new_task'"):
+        await session.say(Said([], "agent", ("new_task", "plan_ready", "new_task")))
+    assert (session.agent.phase, session.revision) == ("idle", 1)
+
+
+async def test_turns_and_steps_are_counted(store: Store) -> None:
+    session = await begun(store, TallyEnvironment(), "idle")
+    for turn in range(3):
+        await session.say(Said([], "user", ("new_task",)))
+        for step in range(1, 3):
+            await session.say(Said([], "model", ("step_complete" if step > 1 else "plan_ready",)))
+            assert (session.agent.turn, session.agent.step, session.agent.answers) == (turn, step, 2 * turn + step)
+        await session.move("task_complete")
+
+
+# An author's own table.
+
+REVIEWED = STANDARD.with_moves(
+    {
+        ("executing", "task_complete"): "in_review",
+        ("in_review", "approve"): "done",
+        ("in_review", "improve"): "planning",
+    }
+)
+
+
+class ReviewedEnvironment(TallyEnvironment):
+    """What is done is looked at."""
+
+    lifecycle = REVIEWED
+
+
+ADD = [function_call("add", "a", number=2)]
+
+
+def test_more_moves_leave_the_table_that_they_were_added_to_as_it_was() -> None:
+    assert dict(STANDARD.table) == MOVES
+    assert REVIEWED.after("in_review", "approve") == "done"
+    assert REVIEWED.possible("in_review") == ["approve", "improve"]
+
+
+async def test_an_agent_waits_in_a_phase_of_the_authors_own_until_it_is_led_out(store: Store) -> None:
+    session = await begun(store, ReviewedEnvironment(), "idle")
+    agent = Agent(Scripted([ADD, "two", ADD, "four"]))
+    for _ in range(2):  # to run it again changes nothing
+        assert (await run(agent, session)).status == "waiting"
+        assert (session.agent.phase, session.agent.answers, session.state.total) == ("in_review", 2, 2)
+    await session.move("improve")
+    assert (await run(agent, session)).status == "waiting"
+    assert session.state.total == 4
+    await session.move("approve")
+    assert (await run(agent, session)).status == "completed"
+    with pytest.raises(InvalidMove, match="'done' cannot make the move 'approve'"):
+        await session.move("approve")
+
+
+async def test_the_moves_of_one_environment_are_not_those_of_another(store: Store) -> None:
+    session = await begun(store, TallyEnvironment(), "executing")
+    with pytest.raises(InvalidMove, match="'executing' cannot make the move 'approve'"):
+        await session.move("approve")
+
+
+async def test_a_phase_from_which_nothing_leads_says_so(store: Store) -> None:
+    class Stuck(TallyEnvironment):
+        """Once begun it goes nowhere."""
+
+        lifecycle = Lifecycle({("idle", "new_task"): "planning"})
+
+    session = await begun(store, Stuck(), "planning")
+    with pytest.raises(InvalidMove, match="it can: none"):
+        await session.cancel()
+
+
+# Where nothing is kept.
+
+
+async def test_notes_keep_the_same_table() -> None:
+    for phase, event in product(PHASES, EVENTS):
+        notes = Notes()
+        for move in TO[phase]:
+            await notes.say(Said([], "agent", (move,)))
+        if (phase, event) in MOVES:
+            assert (await notes.say(Said([], "agent", (event,)))).phase == MOVES[phase, event]
+        else:
+            with pytest.raises(InvalidMove):
+                await notes.say(Said([], "agent", (event,)))
+            assert notes.agent.phase == phase
+
+
+class OracleEnvironment(Environment):
+    """Has no state."""
+
+    @tool
+    def roll(self) -> int:
+        """Roll."""
+        return 4
+
+    def reply(self, message: str) -> str | None:
+        return "again" if message == "four" else None
+
+    def verify(self) -> float:
+        return 1.0
+
+
+async def test_a_stateless_session_has_an_agent_for_as_long_as_it_is_held(store: Store) -> None:
+    sessions = Sessions[Any](OracleEnvironment(), store)
+    session = await sessions.seed({})
+    assert session.agent == Stance()
+    trajectory = await run(Agent(Scripted([[function_call("roll", "r")], "four", "bye"])), session)
+    assert (trajectory.status, session.agent.phase, session.agent.answers) == ("completed", "done", 3)
+    assert [item.get("role") for item in trajectory.output[2:]] == ["assistant", "user", "assistant"]
+    assert await store.heads() == []
+    for refused in (session.provide, session.cancel, session.move):
+        with pytest.raises(SessionError, match="oracle is stateless"):
+            await refused("x")

@@ -1,0 +1,496 @@
+"""Threads: conversations that go on, on every kind of store."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, open_store
+from stateroom.agent import Agent
+from stateroom.agent.threads import Threads
+from stateroom.errors import (
+    BadTask,
+    DefinitionError,
+    InvalidArguments,
+    InvalidMove,
+    ModelFailed,
+    SessionClosed,
+    SessionError,
+    SessionExpired,
+    SessionLeased,
+    UnknownSession,
+)
+from stateroom.model import Item, Policy, function_call, message, text_of
+from stateroom.store import Store
+from stateroom.store.contract import Size
+from tests.agent.thread_worker import Payer, PurseEnvironment
+
+NEVER = 60.0
+"""Seconds after which a lease, or a session with a short life, is over."""
+
+
+class Echo(Policy):
+    """Says how many items it was shown, and the last of them."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message(f"{len(conversation)}: {text_of(conversation[-1])}")]
+
+
+ECHO = Agent(Echo())
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgresql"])
+def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
+    return fresh_url(request.param)
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def threads(url: str) -> AsyncIterator[Threads]:
+    """Threads without tools."""
+    async with Threads.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def purses(store: Store) -> Threads:
+    """Threads in which money can be spent."""
+    return Threads(Sessions(PurseEnvironment(), store))
+
+
+def texts(items: list[Item]) -> list[str]:
+    return [text_of(item) for item in items]
+
+
+async def spent(purses: Threads, thread: str) -> Any:
+    return (await purses.sessions.open(thread)).state.spent
+
+
+async def sizes(store: Store) -> dict[str, Size]:
+    """How much there is of sessions; a file keeps the room that they took."""
+    found = await store.sizes()
+    return {kind: found[kind] for kind in ("sessions", "entries", "snapshots", "blobs")}
+
+
+class Gate(Payer):
+    """Says when it is asked, and waits to be let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+        self.asked.set()
+        await self.go_on.wait()
+        return super().respond(conversation, tools)
+
+
+class Waits(Payer):
+    """Pays, says so, and then thinks for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paid = asyncio.Event()
+
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+        if conversation[-1]["type"] == "function_call_output":
+            self.paid.set()
+            await asyncio.Event().wait()
+        return super().respond(conversation, tools)
+
+
+# Talking.
+
+
+async def test_a_run_answers_what_is_new_and_sees_all_that_was_said(threads: Threads) -> None:
+    thread = await threads.create(instructions="Be brief.")
+    await threads.add(thread, "hello")
+    first = await threads.run(thread, ECHO)
+    assert (texts(first.output), first.status) == (["2: hello"], "completed")
+    await threads.add(thread.id, "bye")
+    assert texts((await threads.run(thread.id, ECHO)).output) == ["4: bye"]
+    assert (await threads.run(thread, ECHO)).output == []
+    found = await threads.items(thread)
+    assert texts(found.items) == ["Be brief.", "hello", "2: hello", "bye", "4: bye"]
+    assert [item["role"] for item in found.items[:2]] == ["system", "user"]
+    assert (found.revisions, found.next) == ([1, 2, 3, 4, 5], None)
+
+
+async def test_several_things_may_be_said_before_they_are_answered(threads: Threads) -> None:
+    thread = await threads.create()
+    await threads.add(thread, "one")
+    await threads.add(thread, {"role": "user", "content": [{"type": "input_text", "text": "two"}]})
+    pair = [function_call("look", "c"), {"type": "function_call_output", "call_id": "c", "output": "{}"}]
+    await threads.add(thread, [*pair, {"type": "message", "role": "assistant", "content": "three"}])
+    assert texts((await threads.run(thread, ECHO)).output) == ["5: three"]
+    assert [item["type"] for item in (await threads.items(thread)).items][:4] == [
+        *("message", "message", "function_call", "function_call_output"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ([], "not be empty"),
+        (["text"], "item 0 should be an object"),
+        ([{"content": "x"}], "the role of item 0"),
+        ([{"role": "user", "content": "x"}, {"role": "user", "content": 1}], "the content of item 1"),
+        ([{"type": 1}], "the type of item 0"),
+        ([{"type": "function_call", "name": "x", "call_id": 1}], "the call_id of item 0"),
+        ([function_call("pay", "c")], "the tool call 'c' has no result"),
+        ([{"type": "function_call_output", "call_id": "c", "output": ""}], "there is no tool call for"),
+    ],
+)
+async def test_what_is_no_part_of_a_conversation_is_not_added(given: Any, complaint: str) -> None:
+    async with Threads.open("memory://") as threads:
+        thread = await threads.create()
+        with pytest.raises(InvalidArguments, match=complaint) as caught:
+            await threads.add(thread, given)
+        assert list(caught.value.fields) == ["message"]
+        assert (await threads.get(thread)).revision == 1
+
+
+async def test_a_conversation_is_read_in_parts(threads: Threads) -> None:
+    thread = await threads.create()
+    for number in range(5):
+        two = [{"role": "user", "content": f"{number}{each}"} for each in "ab"]
+        await threads.add(thread, two)
+    whole = (await threads.items(thread)).items
+    assert len(whole) == 10
+    for limit in (1, 3, 10, 100):
+        found: list[Item] = []
+        after: int | None = 0
+        while after is not None:
+            part = await threads.items(thread, after=after, limit=limit)
+            assert limit <= len(part.items) <= limit + 1 or part.next is None
+            found += part.items
+            after = part.next
+        assert found == whole
+    newest = (await threads.get(thread)).revision
+    assert (await threads.items(thread, after=newest)).items == []
+
+
+async def test_without_a_question_there_is_nothing_to_run(threads: Threads) -> None:
+    thread = await threads.create(instructions="Be brief.")
+    with pytest.raises(InvalidMove, match=r"'idle' cannot make the move 'plan_ready'; it can: new_task"):
+        await threads.run(thread, ECHO)
+    asked = await threads.create(task={"responses_create_params": {"input": "a question"}})
+    assert texts((await threads.run(asked, ECHO)).output) == ["1: a question"]
+
+
+async def test_items_are_told_of_when_they_are_committed(purses: Threads) -> None:
+    thread = await purses.create("ann")
+    await purses.add(thread, "pay 1 2")
+    told: list[Item] = []
+
+    async def note(items: Any) -> None:
+        told.extend(items)
+        assert (await purses.items(thread)).items[1:] == told
+
+    done = await purses.run(thread, Agent(Payer()), on_items=note)
+    assert told == done.output
+    assert [item["type"] for item in told] == [
+        *("function_call", "function_call", "function_call_output", "function_call_output", "message"),
+    ]
+
+
+# Finding.
+
+
+async def test_a_thread_tells_what_is_known_of_it(threads: Threads) -> None:
+    thread = await threads.create("ann", metadata={"topic": "ships"})
+    assert (thread.environment, thread.user, thread.metadata) == ("thread", "ann", {"topic": "ships"})
+    assert (thread.phase, thread.question, thread.revision, thread.parent) == ("idle", None, 1, None)
+    assert thread.expires > thread.created
+    await threads.add(thread, "hello")
+    assert (await threads.get(thread)).phase == "planning"
+    assert await threads.get(thread.id) == await threads.get(thread)
+    plain = await threads.create()
+    assert (plain.user, plain.metadata) == (None, {})
+
+
+async def test_threads_are_listed_by_user_and_page_by_page(threads: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    anns = [(await threads.create("ann")).id for _ in range(5)]
+    bobs = [(await threads.create("bob")).id for _ in range(2)]
+    for scanned in (1000, 2):
+        monkeypatch.setattr("stateroom.agent.threads.SCANNED", scanned)
+        for user, there in (("ann", anns), ("bob", bobs), (None, anns + bobs), ("eve", [])):
+            found: list[str] = []
+            after = None
+            while True:
+                page = await threads.list(user, after=after, limit=2)
+                found += [thread.id for thread in page.found]
+                after = page.next
+                if after is None:
+                    break
+            assert sorted(found) == sorted(there)
+    assert [thread.id for thread in (await threads.list()).found][:2] == bobs[::-1]
+
+
+async def test_a_user_who_is_rare_is_found_over_several_pages(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = await threads.create("rare")
+    for _ in range(9):
+        await threads.create("ann")
+    monkeypatch.setattr("stateroom.agent.threads.SCANNED", 2)
+    monkeypatch.setattr("stateroom.agent.threads.SCANS", 2)
+    page = await threads.list("rare")
+    assert page.found == []
+    pages = 1
+    while page.next is not None:
+        page = await threads.list("rare", after=page.next)
+        pages += 1
+    assert ([thread.id for thread in page.found], pages) == ([rare.id], 3)
+
+
+async def test_a_fork_and_its_parent_go_their_own_ways(threads: Threads) -> None:
+    thread = await threads.create("ann", metadata={"a": 1})
+    await threads.add(thread, "one")
+    await threads.run(thread, ECHO)
+    fork = await threads.fork(thread)
+    early = await threads.fork(thread, at=2)
+    assert (fork.parent, fork.user, fork.metadata, fork.phase) == ((thread.id, 3), "ann", {"a": 1}, "done")
+    assert (early.parent, early.phase) == ((thread.id, 2), "planning")
+    for each, said in ((thread, "left"), (fork, "right")):
+        await threads.add(each, said)
+        await threads.run(each, ECHO)
+    await threads.run(early, Agent(Echo(), instructions="another"))
+    assert texts((await threads.items(thread)).items) == ["one", "1: one", "left", "3: left"]
+    assert texts((await threads.items(fork)).items) == ["one", "1: one", "right", "3: right"]
+    assert texts((await threads.items(early)).items) == ["one", "1: one"]
+    await threads.delete(thread)
+    assert texts((await threads.items(fork)).items) == ["one", "1: one", "right", "3: right"]
+    await threads.add(fork, "on")
+    assert texts((await threads.run(fork, ECHO)).output) == ["5: on"]
+
+
+async def test_a_thread_that_is_deleted_leaves_nothing_behind(threads: Threads) -> None:
+    await threads.create()
+    before = await sizes(threads.store)
+    thread = await threads.create()
+    await threads.add(thread, "x" * 200_000)
+    await threads.run(thread, ECHO)
+    await threads.delete(thread)
+    assert await sizes(threads.store) == before
+    assert threads.sessions.at_hand(thread.id) is None
+    for use in (threads.get(thread), threads.items(thread), threads.add(thread, "x"), threads.run(thread, ECHO)):
+        with pytest.raises(UnknownSession):
+            await use
+    with pytest.raises(UnknownSession):
+        await threads.delete(thread)
+
+
+async def test_a_thread_that_has_ended_says_so() -> None:
+    now = 1000.0
+    async with open_store("memory://") as store:
+        sessions = Sessions[Any](PurseEnvironment(), store, ttl=NEVER, now=lambda: now)
+        threads = Threads(sessions)
+        closed, old = await threads.create(), await threads.create()
+        await (await sessions.open(closed.id)).close()
+        with pytest.raises(SessionClosed):
+            await threads.get(closed)
+        now += 2 * NEVER
+        for use in (threads.get(old), threads.items(old), threads.add(old, "x"), threads.run(old, ECHO)):
+            with pytest.raises(SessionExpired):
+                await use
+        assert (await threads.list()).found == []
+        await threads.delete(old)
+
+
+async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> None:
+    class Stateless(Environment):
+        name = "stateless"
+
+    with pytest.raises(DefinitionError, match="stateless has no state"):
+        Threads(Sessions(Stateless(), store))
+    purses = Threads(Sessions(PurseEnvironment(), store))
+    thread = await purses.create("ann")
+    async with Threads.open("memory://") as others:
+        others.sessions.store = store
+        for use in (others.get(thread), others.delete(thread), others.run(thread, ECHO), others.items(thread)):
+            with pytest.raises(SessionError, match="is of purse, not of thread"):
+                await use
+        assert (await others.list()).found == []
+    assert [each.id for each in (await purses.list()).found] == [thread.id]
+
+
+# Tools, and questions.
+
+
+async def test_tools_act_on_the_state_of_the_thread_and_of_its_user(purses: Threads) -> None:
+    thread, other = await purses.create("ann"), await purses.create("ann")
+    for each, said in ((thread, "pay 1 2"), (other, "pay 5"), (thread, "pay 4")):
+        await purses.add(each, said)
+        await purses.run(each, Agent(Payer()))
+    assert (await spent(purses, thread.id), await spent(purses, other.id)) == (7, 5)
+    user = await (await purses.sessions.open(thread.id)).user()
+    assert user.payments == 4
+
+
+async def test_a_task_that_does_not_fit_makes_no_thread(purses: Threads) -> None:
+    with pytest.raises(BadTask, match="user"):
+        await purses.create(task={"user": 7})
+    assert (await purses.list()).found == []
+
+
+async def test_what_is_said_to_an_agent_that_waits_is_its_answer(purses: Threads) -> None:
+    thread = await purses.create("ann")
+    await purses.add(thread, "pay_if_allowed 100")
+    waiting = await purses.run(thread, Agent(Payer()))
+    assert (waiting.status, waiting.question) == ("waiting", "Pay 100?")
+    found = await purses.get(thread)
+    assert (found.phase, found.question) == ("waiting_feedback", "Pay 100?")
+    two = [{"role": "user", "content": "yes"}, {"role": "user", "content": "no"}]
+    for given, pin in ((two, False), ({"role": "system", "content": "yes"}, False), ("yes", True)):
+        with pytest.raises(InvalidArguments, match=r"'Pay 100\?': give one text"):
+            await purses.add(thread, given, pin=pin)  # type: ignore[arg-type]
+    await purses.add(thread, "yes")
+    assert texts((await purses.run(thread, Agent(Payer()))).output)[-1] == "3 items, 100 spent"
+    assert await spent(purses, thread.id) == 100
+
+
+async def test_a_thread_that_waits_is_nothing_but_state(purses: Threads) -> None:
+    thread = await purses.create("ann")
+    await purses.add(thread, "pay_if_allowed 100")
+    before = asyncio.all_tasks()
+    assert (await purses.run(thread, Agent(Payer()))).status == "waiting"
+    assert asyncio.all_tasks() <= before
+    assert (await purses.store.head(thread.id)).holder is None
+
+
+async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = await threads.create(), await threads.create()
+    heads = threads.store.heads
+
+    async def and_then_delete(**options: Any) -> Any:
+        found = await heads(**options)
+        await threads.delete(gone)
+        return found
+
+    monkeypatch.setattr(threads.store, "heads", and_then_delete)
+    assert [thread.id for thread in (await threads.list()).found] == [kept.id]
+
+
+async def test_a_model_can_ask_too(threads: Threads) -> None:
+    class Asks(Policy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            if conversation[-1]["type"] == "function_call_output":
+                return [message(f"{conversation[-1]['output']}, then")]
+            return [function_call("ask_user", "a", question="Red or blue?")]
+
+    agent = Agent(Asks(), asks=True)
+    thread = await threads.create()
+    await threads.add(thread, "paint it")
+    assert (await threads.run(thread, agent)).question == "Red or blue?"
+    await threads.add(thread, {"role": "user", "content": "blue"})
+    assert texts((await threads.run(thread, agent)).output) == ["blue, then"]
+
+
+async def test_a_turn_that_failed_is_tried_again(threads: Threads) -> None:
+    class Fails(Policy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            raise ValueError("no key")
+
+    thread = await threads.create()
+    await threads.add(thread, "hello")
+    with pytest.raises(ModelFailed, match="no key"):
+        await threads.run(thread, Agent(Fails()))
+    assert (await threads.get(thread)).phase == "failed"
+    assert texts((await threads.run(thread, ECHO)).output) == ["1: hello"]
+
+
+# Several at once. `others` stands for another process.
+
+
+@pytest.fixture
+def others(store: Store) -> Threads:
+    return Threads(Sessions(PurseEnvironment(), store))
+
+
+async def test_only_one_answers_at_a_time(purses: Threads, others: Threads) -> None:
+    thread = await purses.create("ann")
+    await purses.add(thread, "pay 1")
+    gate = Gate()
+    running = asyncio.create_task(purses.run(thread, Agent(gate)))
+    await gate.asked.wait()
+    for each in (purses, others):
+        with pytest.raises(SessionLeased):
+            await each.run(thread, Agent(Payer()))
+        with pytest.raises(SessionLeased):
+            await each.add(thread, "pay 2")
+    gate.go_on.set()
+    assert (await running).status == "completed"
+    assert await spent(others, thread.id) == 1
+    await others.add(thread, "pay 2")
+    assert (await others.run(thread, Agent(Payer()))).status == "completed"
+
+
+async def test_an_agent_at_work_cannot_be_told_anything(purses: Threads, others: Threads) -> None:
+    thread = await purses.create("ann")
+    await purses.add(thread, "pay 1")
+    waits = Waits()
+    running = asyncio.create_task(purses.run(thread, Agent(waits)))
+    await waits.paid.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    for each in (purses, others):
+        with pytest.raises(InvalidMove, match=r"'executing' cannot make the move 'new_task'; it can: step_complete"):
+            await each.add(thread, "pay 2")
+    assert (await others.run(thread, Agent(Payer()))).status == "completed"
+    assert await spent(others, thread.id) == 1
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_whoever_runs_it_a_thread_can_be_cancelled(purses: Threads, others: Threads, elsewhere: bool) -> None:
+    thread = await purses.create("ann")
+    await purses.add(thread, "pay 1")
+    gate = Gate()
+    running = asyncio.create_task(purses.run(thread, Agent(gate)))
+    await gate.asked.wait()
+    stance = await (others if elsewhere else purses).cancel(thread, "enough")
+    assert stance.phase == "cancelled"
+    gate.go_on.set()
+    done = await running
+    assert (done.status, await spent(others, thread.id)) == ("cancelled", 0)
+    await others.add(thread, "pay 2")
+    assert (await others.run(thread, Agent(Payer()))).status == "completed"
+    assert await spent(others, thread.id) == 2
+
+
+async def test_a_thread_that_waits_can_be_cancelled_and_goes_on_with_the_next_turn(purses: Threads) -> None:
+    thread = await purses.create("ann")
+    await purses.add(thread, "pay_if_allowed 100")
+    await purses.run(thread, Agent(Payer()))
+    assert (await purses.cancel(thread)).question is None
+    with pytest.raises(InvalidMove):
+        await purses.cancel(thread)
+    items = (await purses.items(thread)).items
+    assert '"cancelled"' in items[-1]["output"]
+    await purses.add(thread, "pay 1")
+    await purses.run(thread, Agent(Payer()))
+    assert await spent(purses, thread.id) == 1
+
+
+async def test_a_worker_that_died_holds_a_thread_no_longer_than_its_lease(url: str, store: Store) -> None:
+    dead, later = (
+        Sessions[Any](PurseEnvironment(), store, now=now) for now in (time.time, lambda: time.time() + NEVER)
+    )
+    thread = await Threads(dead).create("ann")
+    await Threads(dead).add(thread, "pay 1")
+    now = dead.now()
+    await store.lease(thread.id, "somebody who died", now=now, until=now + 30)
+    with pytest.raises(SessionLeased):
+        await Threads(dead).run(thread, Agent(Payer()))
+    assert (await Threads(later).run(thread, Agent(Payer()))).status == "completed"

@@ -1,0 +1,84 @@
+"""Threads that go on in another process, also when the first one was killed."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Sessions, open_store
+from stateroom.agent import Agent
+from stateroom.agent.threads import Threads
+from stateroom.store import Store
+from tests.agent.thread_worker import Payer, PurseEnvironment
+from tests.processes import Start, line, starting
+
+WORKER = Path(__file__).with_name("thread_worker.py")
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgresql"])
+def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
+    return fresh_url(request.param)
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def start(url: str) -> AsyncIterator[Start]:
+    """Starts a worker that runs a thread."""
+    async with starting(str(WORKER), url) as start:
+        yield start
+
+
+def later(store: Store) -> Threads:
+    """Threads as they are when a dead worker's lease has ended."""
+    return Threads(Sessions[Any](PurseEnvironment(), store, now=lambda: time.time() + 60))
+
+
+async def test_a_thread_goes_on_in_another_process(store: Store, start: Start) -> None:
+    threads = Threads(Sessions(PurseEnvironment(), store))
+    thread = await threads.create("ann")
+    await threads.add(thread, "pay 1 2")
+    await threads.run(thread, Agent(Payer()))
+    assert await line(await start(thread.id, "answer", "pay 4")) == "9 items, 7 spent"
+    await threads.add(thread, "pay 8")
+    done = await threads.run(thread, Agent(Payer()))
+    assert done.output[-1]["content"][0]["text"] == "13 items, 15 spent"
+
+
+async def test_a_run_that_was_killed_goes_on_where_it_was(store: Store, start: Start) -> None:
+    thread = await Threads(Sessions(PurseEnvironment(), store)).create("ann")
+    process = await start(thread.id, "hang", "pay 1 2")
+    assert await line(process) == "paid"
+    process.kill()
+    await process.wait()
+    threads = later(store)
+    assert (await threads.get(thread)).phase == "executing"
+    done = await threads.run(thread, Agent(Payer()))
+    assert (done.status, len(done.output)) == ("completed", 3)
+    session = await threads.sessions.open(thread.id)
+    assert session.state.spent == 3
+    assert [entry.input["amount"] async for entry in session.log(kinds={"call"})] == [1, 2]
+    assert session.agent.answers == 2
+    items = (await threads.items(thread)).items
+    assert [item["type"] for item in items] == [
+        *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message"),
+    ]
+
+
+async def test_a_run_in_another_process_can_be_cancelled(store: Store, start: Start) -> None:
+    here = Threads(Sessions(PurseEnvironment(), store))
+    thread = await here.create("ann")
+    process = await start(thread.id, "hang", "pay 1")
+    assert await line(process) == "paid"
+    assert (await here.cancel(thread, "it takes too long")).phase == "cancelled"
+    process.kill()
+    await process.wait()
+    await here.add(thread, "pay 4")
+    assert (await here.run(thread, Agent(Payer()))).status == "completed"
+    assert (await here.sessions.open(thread.id)).state.spent == 5
