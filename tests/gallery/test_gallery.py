@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions
-from stateroom.agent import act
+from stateroom.agent import Agent, run
 from stateroom.environment import find_environment, registered
-from stateroom.model import Faltering, Policy, input_items
+from stateroom.model import Faltering, Policy
 from stateroom.rollout import generate_tasks, read_tasks
 from stateroom.session import Session, Verdict
 from stateroom.store import open_store
@@ -32,8 +32,7 @@ def examples(kind: type[Environment[Any, Any]]) -> list[dict[str, Any]]:
 
 async def play(sessions: Sessions[Any], row: dict[str, Any], policy: Policy) -> tuple[Verdict, Session[Any]]:
     session = await sessions.seed(row)
-    conversation = input_items(row["responses_create_params"]["input"])
-    trajectory = await act(session, policy, conversation, [])
+    trajectory = await run(Agent(policy), session)
     assert trajectory.status == "completed"
     return await session.verify({"output": trajectory.output}), session
 

@@ -28,8 +28,7 @@ class FalteringPolicy(Faltering):
     better = ReferencePolicy
 
     def err(self, items: list[Item]) -> list[Item]:
-        if not any(item.get("name") == "increment_counter" for item in items):
+        if items[0].get("name") != "increment_counter" or items[0]["call_id"] != "call_0":  # once is enough
             return items
-        self.errs = False  # once is enough
         count = json.loads(items[0]["arguments"])["count"]
         return [function_call("increment_counter", items[0]["call_id"], count=count + 1)]

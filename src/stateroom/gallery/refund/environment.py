@@ -1,0 +1,211 @@
+"""The help desk of a shop: a customer wants money back, and the agent has to find out what for and what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
+
+from stateroom import Environment, Episode, SessionInfo, State, Task, ToolError, Verdict, tool
+from stateroom.agent import SimulatedUser, UserSide
+from stateroom.gallery.refund.customer import ANOTHER, INSTRUCTIONS, OPENING, PATIENCE, PUZZLED, Wish, answer, role
+from stateroom.gallery.refund.policies import FalteringPolicy, ReferencePolicy
+from stateroom.gallery.refund.rules import DAYS, LIMIT, RULES, Order, due
+from stateroom.model import Model
+
+ITEMS = {"kettle": 39.9, "lamp": 64.0, "rucksack": 89.5, "radio": 120.0, "office chair": 249.0, "bicycle": 680.0}
+NAMES = ("amara", "boris", "chen", "dana", "emil", "fatima", "goran", "hana")
+
+YES = ("yes", "y", "ok", "approve", "approved", "true")
+"""What a manager says who agrees."""
+
+
+class Settled(BaseModel):
+    """What became of an order."""
+
+    due: float
+    """What the agent found to be due; 0 if it has declined."""
+    paid: float
+
+
+class Desk(State):
+    orders: dict[str, Order] = {}
+    settled: dict[str, Settled] = {}
+    wish: int = 0
+    """Which of their wishes the customer is at."""
+    puzzled: int = 0
+    """How often the customer did not understand."""
+    customer: UserSide = UserSide()
+    """The customer's side of the conversation, if a model plays them."""
+
+
+class RefundTask(Task):
+    email: str
+    orders: dict[str, Order]
+    wishes: list[Wish] = Field(min_length=1)
+    manager: Literal["yes", "no"] | None = None
+    """What the manager says to a refund above the limit; without it a person is asked."""
+
+    @field_validator("wishes")
+    @classmethod
+    def _are_of_orders(cls, wishes: list[Wish], info: ValidationInfo) -> list[Wish]:
+        for wish in wishes:
+            if wish.order_id not in info.data.get("orders", {}):
+                raise ValueError(f"there is no order {wish.order_id!r}")
+        return wishes
+
+
+class RefundEnvironment(Environment[Desk, RefundTask]):
+    """Settle what a customer wants to give back, by the rules of the shop.
+
+    The customer answers by rules, or is played by a model, if one is given.
+    """
+
+    examples = "tasks.jsonl"
+    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+
+    def __init__(self, user_model: Model | None = None) -> None:
+        self.customer = None if user_model is None else SimulatedUser(user_model, INSTRUCTIONS)
+
+    def seed(self, task: RefundTask) -> Desk:
+        return Desk(orders=task.orders)
+
+    @tool(effect="read")
+    def list_orders(self, state: Desk, email: str) -> list[dict[str, str]]:
+        """The orders of a customer.
+
+        Args:
+            email: The customer's e-mail address.
+        """
+        wanted = email.strip().lower()
+        return [
+            {"order_id": order_id, "item": order.item}
+            for order_id, order in state.orders.items()
+            if order.email.lower() == wanted
+        ]
+
+    @tool(effect="read")
+    def look_up_order(self, state: Desk, order_id: str) -> dict[str, Any]:
+        """What is known of an order: whose it is, its item and price, and how many days ago it was delivered.
+
+        Args:
+            order_id: The order's number.
+        """
+        order = _order(state, order_id)
+        return {**order.model_dump(), "settled": order_id in state.settled}
+
+    @tool
+    def refund(
+        self, state: Desk, session: SessionInfo, ask: Callable[[str], Any], order_id: str, amount: float
+    ) -> dict[str, Any]:
+        """Pay back money for an order; above 200 a manager is asked first. That settles the order.
+
+        Args:
+            order_id: The order's number.
+            amount: How much to pay back.
+        """
+        order = _unsettled(state, order_id)
+        if not 0 < amount <= order.price:
+            raise ToolError(f"amount: should be above 0, and at most the price, {order.price:.2f}")
+        manager = "not asked"
+        if amount > LIMIT:
+            said = session.task.manager
+            if said is None:
+                said = str(ask(f"A refund of {amount:.2f} for the {order.item} (order {order_id}): yes or no?"))
+            manager = "yes" if said.strip().lower() in YES else "no"
+        paid = 0.0 if manager == "no" else amount
+        state.settled[order_id] = Settled(due=amount, paid=paid)
+        return {"paid": paid, "manager": manager}
+
+    @tool
+    def decline(self, state: Desk, order_id: str) -> dict[str, bool]:
+        """Pay nothing back for an order. That settles the order.
+
+        Args:
+            order_id: The order's number.
+        """
+        _unsettled(state, order_id)
+        state.settled[order_id] = Settled(due=0.0, paid=0.0)
+        return {"success": True}
+
+    async def reply(self, state: Desk, session: SessionInfo, rng: Random, message: str) -> str | None:
+        task: RefundTask = session.task
+        if self.customer is not None:
+            about = role(task.email, task.wishes)
+            return await self.customer.reply(state.customer, message, about=about, seed=rng.getrandbits(32))
+        if state.wish == len(task.wishes):
+            return None
+        wish = task.wishes[state.wish]
+        if wish.order_id in state.settled:
+            state.wish += 1
+            return ANOTHER if state.wish < len(task.wishes) else None
+        said = answer(task.email, wish, message)
+        if said is None:
+            state.puzzled += 1
+            return PUZZLED if state.puzzled < PATIENCE else None
+        return said
+
+    def verify(self, state: Desk, episode: Episode) -> Verdict:
+        task: RefundTask = episode.task
+        expected = {wish.order_id: due(task.orders[wish.order_id], wish.reason) for wish in task.wishes}
+        found = {order_id: each.due for order_id, each in state.settled.items()}
+        right = sum(abs(found.get(order_id, -1) - amount) < 0.005 for order_id, amount in expected.items())
+        others = len(found.keys() - expected.keys())
+        solved = right == len(expected) and not others
+        beside = f", and {others} that nobody asked for" if others else ""
+        return Verdict(
+            reward=float(solved),
+            metrics={
+                "settled_right": right / len(expected),
+                "others_settled": float(others),
+                "paid": round(sum(each.paid for each in state.settled.values()), 2),
+            },
+            reason=f"{right} of {len(expected)} settled by the rules{beside}",
+        )
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        """A new task: a customer with one or two wishes among their orders, and other customers' orders beside."""
+        mine, *others = rng.sample(NAMES, 3)
+        number = rng.randint(1000, 8000)
+        orders: dict[str, dict[str, Any]] = {}
+        for name, items in ((mine, rng.sample(sorted(ITEMS), 4)), *((other, list(ITEMS)[::2]) for other in others)):
+            for item in items:
+                number += rng.randint(1, 90)
+                price = round(ITEMS[item] * rng.uniform(0.8, 1.2), 2)
+                orders[str(number)] = {
+                    "email": f"{name}@example.com",
+                    "item": item,
+                    "price": price,
+                    "days": min(rng.randint(1, 90), rng.randint(1, 90)),
+                }
+        bought = [order_id for order_id, order in orders.items() if order["email"].startswith(mine)]
+        wishes = [
+            {"order_id": order_id, "item": orders[order_id]["item"], "reason": rng.choice(sorted(DAYS))}
+            for order_id in rng.sample(bought, rng.randint(1, 2))
+        ]
+        return {
+            "responses_create_params": {
+                "input": [{"role": "system", "content": RULES}, {"role": "user", "content": OPENING}]
+            },
+            "email": f"{mine}@example.com",
+            "orders": orders,
+            "wishes": wishes,
+            "manager": rng.choice(["yes", "no"]),
+        }
+
+
+def _order(state: Desk, order_id: str) -> Order:
+    found = state.orders.get(order_id)
+    if found is None:
+        raise ToolError(f"there is no order {order_id!r}")
+    return found
+
+
+def _unsettled(state: Desk, order_id: str) -> Order:
+    order = _order(state, order_id)
+    if order_id in state.settled:
+        raise ToolError(f"order {order_id} is settled already")
+    return order

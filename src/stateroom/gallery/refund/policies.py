@@ -1,0 +1,79 @@
+"""Two that work at the help desk without a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from stateroom.gallery.refund.customer import TROUBLES
+from stateroom.gallery.refund.rules import Order, Reason, due
+from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of, text_of
+
+
+class ReferencePolicy(Policy):
+    """Asks for all that it needs to know, looks up the order, and settles it by the rules."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        said = last_user_text(conversation)
+        about = re.search(r"It is the (.+?)\. ", said)
+        if about is None:
+            asked = "Which item is it about, and what is wrong with it?"
+            known = _email(conversation) is not None
+            return [message(asked if known else f"What is your e-mail address? {asked}")]
+        results = outputs_of(_since_the_user(conversation))
+        if len(results) < 2:
+            return [self._look(results, conversation, about[1])]
+        order_id = _order_id(results[0], about[1])
+        if len(results) == 2:
+            order = Order(**{name: results[1][name] for name in Order.model_fields})
+            return [self._settle(order_id, due(order, _reason(said)))]
+        return [message(_tell(results[2], about[1]))]
+
+    def _look(self, results: list[Any], conversation: list[Item], item: str) -> Item:
+        if not results:
+            return function_call("list_orders", "orders", email=_email(conversation) or "")
+        return function_call("look_up_order", "order", order_id=_order_id(results[0], item))
+
+    def _settle(self, order_id: str, amount: float) -> Item:
+        if amount:
+            return function_call("refund", "settle", order_id=order_id, amount=amount)
+        return function_call("decline", "settle", order_id=order_id)
+
+
+class FalteringPolicy(Faltering):
+    """Pays back a little less than is due, or something where nothing is, in some episodes."""
+
+    better = ReferencePolicy
+
+    def err(self, items: list[Item]) -> list[Item]:
+        call = items[0]
+        if call.get("name") not in ("refund", "decline"):
+            return items
+        given = json.loads(call["arguments"])
+        amount = round(given.get("amount", 11.0) - 1.0, 2)
+        return [function_call("refund", call["call_id"], order_id=given["order_id"], amount=amount)]
+
+
+def _since_the_user(conversation: list[Item]) -> list[Item]:
+    newest = max(index for index, item in enumerate(conversation) if item.get("role") == "user")
+    return conversation[newest:]
+
+
+def _email(conversation: list[Item]) -> str | None:
+    said = " ".join(text_of(item) for item in conversation if item.get("role") == "user")
+    found = re.search(r"\S+@[\w.-]*\w", said)
+    return found[0] if found else None
+
+
+def _order_id(orders: list[dict[str, str]], item: str) -> str:
+    return next((order["order_id"] for order in orders if order["item"] == item), "")
+
+
+def _reason(said: str) -> Reason:
+    return next((reason for reason, trouble in TROUBLES.items() if trouble in said), "unwanted")
+
+
+def _tell(settled: dict[str, Any], item: str) -> str:
+    paid = settled.get("paid", 0)
+    return f"You get {paid:.2f} back for the {item}." if paid else f"I am sorry: nothing is paid back for the {item}."
