@@ -108,6 +108,12 @@ class EmptyEnvironment(Environment):
     name = "server"
 
 
+THREADS = {
+    *(("GET", "/threads"), ("POST", "/threads"), ("GET", "/threads/{id}"), ("DELETE", "/threads/{id}")),
+    ("GET", "/threads/{id}/items"),
+    *(("POST", f"/threads/{{id}}/{action}") for action in ("messages", "run", "fork", "cancel")),
+}
+
 GALLERY = (CounterEnvironment, ExtractionEnvironment, WeatherEnvironment)
 
 
@@ -158,7 +164,7 @@ class TestDocument:
         described = {(method, path) for method, path, _ in operations(await document_of(served))}
         own = {("GET", path) for path in ("/", "/health", "/ready", "/metrics", "/openapi.json", "/docs")}
         known = {key for hosted in served.app.hosted.values() for key in hosted.routes() | Gymnasium(hosted).routes()}
-        assert described == own | known
+        assert described == own | known | THREADS
 
     async def test_says_what_is_served(self, serve: Any) -> None:
         document = await document_of(await serve())

@@ -41,7 +41,7 @@ async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store: str) -> Non
     served = await serve(store=store)
     status, first = await served.post("/seed_session", seeding("one"))
     assert status == 200
-    assert first.keys() == {"resources_session_id", "seed_key", "resources_tools", "mcp"}
+    assert first.keys() == {"resources_session_id", "session_id", "seed_key", "resources_tools", "mcp"}
     assert [tool["name"] for tool in first["resources_tools"]] == ["increment_counter", "get_counter_value"]
     await served.post("/increment_counter", {"count": 2})
     assert await served.post("/seed_session", seeding("one")) == (200, {"resources_session_id": "one"})

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, State, ToolError, tool
+from stateroom.errors import JudgeFailed
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
-from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run
 from stateroom.session import Clock, SessionInfo
 
@@ -24,8 +25,7 @@ COUNTS = generate_tasks(CounterEnvironment, 8, seed=1)
 def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any) -> Run:
     settings: dict[str, Any] = {
         "environment": environment,
-        "policy": policy,
-        "policy_name": "some_policy",
+        "model": ModelSource("some_policy", policy),
         "files": RunFiles(folder / f"{name}.jsonl"),
         "repeats": 3,
     }
@@ -34,10 +34,10 @@ def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: ty
 
 def lines(path: Path) -> list[str]:
     """The lines of a file in a fixed order, letter by letter but for the names of the sessions."""
-    found = path.read_text(encoding="utf-8").split("\n")[:-1]
-    names = [json.loads(line)["_stateroom_session"] for line in found]
-    assert len(set(names)) == len(names)
-    return sorted(line.replace(name, "", 1) for line, name in zip(found, names, strict=True))
+    found = rows(path)
+    names = [row.pop("_stateroom_session", None) for row in found]
+    assert None in names or len(set(names)) == len(names)
+    return sorted(map(json.dumps, found))
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ async def run_in_both(
     reports = [await run(here), await run(there)]
     assert [report.first_error for report in reports] == [None, None]
     assert lines(there.files.rollouts) == lines(here.files.rollouts)
-    assert there.files.inputs.read_bytes() == here.files.inputs.read_bytes()
+    assert lines(there.files.inputs) == lines(here.files.inputs)
     assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
     assert set(there.files.as_dict()) == {"rollouts", "inputs", "metrics"}
     return reports[1], there
@@ -89,7 +89,7 @@ class DiceEnvironment(Environment[Dice]):
     @tool
     def roll(self, state: Dice, session: SessionInfo, rng: Random, clock: Clock, new_id: Callable[[], str]) -> Any:
         """Try one's luck."""
-        state.seen.append(f"{rng.random()} {clock.now()} {new_id()} {session.call_id} {session.revision}")
+        state.seen.append(f"{rng.random()} {clock.now()} {new_id()} {session.call_id} {session.step}")
         return state.seen
 
     def verify(self, state: Dice, rng: Random) -> float:
@@ -261,7 +261,10 @@ MISHAPS = [
     raw_call("peek"),
     raw_call("reach"),
     *map(raw_call, ("nothing", "verify", "seed_session", "close_session", "admin", "openapi.json", "health", "mcp")),
-    *map(raw_call, ("", "/", "..", "../health", "work/", "work?a=b", "a b", "wörk", "work\n", "\ud800")),
+    raw_call("peek"),  # or it would be ended for so many calls that cannot be tried
+    *map(raw_call, ("", "/", "..", "../health", "work/", "work?a=b", "a b", "wörk", "work\n")),
+    raw_call("peek"),
+    raw_call("\ud800"),
 ]
 
 
@@ -348,6 +351,26 @@ async def test_a_verifier_that_breaks_fails_the_episode(serve: Any, tmp_path: Pa
     assert failed["error"] == ("ServerFailed: verify got 500 environment_error: verify failed: unexpected LookupError")
 
 
+class Mumbling(CounterEnvironment):
+    name = "counter"
+
+    def verify(self, state: Any, episode: Any) -> float:
+        raise JudgeFailed("the judge's model mumbles")
+
+
+async def test_an_episode_whose_judge_fails_waits_for_its_verdict(serve: Any, tmp_path: Path) -> None:
+    served = await serve(Mumbling())
+    policy = CounterEnvironment.policies["reference"]
+    there = plan(tmp_path, "there", CounterEnvironment(), policy, server=served.url, tasks=COUNTS[:1], repeats=1)
+    assert (await run(there)).failed == 1
+    [row] = rows(there.files.failures)
+    assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("judge", False)
+    assert "the judge's model mumbles" in row["error"]
+    assert row["response"]["output"]
+    session = await served.app.hosted["counter"].sessions.open(row["_stateroom_session"])
+    assert session.verdict is None  # and it is open
+
+
 async def test_a_task_that_the_server_cannot_use_fails_its_episode(serve: Any, tmp_path: Path) -> None:
     served = await serve()
     there = plan(tmp_path, "there", DiceEnvironment(), Rolls, tasks=[{}, COUNTS[0]], repeats=1, server=served.url)
@@ -371,7 +394,7 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 async def test_the_command_with_an_environment(serve: Any, tmp_path: Path) -> None:
     served = await serve()
-    options = ("counter", "--policy", "faltering", "--repeats", "2", "--json", "--output")
+    options = ("counter", "--model", "faltering", "--repeats", "2", "--json", "--output")
     here, there = await asyncio.gather(
         command(tmp_path, *options, "here.jsonl"),
         command(tmp_path, *options, "there.jsonl", "--server", served.url),
@@ -392,7 +415,7 @@ async def test_the_command_without_an_environment(serve: Any, tmp_path: Path) ->
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     policy = "stateroom.gallery.counter.policies:ReferencePolicy"
     code, out, err = await command(
-        tmp_path, "--server", served.url, "--input", "tasks.jsonl", "--policy", policy, "--json"
+        tmp_path, "--server", served.url, "--input", "tasks.jsonl", "--model", policy, "--json"
     )
     assert code == 0, err
     found = json.loads(out)

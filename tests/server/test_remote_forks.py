@@ -13,6 +13,7 @@ from stateroom.errors import NotFound, Unauthorized
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.model import ModelSource
 from stateroom.rollout import RemoteEnvironment, Run, RunFiles, generate_tasks, run
 from stateroom.rollout.branching import Beam, BestOf, Branching, MonteCarlo, TreeFiles, branch
 
@@ -22,8 +23,7 @@ NAMES = ("session", "_stateroom_session", "_stateroom_parent")
 def settings(folder: Path, name: str, kind: type[Environment[Any, Any]], **more: Any) -> dict[str, Any]:
     return {
         "environment": kind(),
-        "policy": kind.policies["faltering"],
-        "policy_name": "faltering",
+        "model": ModelSource("faltering", kind.policies["faltering"]),
         "tasks": generate_tasks(kind, 3, seed=1),
         "files": TreeFiles(folder / f"{name}.jsonl"),
         **more,
@@ -56,7 +56,7 @@ async def test_groups_are_the_same_here_and_there(
     reports = [await run(here), await run(there)]
     assert [report.first_error for report in reports] == [None, None]
     assert lines(there.files.rollouts) == lines(here.files.rollouts)
-    assert there.files.inputs.read_bytes() == here.files.inputs.read_bytes()
+    assert lines(there.files.inputs) == lines(here.files.inputs)
     assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
     parents = [row.get("_stateroom_parent") for row in rows(there.files.rollouts)]
     if kind is WeatherEnvironment:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.model import open_model
 from stateroom.rollout import Run, RunFiles, generate_tasks, run, wire
 
 TASKS = generate_tasks(CounterEnvironment, 8, seed=1)
@@ -18,8 +19,8 @@ TASKS = generate_tasks(CounterEnvironment, 8, seed=1)
 
 def plan(folder: Path, name: str, policy: str, **more: Any) -> Run:
     files = RunFiles(folder / f"{name}.jsonl")
-    found = CounterEnvironment.policies[policy]
-    return Run(CounterEnvironment(), found, policy, tasks=TASKS, files=files, repeats=3, **more)
+    model = open_model(policy, CounterEnvironment.policies)
+    return Run(CounterEnvironment(), model, TASKS, files, repeats=3, **more)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -27,7 +28,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def comparable(path: Path) -> list[str]:
-    return sorted(json.dumps({**row, "_stateroom_session": ""}) for row in rows(path))
+    return sorted(json.dumps({**row, "_stateroom_session": ""}, sort_keys=True) for row in rows(path))
 
 
 Answer = Callable[[int, bytes, Callable[[], Awaitable[bytes]]], Awaitable[bytes | None]]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from stateroom.agent.threads import Conversing
 from stateroom.environment import Environment
 from stateroom.environment.tool import RESERVED
 from stateroom.errors import Busy, DefinitionError, NotFound, StateroomError
@@ -42,6 +43,8 @@ from stateroom.server.mcp import MCP
 from stateroom.server.monitoring.measured import MeasuredStore
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.server.options import Options
+from stateroom.server.threads import ThreadsAPI
+from stateroom.server.threads.answering import Answering
 from stateroom.server.tokens import Signer
 from stateroom.server.upkeep import Upkeep
 from stateroom.session import Sessions
@@ -76,16 +79,20 @@ class Application:
         self.options = options
         self.limits = options.limits
         self.now = now
-        self.figures = Figures({each.name: each.tools for each in environments}, options.figures)
+        self._all = (*environments, Conversing())
+        self.figures = Figures({each.name: each.tools for each in self._all}, options.figures)
         self.tracing = tracing
         self.hosted: dict[str, Hosted] = {}
+        self.kept: dict[str, Hosted] = {}
+        """All whose sessions are kept here: those that are served, and plain threads."""
+        self.answering = Answering(options, self._all)
         self.in_flight = 0
         self.stopping = asyncio.Event()
         """Set when the server has begun to stop: what would go on for ever must end."""
         self._routes: dict[tuple[str, str], Endpoint] = {}
         self._owners: dict[str, str] = {}
         """The environments that routes belong to."""
-        self._mounts: dict[str, Mount] = {"/admin": Admin(self)}
+        self._mounts: dict[str, Mount] = {"/admin": Admin(self), "/threads": ThreadsAPI(self)}
         self._resources = AsyncExitStack()
         self._store: Store | None = None
         self._check_names()
@@ -97,6 +104,8 @@ class Application:
                 raise DefinitionError(f"the name {name!r} cannot stand in a path: use letters, digits, _ and -")
             if names.count(name) > 1:
                 raise DefinitionError(f"two of the environments are named {name!r}")
+            if name == Conversing.name:
+                raise DefinitionError(f"the name {name!r} is that of plain threads: give the environment another")
             if len(names) > 1 and name in RESERVED:
                 raise DefinitionError(f"the name {name!r} is one of the server's own: serve this environment alone")
 
@@ -110,24 +119,14 @@ class Application:
         self._store = store = self._watched(opened)
         self._resources.callback(setattr, self, "_store", None)
         self.census = Census(store, self.limits.sessions, self.now)
+        await self._resources.enter_async_context(self.answering)
+        self.kept = {environment.name: self._host(environment, store) for environment in self._all}
         for environment in self.environments:
-            made = Sessions[Any](
-                environment,
-                store,
-                ttl=self.options.ttl,
-                timeout=self.limits.seconds,
-                max_state=self.limits.state,
-                now=self.now,
-            )
-            self._resources.push_async_callback(made.stop)
-            signer = Signer(self.options.secrets, environment.name, self.options.ttl, self.now)
-            prefix = f"/{environment.name}" if len(self.environments) > 1 else ""
-            hosted = Hosted(environment, made, signer, self.census, self.figures, prefix)
-            self.hosted[environment.name] = hosted
+            hosted = self.hosted[environment.name] = self.kept[environment.name]
             routes = hosted.routes() | Gymnasium(hosted).routes()
             self._routes |= routes
-            self._owners |= {path: environment.name for _, path in [*routes, ("", f"{prefix}/mcp")]}
-            mcp = self._mounts[f"{prefix}/mcp"] = MCP(hosted, self.limits.body)
+            self._owners |= {path: environment.name for _, path in [*routes, ("", f"{hosted.prefix}/mcp")]}
+            mcp = self._mounts[f"{hosted.prefix}/mcp"] = MCP(hosted, self.limits.body)
             await self._resources.enter_async_context(mcp)
         self._routes |= {
             ("GET", "/"): self.root,
@@ -136,8 +135,23 @@ class Application:
             ("GET", "/metrics"): self.metrics,
             **Description(list(self.hosted.values())).routes(),
         }
-        sessions = [hosted.sessions for hosted in self.hosted.values()]
+        sessions = [hosted.sessions for hosted in self.kept.values()]
         await self._resources.enter_async_context(Upkeep(sessions, self.census, self.figures, self.options.ttl))
+
+    def _host(self, environment: Environment[Any, Any], store: Store) -> Hosted:
+        """An environment with its sessions in the store."""
+        made = Sessions[Any](
+            environment,
+            store,
+            ttl=self.options.ttl,
+            timeout=self.limits.seconds,
+            max_state=self.limits.state,
+            now=self.now,
+        )
+        self._resources.push_async_callback(made.stop)
+        signer = Signer(self.options.secrets, environment.name, self.options.ttl, self.now)
+        prefix = f"/{environment.name}" if len(self.environments) > 1 else ""
+        return Hosted(environment, made, signer, self.census, self.figures, prefix)
 
     @property
     def store(self) -> Store:
@@ -172,8 +186,7 @@ class Application:
             return
         self.in_flight += 1
         try:
-            if self.in_flight > self.limits.calls:
-                raise Busy(f"{self.limits.calls} requests are in flight already; try again in a second")
+            self.refuse_if_busy()
             reply = await (self._elsewhere(request, path) if endpoint is None else endpoint(request))
         except Disconnected:
             return
@@ -182,6 +195,11 @@ class Application:
         finally:
             self.in_flight -= 1
         await send_reply(scope, send, self._complete(request, reply), request.set_cookie)
+
+    def refuse_if_busy(self) -> None:
+        """Raise `Busy` if a request in flight is one too many."""
+        if self.in_flight > self.limits.calls:
+            raise Busy(f"{self.limits.calls} requests are in flight already; try again in a second")
 
     def _mounted(self, path: str) -> str | None:
         """The start of a path below which something else answers."""

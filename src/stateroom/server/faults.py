@@ -24,6 +24,7 @@ STATUS_OF_RESULT: dict[Code | None, int] = {
     "too_large": 413,
     "unknown_outcome": 409,
     "shared_conflict": 409,
+    "needs_input": 409,
 }
 """The status of a failed call; the body is for the model, whatever the status."""
 
@@ -43,9 +44,14 @@ FAULTS: dict[type[Exception], tuple[int, str]] = {
     errors.CannotFork: (409, "cannot_fork"),
     errors.CannotRewind: (409, "cannot_rewind"),
     errors.Conflict: (409, "conflict"),
+    errors.InvalidMove: (409, "invalid_move"),
     errors.SessionError: (409, "session_error"),
     errors.SchemaChanged: (409, "schema_changed"),
     errors.TooLarge: (413, "too_large"),
+    errors.ContextOverflow: (413, "context_overflow"),
+    errors.ModelFailed: (502, "model_failed"),
+    errors.ModelUnavailable: (503, "model_unavailable"),
+    errors.JudgeFailed: (500, "judge_failed"),
     errors.Busy: (503, "busy"),
     errors.StoreFull: (503, "busy"),
     errors.StoreUnavailable: (503, "store_unavailable"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from secrets import token_hex
 from typing import Any
 
-from stateroom.agent import call_tool
+from stateroom.agent import call_tool, output_text
 from stateroom.server.faults import wrong_field
-from stateroom.server.hosted import LONGEST_NAME, Endpoint, Hosted
+from stateroom.server.hosted import Endpoint, Hosted
 from stateroom.server.http import Reply, Request
-from stateroom.server.response import calls_of, checked_response
+from stateroom.server.response import calls_of, checked_response, said_in
+from stateroom.server.seeding import LONGEST_NAME
 from stateroom.session import Session
 from stateroom.state import to_json
 
@@ -37,7 +39,10 @@ class Gymnasium:
         return Reply(200, to_json({"observation": None, "info": {"session_id": session.id, "seed_key": key}}))
 
     async def step(self, request: Request) -> Reply:
-        """Make the tool calls of a response; one without any ends the episode, which is then judged."""
+        """Make the tool calls of a response; one without any ends the episode, unless the user has an answer to it.
+
+        An episode that has ended is judged.
+        """
         subject = self.hosted.subject_of(request)
         body = await request.json()
         response = checked_response(body)
@@ -45,14 +50,27 @@ class Gymnasium:
             raise wrong_field("response", "should be a Responses object")
         calls, step_id = calls_of(response), _step_id(body)
         outputs: list[dict[str, str]] = []
-        reward = 0.0
+        answer, reward = None, 0.0
         if calls:
             outputs = await _made(await self.hosted.session(subject), calls, step_id)
         else:
+            answer = await self._answer(subject, response, step_id)
+        ended = not calls and answer is None
+        if ended:
             row = {key: value for key, value in body.items() if key not in ("response", STEP_ID)}
             reward = (await self.hosted.judge(subject, row, response)).reward
-        done = {"observation": None, "reward": reward, "terminated": not calls, "truncated": False}
+        done = {"observation": answer, "reward": reward, "terminated": ended, "truncated": False}
         return Reply(200, to_json({**done, "info": {"tool_outputs": outputs}}))
+
+    async def _answer(self, subject: str | None, response: dict[str, Any], step_id: str | None) -> str | None:
+        """What the environment's user says to a response; None if there is no user, or it is all over."""
+        if self.hosted.environment.replying is None:
+            return None
+        session = await self.hosted.session(subject, closed_too=True)
+        if session.verdict is not None:
+            return None
+        call_id = token_hex(12) if step_id is None else f"{step_id}.reply"
+        return await session.reply(said_in(response), call_id=call_id)
 
     async def close(self, request: Request) -> Reply:
         """Close the session, if it has its verdict.
@@ -72,7 +90,7 @@ async def _made(session: Session[Any], calls: list[dict[str, Any]], step_id: str
     outputs = []
     for index, call in enumerate(calls):
         call_id = None if step_id is None else f"{step_id}.{index}"
-        outputs.append({"call_id": call["call_id"], "output": await call_tool(session, call, call_id)})
+        outputs.append({"call_id": call["call_id"], "output": output_text(await call_tool(session, call, call_id))})
     return outputs
 
 

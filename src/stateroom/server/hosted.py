@@ -11,7 +11,6 @@ from typing import Any
 
 from stateroom.environment import Environment
 from stateroom.errors import (
-    BadTask,
     Conflict,
     EnvironmentFailed,
     SessionClosed,
@@ -28,6 +27,7 @@ from stateroom.server.faults import STATUS_OF_RESULT, error_reply, wrong_field
 from stateroom.server.http import Reply, Request
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.server.response import checked_response
+from stateroom.server.seeding import LONGEST_NAME, began_of, name_and_row, named, seed_of
 from stateroom.server.tokens import Signer
 from stateroom.session import History, Moment, Session, Sessions, new_session_id
 from stateroom.session.execution import was_cancelled
@@ -44,12 +44,6 @@ NO_TOKEN = "this environment has a state: seed a session, and use the token that
 
 TOKEN_HEADER = b"x-nemo-gym-session-token"
 """Where MCP clients put the token: they have no cookies."""
-
-FARTHEST = 2.0**40
-"""Seconds since 1970 at which a session's clock may start: longer than anybody will need."""
-
-LONGEST_NAME = 200
-"""Characters that a client's own name for a session may have, and that are shown of a name that nothing has."""
 
 
 class Hosted:
@@ -95,6 +89,8 @@ class Hosted:
         }
         for name in self.environment.tools:
             routes["POST", f"/{name}"] = self._tool(name)
+        if self.environment.replying is not None:
+            routes["POST", "/reply"] = self.reply
         return {(method, self.prefix + path): endpoint for (method, path), endpoint in routes.items()}
 
     # Tokens.
@@ -191,11 +187,11 @@ class Hosted:
 
     async def seed_session(self, request: Request) -> Reply:
         found = self._token_if_any(request)
-        body = await request.json()
+        body = named(request, await request.json())
         if "resources_session_id" in body:
             return await self._seed_named(request, body, found)
-        session, key = await self._seed(request, body, found)
-        return Reply(200, to_json({"session_id": session.id, "seed_key": key, "mcp": self._mcp(request)}))
+        _, key = await self._seed(request, body, found)
+        return Reply(200, to_json({"seed_key": key, **self._ways(request)}))
 
     async def seed(self, request: Request) -> tuple[Session[Any], str]:
         """A new session for the row in the body, and the key to seed it again with; its token goes with the reply."""
@@ -242,7 +238,7 @@ class Hosted:
     async def _new(
         self, request: Request, row: dict[str, Any], *, replaces: str | None = None, session_id: str | None = None
     ) -> tuple[Session[Any], str]:
-        seed, began = _seed_of(request), _began_of(request)
+        seed, began = seed_of(request), began_of(request)
         if self.stateless:
             self.environment.parse_task(row)
             moment = Moment(getrandbits(63) if seed is None else seed, self.sessions.now() if began is None else began)
@@ -260,7 +256,7 @@ class Hosted:
 
     async def _seed_named(self, request: Request, body: dict[str, Any], held: str | None) -> Reply:
         """Seed a session to which the client gives a name; to do so again is to do nothing."""
-        name, row = _named(body)
+        name, row = name_and_row(body)
         ids = self.signer.session_ids(name)
         if held is not None and held.partition("~")[0] not in ids:
             raise Conflict(held, 0, "this client has a session already: send no cookie to seed another one")
@@ -270,7 +266,7 @@ class Hosted:
             reply["seed_key"] = key
         if held is None:
             reply["resources_tools"] = self.environment.tool_definitions()
-            reply["mcp"] = self._mcp(request)
+            reply |= self._ways(request)
         return Reply(200, to_json(reply))
 
     async def _seed_once(self, request: Request, row: dict[str, Any], ids: list[str], held: str | None) -> str | None:
@@ -302,16 +298,33 @@ class Hosted:
                 return await self.sessions.open(session_id)
         return None
 
-    def _mcp(self, request: Request) -> dict[str, Any]:
-        """How an MCP client reaches the session whose token the reply hands out."""
-        cookie = request.set_cookie or b""
-        token = cookie.partition(b"=")[2].partition(b";")[0].decode()
-        return {
+    def _ways(self, request: Request) -> dict[str, Any]:
+        """The session whose token the reply hands out, how MCP clients reach it, and whether its agent gets answers."""
+        token = (request.set_cookie or b"").partition(b"=")[2].partition(b";")[0]
+        mcp = {
             "server_name": self.environment.name,
             "url_path": f"{self.prefix}/mcp",
             "transport": "http",
-            "headers": {"X-NeMo-Gym-Session-Token": token},
+            "headers": {"X-NeMo-Gym-Session-Token": token.decode()},
         }
+        found = {"session_id": self.signer.read(token)[0].partition("~")[0], "mcp": mcp}
+        return found if self.environment.replying is None else {**found, "replies": True}
+
+    async def reply(self, request: Request) -> Reply:
+        """What the environment's user answers to a message of the agent's.
+
+        It wants an id, which a tool call that a model made up does not come with: to a model this is no tool.
+        """
+        call_id = request.call_id
+        if call_id is None:
+            return await self.no_tool(request, "reply")
+        session = await self.session_of(request)
+        message = (await request.json()).get("message")
+        if not isinstance(message, str):
+            raise wrong_field("message", "should be a text")
+        if not call_id.isprintable():
+            raise wrong_field("Idempotency-Key", "should be a text of printable characters")
+        return Reply(200, to_json({"reply": await session.reply(message, call_id=call_id)}))
 
     async def verify(self, request: Request) -> Reply:
         subject = self.subject_of(request)
@@ -381,41 +394,6 @@ class Hosted:
 
     async def reverify_mode(self, request: Request) -> Reply:
         return Reply(200, b'"stateless"' if self.stateless else b'"unsupported"')
-
-
-def _named(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name that a client gives the session that it seeds, and the task row."""
-    name = body["resources_session_id"]
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
-    row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
-    if not isinstance(row, dict):
-        raise wrong_field("task_data", "should be the task row, an object")
-    return name, row
-
-
-def _seed_of(request: Request) -> int | None:
-    """Our own runner says what the session's chance comes from."""
-    value = request.header(b"stateroom-seed")
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > 20:
-        raise BadTask("the header Stateroom-Seed: should be a whole number")
-    return int(value)
-
-
-def _began_of(request: Request) -> float | None:
-    """Our own runner says when the session's clock starts."""
-    value = request.header(b"stateroom-began")
-    if value is None:
-        return None
-    try:
-        began = float(value)
-    except ValueError:
-        began = -1.0
-    if not 0 <= began <= FARTHEST:
-        raise BadTask("the header Stateroom-Began: should be seconds since 1970")
-    return began
 
 
 def _is_row(row: Any) -> bool:

@@ -37,5 +37,9 @@ class Options:
     """Seconds that a session lives after its last use."""
     admin_token: str | None = field(default=None, repr=False)
     limits: Limits = Limits()
+    model: str | None = None
+    """What answers in threads, as a user names a model; without one, nothing does."""
+    context_tokens: int | None = None
+    """Tokens of a thread that the model is shown."""
     figures: Path | None = None
     """The folder in which worker processes share what they count; None when there is but one."""

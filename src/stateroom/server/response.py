@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stateroom.model import text_of
 from stateroom.server.faults import wrong_field
 
 
@@ -28,3 +29,12 @@ def checked_response(body: dict[str, Any]) -> dict[str, Any] | None:
 def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
     """The tool calls in a response."""
     return [item for item in response.get("output", ()) if item.get("type") == "function_call"]
+
+
+def said_in(response: dict[str, Any]) -> str:
+    """The text of the messages in a response."""
+    try:
+        return "".join(text_of(item) for item in response.get("output", ()) if item.get("type") == "message")
+    except (AttributeError, TypeError):
+        problem = "the content of a message should be a text, or a list of parts with a text each"
+        raise wrong_field("response.output", problem) from None

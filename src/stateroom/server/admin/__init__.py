@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-from urllib.parse import quote, unquote
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from stateroom.errors import InvalidArguments, NotFound, SessionError
+from stateroom.agent.threads import Threads
+from stateroom.errors import NotFound, SessionError
 from stateroom.server.admin.access import refusal
 from stateroom.server.admin.log import Following
-from stateroom.server.faults import fault, wrong_field, wrong_method
+from stateroom.server.faults import fault, wrong_method
 from stateroom.server.hosted import Hosted
 from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
-from stateroom.session import History
+from stateroom.server.parameters import (
+    After,
+    Amount,
+    Name,
+    Nothing,
+    Parameters,
+    Place,
+    Revision,
+    Text,
+    cursor_of,
+    parse,
+    read_cursor,
+    steps,
+)
+from stateroom.session import History, Stance
 from stateroom.session.journal import VERDICT
 from stateroom.session.session import Pending
 from stateroom.session.transcript import Transcript, entry_data, head_data
@@ -32,23 +44,8 @@ SCANNED = 1000
 SCANS = 10
 """A page of a filtered list looks at so many sessions, so many times, at most; then the next page goes on."""
 
-Revision = Annotated[int, Field(ge=1, le=2**53)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Place = Revision | Name
-"""A revision, or the name of a checkpoint."""
-After = Annotated[int, Field(ge=0, le=2**53)]
-Amount = Annotated[int, Field(ge=1, le=1000)]
 
-
-class _Parameters(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Nothing(_Parameters):
-    pass
-
-
-class _Listing(_Parameters):
+class _Listing(Parameters):
     environment: str | None = None
     status: Status | None = None
     owner: str | None = None
@@ -56,39 +53,45 @@ class _Listing(_Parameters):
     cursor: str | None = None
 
 
-class _Page(_Parameters):
+class _Page(Parameters):
     after: After = 0
     limit: Amount = 100
 
 
-class _Start(_Parameters):
+class _Start(Parameters):
     after: After = 0
 
 
-class _Point(_Parameters):
+class _Point(Parameters):
     at: Revision | None = None
 
 
-class _Range(_Parameters):
+class _Range(Parameters):
     since: Revision = Field(alias="from")
     to: Revision | None = None
 
 
-class _Fork(_Parameters):
+class _Fork(Parameters):
     at: Place | None = None
     n: Amount = 1
     pending: Pending = "refuse"
 
 
-class _Rewind(_Parameters):
+class _Rewind(Parameters):
     to: Place
 
 
-class _Checkpoint(_Parameters):
+class _Checkpoint(Parameters):
     name: Name
 
 
-P = TypeVar("P", bound=_Parameters)
+class _Provide(Parameters):
+    input: Any
+
+
+class _Cancel(Parameters):
+    reason: Text = ""
+
 
 Endpoint = Callable[[Request, str], Awaitable[Reply | Following]]
 """Answers a request about a session."""
@@ -108,6 +111,8 @@ class Admin:
             "fork": {"POST": self.fork},
             "rewind": {"POST": self.rewind},
             "checkpoint": {"POST": self.checkpoint},
+            "provide": {"POST": self.provide},
+            "cancel": {"POST": self.cancel},
             "close": {"POST": self.close},
         }
 
@@ -135,7 +140,7 @@ class Admin:
 
     def _find(self, scope: Scope) -> tuple[dict[str, Endpoint], str]:
         """What answers at a path, by method, and the session that the path names."""
-        match _steps(scope):
+        match steps(scope):
             case ["sessions"]:
                 return {"GET": self.sessions}, ""
             case ["sessions", session, *rest] if session and "" not in rest:
@@ -146,16 +151,21 @@ class Admin:
 
     async def sessions(self, request: Request, _: str) -> Reply:
         """Sessions, the newest first. A page may hold fewer than its limit, or none, and not be the last."""
-        wanted = _parse(_Listing, request.query)
+        wanted = parse(_Listing, request.query)
         found, following = await self._heads(wanted)
         now = self.app.now()
-        return _reply({"sessions": [head_data(head, now) for head in found], "next": following and _cursor(following)})
+        return _reply(
+            {
+                "sessions": [head_data(head, now) for head in found],
+                "next": following and cursor_of(following.created, following.id),
+            }
+        )
 
     async def _heads(self, wanted: _Listing) -> tuple[list[Head], Head | None]:
         """A page, and the head to go on from if there may be more."""
         now = self.app.now()
         found: list[Head] = []
-        before = None if wanted.cursor is None else _head_at(wanted.cursor)
+        before = None if wanted.cursor is None else _head_at(*read_cursor(wanted.cursor))
         for _ in range(SCANS):
             page = await self.app.store.heads(environment=wanted.environment, before=before, limit=SCANNED)
             for head in page:
@@ -169,7 +179,7 @@ class Admin:
         return found, before
 
     async def show(self, request: Request, session: str) -> Reply:
-        _parse(_Nothing, request.query)
+        parse(Nothing, request.query)
         head = await self.app.store.head(session)
         judged = await History(self.app.store).find_own_call(session, VERDICT)
         verdict = judged.facts["verdict"] if judged else None
@@ -179,7 +189,7 @@ class Admin:
         return _reply({**known, "sealed": judged is not None, "verdict": verdict})
 
     async def log(self, request: Request, session: str) -> Reply:
-        wanted = _parse(_Page, request.query)
+        wanted = parse(_Page, request.query)
         newest = (await self.app.store.head(session)).revision
         transcript = Transcript(self.app.store, session, wanted.after)
         until = min(newest, wanted.after + wanted.limit)
@@ -187,21 +197,21 @@ class Admin:
         return _reply({"entries": entries, "next": transcript.revision if transcript.revision < newest else None})
 
     async def follow(self, request: Request, session: str) -> Following:
-        wanted = _parse(_Start, request.query)
+        wanted = parse(_Start, request.query)
         seen = request.header(b"last-event-id")  # of a client that was cut off: it goes on from there
         if seen is not None:
-            wanted = _parse(_Start, {"after": seen.decode("latin-1")}, "Last-Event-ID")
+            wanted = parse(_Start, {"after": seen.decode("latin-1")}, "Last-Event-ID")
         await self.app.store.head(session)
         return Following(self.app, Transcript(self.app.store, session, wanted.after))
 
     async def state(self, request: Request, session: str) -> Reply:
-        wanted = _parse(_Point, request.query)
+        wanted = parse(_Point, request.query)
         revision = wanted.at or (await self.app.store.head(session)).revision
         document = await History(self.app.store).document(session, revision)
         return _reply({"revision": revision, "state": readable(document.state)})
 
     async def diff(self, request: Request, session: str) -> Reply:
-        wanted = _parse(_Range, request.query)
+        wanted = parse(_Range, request.query)
         to = wanted.to or (await self.app.store.head(session)).revision
         history = History(self.app.store)
         old, new = await history.document(session, wanted.since), await history.document(session, to)
@@ -210,7 +220,7 @@ class Admin:
     # Changing.
 
     async def fork(self, request: Request, session: str) -> Reply:
-        wanted = _parse(_Fork, await request.json(), strict=True)
+        wanted = parse(_Fork, await request.json(), strict=True)
         hosted = await self._hosted(session)
         opened = await hosted.sessions.open(session, closed_too=True)
         async with hosted.census.admission(wanted.n):
@@ -220,37 +230,49 @@ class Admin:
         return _reply({"sessions": [{"id": fork.id, "token": hosted.signer.sign(fork.id).decode()} for fork in forks]})
 
     async def rewind(self, request: Request, session: str) -> Reply:
-        wanted = _parse(_Rewind, await request.json(), strict=True)
+        wanted = parse(_Rewind, await request.json(), strict=True)
         hosted = await self._hosted(session)
         await (await hosted.sessions.open(session)).rewind(wanted.to)
         return await self._after(session)
 
     async def checkpoint(self, request: Request, session: str) -> Reply:
-        wanted = _parse(_Checkpoint, await request.json(), strict=True)
+        wanted = parse(_Checkpoint, await request.json(), strict=True)
         hosted = await self._hosted(session)
         made = await (await hosted.sessions.open(session)).checkpoint(wanted.name)
         return _reply({"name": made.name, "revision": made.revision})
 
+    async def provide(self, request: Request, session: str) -> Reply:
+        """Tell an agent that waits what it asked for."""
+        wanted = parse(_Provide, await request.json(), strict=True)
+        hosted = await self._hosted(session)
+        return _standing(await (await hosted.sessions.open(session)).provide(wanted.input))
+
+    async def cancel(self, request: Request, session: str) -> Reply:
+        """End what an agent is doing."""
+        wanted = parse(_Cancel, await request.json(), strict=True)
+        hosted = await self._hosted(session)
+        return _standing(await Threads(hosted.sessions).cancel(session, wanted.reason))
+
     async def close(self, request: Request, session: str) -> Reply:
-        _parse(_Nothing, await request.json(), strict=True)
+        parse(Nothing, await request.json(), strict=True)
         hosted = await self._hosted(session)
         await hosted.close(await hosted.sessions.open(session, closed_too=True))
         return await self._after(session)
 
     async def delete(self, request: Request, session: str) -> Reply:
-        _parse(_Nothing, request.query)
+        parse(Nothing, request.query)
         head = await self.app.store.head(session)
         await self.app.store.delete(session)
         if head.status(self.app.now()) == "live":
             self.app.census.leave()
-        for hosted in self.app.hosted.values():
+        for hosted in self.app.kept.values():
             hosted.sessions.forget(session)
         return _reply({"deleted": session})
 
     async def _hosted(self, session: str) -> Hosted:
         """The environment of a session, which alone can change it."""
         environment = (await self.app.store.head(session)).environment
-        hosted = self.app.hosted.get(environment)
+        hosted = self.app.kept.get(environment)
         if hosted is None:
             raise SessionError(
                 session,
@@ -267,33 +289,10 @@ def _reply(value: Any) -> Reply:
     return Reply(200, to_json(value))
 
 
-def _steps(scope: Scope) -> list[str]:
-    """The steps of a path below `/admin`. A session's id may hold a slash, which then came as %2F."""
-    raw = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
-    first = 4 if raw.startswith("/ng-rollout/") else 2
-    return [unquote(step) for step in raw.split("/")[first:]]
+def _standing(stance: Stance) -> Reply:
+    return _reply({"phase": stance.phase, "question": stance.question})
 
 
-def _parse(parameters: type[P], given: dict[str, Any], name: str | None = None, *, strict: bool = False) -> P:
-    """The parameters of a request; `name` is what the client knows the only one by."""
-    try:
-        return parameters.model_validate(given, strict=strict)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        fields = {name or str(one["loc"][0]): one["msg"] for one in reversed(found)}  # of a union, the first complaint
-        raise InvalidArguments("; ".join(f"{field}: {said}" for field, said in fields.items()), fields) from None
-
-
-# A cursor stands for the last head of a page.
-
-
-def _cursor(head: Head) -> str:
-    return urlsafe_b64encode(to_json([head.created, head.id])).decode()
-
-
-def _head_at(cursor: str) -> Head:
-    try:
-        created, session = msgspec.json.decode(urlsafe_b64decode(cursor), type=tuple[float, str])
-    except ValueError:
-        raise wrong_field("cursor", "should be the `next` of the page before") from None
+def _head_at(created: float, session: str) -> Head:
+    """A head that a list goes on after."""
     return Head(session, "", "", created, 0.0, 0)

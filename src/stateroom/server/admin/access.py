@@ -18,7 +18,7 @@ def refusal(scope: Scope, token: str | None) -> Reply | None:
     if token is None:
         stranger = _stranger(scope)
         return None if stranger is None else _forbidden(stranger)
-    given = _bearer(scope)
+    given = bearer(scope)
     if given is not None and compare_digest(given, token.encode()):
         return None
     return _unauthorized("there is no bearer token" if given is None else "this is not the admin token")
@@ -38,7 +38,8 @@ def _unauthorized(problem: str) -> Reply:
     return Reply(reply.status, reply.body, headers=((b"www-authenticate", b'Bearer realm="stateroom admin"'),))
 
 
-def _bearer(scope: Scope) -> bytes | None:
+def bearer(scope: Scope) -> bytes | None:
+    """The token that a request comes with, if any."""
     for value in _headers(scope, b"authorization"):
         scheme, _, given = value.partition(b" ")
         if scheme.lower() == b"bearer" and given.strip():

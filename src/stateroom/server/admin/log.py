@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownSession
+from stateroom.server.events import HEADERS, HEARTBEAT, STILL_HERE, event
 from stateroom.server.faults import fault
 from stateroom.server.http import Receive, Send
 from stateroom.session.transcript import Transcript, entry_data
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
 
 POLL = 0.25
 """Seconds between two looks at a log that is followed: other processes write to it too, and nobody says when."""
-
-HEARTBEAT = 15.0
-"""Seconds of silence after which a follower is sent a comment, so that nothing in between takes it for dead."""
-
-_HEADERS = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep events back until there are many
-]
 
 
 class Following:
@@ -39,7 +31,7 @@ class Following:
         """Send events until the session has ended, the client has gone, or the server stops."""
         leaving = [asyncio.create_task(_disconnected(receive)), asyncio.create_task(self.app.stopping.wait())]
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await self._follow(_Listener(send, leaving))
             await send({"type": "http.response.body", "body": b""})
         finally:
@@ -50,7 +42,7 @@ class Following:
         while not listener.leaving:
             end = await self._tell_news(listener)
             if end is not None:
-                await listener.tell(b"event: end\ndata: %b\n\n" % end)
+                await listener.tell(event("end", end))
                 return
             await listener.pause()
 
@@ -61,7 +53,7 @@ class Following:
             head = await self.app.store.head(transcript.session)
             async for entry, changes in transcript.read(head.revision):
                 data = to_json(entry_data(entry, changes))
-                await listener.tell(b"event: entry\nid: %d\ndata: %b\n\n" % (entry.revision, data))
+                await listener.tell(event("entry", data, entry.revision))
                 if listener.leaving:
                     return None
         except UnknownSession:
@@ -94,7 +86,7 @@ class _Listener:
     async def pause(self) -> None:
         """Wait before the next look, but not for one who leaves."""
         if monotonic() - self._told > HEARTBEAT:
-            await self.tell(b": still here\n\n")
+            await self.tell(STILL_HERE)
         await asyncio.wait(self._leaving, timeout=POLL, return_when=asyncio.FIRST_COMPLETED)
 
 

@@ -8,7 +8,8 @@ from inspect import cleandoc
 from typing import Any, get_type_hints
 
 from stateroom.environment import Tool
-from stateroom.server.description import shapes
+from stateroom.server.description import shapes, threads
+from stateroom.server.description.operations import ACTING, READING, SLOW, as_json, operation, taken
 from stateroom.server.description.schemas import Schema, Wanted, schemas_of
 from stateroom.server.faults import FAULTS, STATUS_OF_RESULT
 from stateroom.server.hosted import Hosted
@@ -26,6 +27,10 @@ result, and nothing is done twice.
 The tools are also served over MCP, as streamable HTTP at `mcp` beside them. The reply to seeding says where, and with
 which header (`X-NeMo-Gym-Session-Token`) a client reaches its session.
 
+### Threads
+A thread is a conversation that is kept here: say something in it, and let the server's model answer. `POST /threads`
+gives a `token`; send it as `Authorization: Bearer TOKEN`. Show the thread to get a new one in time.
+
 ### Errors
 An error is `{"error": {"code": …, "message": …}}`, with a status for machines. Where single fields are wrong, `fields`
 says what is wrong with which. A model may read every error of a tool call.
@@ -38,12 +43,16 @@ find its sessions, with their logs and states, under `/admin`.
 ERRORS = {
     400: "The body is not JSON, or the tool says in its own words why it will not do this.",
     401: "There is no session token, or one that was not made here or is out of date. "
-    "Seed a session, and send the cookie that it gives.",
-    409: "The session has its verdict, the client has a session already, or somebody else wrote first.",
+    "Seed a session, and send the cookie that it gives; or create a thread, and send its token.",
+    403: "This is for those who run the server.",
+    404: "There is no tool, or revision, of this name; or nobody who answers in threads.",
+    409: "The session has its verdict, the client has a session already, somebody else wrote first, or the agent "
+    "of a thread is doing something else.",
     410: "The session was closed, has expired, or is not in the store. Seed another one.",
     413: "The body, or the state, is larger than it may be.",
     422: "The arguments or the task do not fit; `fields` says what is wrong with which.",
     500: "The environment or the server failed by mistake. The server's log has more.",
+    502: "The model that plays the user, or answers in threads, gave an answer that is of no use.",
     503: "As much is going on as may, or the store does not answer. Try again after `Retry-After` seconds.",
     504: "It took longer than it may.",
 }
@@ -51,15 +60,6 @@ ERRORS = {
 
 UNEXPECTED = ("environment_error", "internal_error")
 """The codes of errors that are the server's or the environment's own."""
-
-ALWAYS = (500, 503)
-"""What every endpoint may answer."""
-READING = (400, 413, 422)
-"""What one may answer that reads a body."""
-ACTING = (401, 409, 410)
-"""What one may answer that uses a session."""
-SLOW = (504,)
-"""What one may answer that runs an author's code."""
 
 KEY: Schema = {
     "name": "Idempotency-Key",
@@ -81,6 +81,12 @@ LUCK: list[Schema] = [
         "description": "When the session's clock starts, in seconds since 1970; by default now.",
         "schema": {"type": "number", "minimum": 0, "maximum": 2**40},
     },
+    {
+        "name": "Stateroom-Session",
+        "in": "header",
+        "description": "A name for the session, as `resources_session_id` is one.",
+        "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+    },
 ]
 
 COOKIE: Schema = {
@@ -92,7 +98,7 @@ COOKIE: Schema = {
 
 def document(hosted: Sequence[Hosted]) -> Schema:
     """The OpenAPI document of a server with these environments."""
-    wanted: Wanted = {kind: (kind, "validation") for kind in shapes.ALL}
+    wanted: Wanted = {**{kind: (kind, "validation") for kind in shapes.ALL}, **threads.TYPES}
     for one in hosted:
         wanted |= _types(one)
     schemas, definitions = schemas_of(wanted)
@@ -107,11 +113,12 @@ def document(hosted: Sequence[Hosted]) -> Schema:
             "description": f"{_introduction(hosted)}\n\n{ABOUT.strip()}",
         },
         "tags": [{"name": one.environment.name, "description": _said_of(one)} for one in hosted],
-        "paths": paths | _server_paths(schemas),
+        "paths": paths | threads.paths(hosted, schemas) | _server_paths(schemas),
         "components": {
             "schemas": definitions,
             "responses": {f"error_{status}": _error(status, schemas[shapes.Error]) for status in ERRORS},
-            "securitySchemes": {
+            "securitySchemes": threads.SECURITY
+            | {
                 f"{one.environment.name}.session": {"type": "apiKey", "in": "cookie", "name": one.cookie_name}
                 for one in hosted
             },
@@ -165,6 +172,7 @@ class _Endpoints:
         paths = {
             "/seed_session": {"post": self._seed_session()},
             **{f"/{tool.name}": {"post": self._tool(tool)} for tool in self.hosted.environment.tools.values()},
+            **({} if self.hosted.environment.replying is None else {"/reply": {"post": self._reply()}}),
             "/verify": {"post": self._verify()},
             "/close_session": {"post": self._close_session()},
             "/aggregate_metrics": {"post": self._aggregate_metrics()},
@@ -177,7 +185,7 @@ class _Endpoints:
         return {self.hosted.prefix + path: item for path, item in paths.items()}
 
     def _operation(self, name: str, summary: str, reply: Schema, statuses: Sequence[int], **more: Any) -> Schema:
-        return _operation(f"{self.name}.{name}", summary, _json(reply), statuses, tags=[self.name], **more)
+        return operation(f"{self.name}.{name}", summary, as_json(reply), statuses, tags=[self.name], **more)
 
     def _seed_session(self) -> Schema:
         row = {"allOf": [self.task, self.schemas[shapes.Seeding]]}
@@ -191,7 +199,7 @@ class _Endpoints:
             "of a live session it is refused, for it may be the model that asks: who seeded that session may seed it "
             "again with the `seed_key` of the reply in the row, and a new session takes its place. A client may give "
             "a session a name of its own, `resources_session_id`; to seed that name again is to join it.",
-            requestBody=_taken({"anyOf": [row, named]}),
+            requestBody=taken({"anyOf": [row, named]}),
         )
 
     def _seeding(self, *about: Any, **more: Any) -> Schema:
@@ -211,7 +219,20 @@ class _Endpoints:
             description=said,
             **{"x-stateroom-effect": tool.effect},
             parameters=[KEY],
-            requestBody=_taken(self.schemas[self.name, tool.name, "arguments"], required=needed),
+            requestBody=taken(self.schemas[self.name, tool.name, "arguments"], required=needed),
+            security=self.needed,
+        )
+
+    def _reply(self) -> Schema:
+        return self._operation(
+            "reply",
+            "Let the user answer a message of the agent's.",
+            self.schemas[shapes.Replied],
+            (404, 502, *READING, *self.acting, *SLOW),
+            description="For a message without tool calls: the user's answer is the next thing that the model is told. "
+            "It needs an id, by which it is no tool that a model could call; without one it is not there.",
+            parameters=[{**KEY, "required": True}],
+            requestBody=taken(self.schemas[shapes.Said]),
             security=self.needed,
         )
 
@@ -224,7 +245,7 @@ class _Endpoints:
             description="The body is the task row, and what the model answered as `response`. The reply has the same "
             "keys, the `reward`, and what else the verifier found. The verdict seals the session: nothing can be "
             "changed any more, and to verify it again gives the same verdict.",
-            requestBody=_taken({"allOf": [self.task, self.schemas[shapes.Judging]]}),
+            requestBody=taken({"allOf": [self.task, self.schemas[shapes.Judging]]}),
             security=self.needed,
         )
 
@@ -235,7 +256,7 @@ class _Endpoints:
             self.schemas[shapes.Closed],
             (*READING, 401, 409, 410),
             description="It can no longer be used. To close it twice is fine.",
-            requestBody=_taken(self.schemas[shapes.Closing]),
+            requestBody=taken(self.schemas[shapes.Closing]),
             security=self.optional,
         )
 
@@ -245,7 +266,7 @@ class _Endpoints:
             "What the rewards of many episodes come to, over all and task by task.",
             self.schemas[shapes.Aggregate],
             READING,
-            requestBody=_taken(self.schemas[shapes.Episodes]),
+            requestBody=taken(self.schemas[shapes.Episodes]),
         )
 
     def _reverify_mode(self) -> Schema:
@@ -258,16 +279,16 @@ class _Endpoints:
             "Seed a session, Gymnasium-style.",
             self.schemas[shapes.Reset],
             (409, *READING, *SLOW),
-            requestBody=_taken(self.task),
+            requestBody=taken(self.task),
         )
 
     def _step(self) -> Schema:
         return self._operation(
             "step",
-            "Make the tool calls of a response; one without any ends the episode, and is judged.",
+            "Make the tool calls of a response; one without any is answered by the user, or ends the episode.",
             self.schemas[shapes.Stepped],
             (*READING, *self.acting, *SLOW),
-            requestBody=_taken(self.schemas[shapes.Step]),
+            requestBody=taken(self.schemas[shapes.Step]),
             security=self.needed,
         )
 
@@ -280,44 +301,24 @@ class _Endpoints:
 
 
 def _server_paths(schemas: Mapping[Any, Schema]) -> dict[str, Schema]:
-    status = _json(schemas[shapes.Status])
+    status = as_json(schemas[shapes.Status])
     metrics, page = {"text/plain": {"schema": {"type": "string"}}}, {"text/html": {"schema": {"type": "string"}}}
     found = {
         "/": ("root", "See that the server is there.", status),
         "/health": ("health", "See that the process is there.", status),
         "/ready": ("ready", "See that it can serve: the store answers.", status),
         "/metrics": ("metrics", "Figures for Prometheus.", metrics),
-        "/openapi.json": ("openapi", "This document.", _json({"type": "object"})),
+        "/openapi.json": ("openapi", "This document.", as_json({"type": "object"})),
         "/docs": ("docs", "The same, for people.", page),
     }
-    return {path: {"get": _operation(*about, statuses=())} for path, about in found.items()}
-
-
-def _operation(operation_id: str, summary: str, reply: Schema, statuses: Sequence[int], **more: Any) -> Schema:
-    errors = {
-        str(status): {"$ref": f"#/components/responses/error_{status}"} for status in sorted({*statuses, *ALWAYS})
-    }
-    return {
-        "operationId": operation_id,
-        "summary": summary,
-        **more,
-        "responses": {"200": {"description": "It went well.", "content": reply}, **errors},
-    }
-
-
-def _json(schema: Schema) -> Schema:
-    return {"application/json": {"schema": schema}}
-
-
-def _taken(schema: Schema, *, required: bool = True) -> Schema:
-    return {"content": _json(schema), "required": required}
+    return {path: {"get": operation(*about, statuses=())} for path, about in found.items()}
 
 
 def _error(status: int, schema: Schema) -> Schema:
     codes = {code for known, code in FAULTS.values() if known == status}
     codes |= {code for code, known in STATUS_OF_RESULT.items() if code is not None and known == status}
     codes |= {*UNEXPECTED} if status == 500 else set()
-    response: Schema = {"description": ERRORS[status], "content": _json(schema), "x-stateroom-codes": sorted(codes)}
+    response: Schema = {"description": ERRORS[status], "content": as_json(schema), "x-stateroom-codes": sorted(codes)}
     if status == 503:
         response["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
     return response

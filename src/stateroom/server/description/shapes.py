@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from stateroom.server.hosted import LONGEST_NAME
+from stateroom.server.seeding import LONGEST_NAME
 
 body = with_config(extra="allow", use_attribute_docstrings=True)
 
@@ -78,6 +78,8 @@ class Seeded(TypedDict):
     seed_key: str
     """What it takes to seed the session again; it is to be kept from the model."""
     mcp: MCPServer
+    replies: NotRequired[Literal[True]]
+    """That the agent's messages are answered: post each to `reply`."""
 
 
 @body
@@ -86,7 +88,9 @@ class NamedSeeded(TypedDict):
     seed_key: NotRequired[str]
     """What it takes to seed the session again; only the reply that made the session has it."""
     resources_tools: NotRequired[list[dict[str, Any]]]
+    session_id: NotRequired[str]
     mcp: NotRequired[MCPServer]
+    replies: NotRequired[Literal[True]]
 
 
 @with_config(
@@ -110,6 +114,18 @@ class Response(TypedDict):
     """A Responses object: the whole trajectory is its output."""
 
     output: Annotated[list[Item], Field(examples=[[]])]
+
+
+@body
+class Said(TypedDict):
+    message: str
+    """What the agent says to the user."""
+
+
+@body
+class Replied(TypedDict):
+    reply: str | None
+    """What the user answers; null when the conversation is over."""
 
 
 @body
@@ -215,7 +231,7 @@ SeedReply = Seeded | NamedSeeded
 
 ALL: tuple[Any, ...] = (
     *(Error, Status),
-    *(Seeding, NamedSeeding, SeedReply, Judging, Judged, Closing, Closed),
+    *(Seeding, NamedSeeding, SeedReply, Said, Replied, Judging, Judged, Closing, Closed),
     *(Episodes, Aggregate, ReverifyMode),
     *(Reset, Step, Stepped),
 )

@@ -23,6 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from stateroom.agent.loop import Status
 from stateroom.session import Code
 from stateroom.store import Store
 
@@ -31,6 +32,9 @@ OUTCOMES: tuple[str, ...] = ("ok", "error", *get_args(Code))
 
 STORE_OUTCOMES = ("ok", "conflict", "refused", "error")
 """What can come of a store's operation: `refused` when it said what is wrong with the session, which is no fault."""
+
+RUN_OUTCOMES: tuple[str, ...] = (*get_args(Status), "error")
+"""What can come of a thread that is run."""
 
 OPERATIONS = tuple(sorted(Store.__abstractmethods__ - {"open", "close"}))
 
@@ -98,11 +102,15 @@ class Figures:
         of_tools = {
             (environment, tool): take(Meter.size(OUTCOMES)) for environment, names in tools.items() for tool in names
         }
+        of_runs = {(environment,): take(Meter.size(RUN_OUTCOMES)) for environment in tools}
         of_store = {(operation,): take(Meter.size(STORE_OUTCOMES)) for operation in OPERATIONS}
 
-        self._files = None if folder is None else _Files(folder, repr((tools, OUTCOMES, OPERATIONS, BOUNDS)), size)
+        self._files = (
+            None if folder is None else _Files(folder, repr((tools, OUTCOMES, RUN_OUTCOMES, OPERATIONS, BOUNDS)), size)
+        )
         self._row: Row = [0.0] * size if self._files is None else self._files.claim()
         self._tools = {labels: Meter(self._row, start, OUTCOMES) for labels, start in of_tools.items()}
+        self._runs = {labels: Meter(self._row, start, RUN_OUTCOMES) for labels, start in of_runs.items()}
         self._store = {labels: Meter(self._row, start, STORE_OUTCOMES) for labels, start in of_store.items()}
 
     # Counting.
@@ -110,6 +118,10 @@ class Figures:
     def of_tool(self, environment: str, tool: str) -> Meter:
         """Counts the calls of a tool."""
         return self._tools[environment, tool]
+
+    def of_runs(self, environment: str) -> Meter:
+        """Counts how often threads of an environment are run."""
+        return self._runs[environment,]
 
     def of_store(self, operation: str) -> Meter:
         """Counts an operation of the store."""
@@ -146,6 +158,7 @@ class Figures:
         expired = row[self._expired]
         yield CounterMetricFamily("stateroom_sessions_expired", "Sessions that expired and were removed", expired)
         yield from _metered("stateroom_call", "tool calls", ("environment", "tool"), self._tools, row)
+        yield from _metered("stateroom_thread_run", "runs of threads", ("environment",), self._runs, row)
         yield from _metered("stateroom_store_operation", "operations of the store", ("operation",), self._store, row)
         conflicts = sum(meter.outcomes(row)["conflict"] for meter in self._store.values())
         yield CounterMetricFamily("stateroom_conflicts", "Commits refused because another came first", conflicts)

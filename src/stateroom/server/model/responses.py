@@ -1,0 +1,171 @@
+"""Responses: what a client asks, and the response that it gets, whole or event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stateroom.model import Item, input_items, message
+from stateroom.model.items import is_content
+from stateroom.server.faults import wrong_field
+from stateroom.server.model.asked import Asked, a_list, asked
+from stateroom.server.model.made import Made
+from stateroom.state import to_json
+
+READ = frozenset({"model", "input", "tools", "stream", "stream_options", "store"})
+"""Parameters that are not the model's business."""
+
+KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")
+"""Parameters by which a client leaves something with the server."""
+
+ECHOED: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "temperature": None,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+}
+"""Parameters that a response repeats, and what they are when they were not given."""
+
+PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+"""How the ids of items begin."""
+
+
+_EMPTY: dict[str, Item] = {
+    "message": {"content": [], "status": "in_progress"},
+    "function_call": {"arguments": "", "status": "in_progress"},
+}
+"""What items are before they are filled, piece by piece; others come whole."""
+
+
+def read(body: Mapping[str, Any]) -> Asked:
+    """The request in a body."""
+    for name in KEPT_ELSEWHERE:
+        if body.get(name):
+            raise wrong_field(name, "is not for this server, which keeps nothing: send the whole conversation")
+    given = body.get("input")
+    if not isinstance(given, str | list) or not given:
+        raise wrong_field("input", "should be a text, or a list of items")
+    items = [_item(item, place) for place, item in enumerate(input_items(given))]
+    tools = a_list(body, "tools")
+    for tool in tools:
+        if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+            raise wrong_field("tools", 'should be functions with a name, such as {"type": "function", "name": "add"}')
+    return asked(body, items, tools, {name: value for name, value in body.items() if name not in READ})
+
+
+def whole(made: Made) -> dict[str, Any]:
+    """The response."""
+    ended: dict[str, Any]
+    if made.answer.truncated:
+        ended = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    else:
+        ended = {"status": "completed", "incomplete_details": None}
+    return {**_head(made), **ended, "output": _output(made), "usage": made.usage.plain()}
+
+
+def events(made: Made) -> Iterator[bytes]:
+    """The same as server-sent events."""
+    for number, data in enumerate(_events(made)):
+        yield b"event: %b\ndata: %b\n\n" % (data["type"].encode(), to_json({**data, "sequence_number": number}))
+
+
+def _events(made: Made) -> Iterator[dict[str, Any]]:
+    begun = {**_head(made), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    response = whole(made)
+    for index, item in enumerate(response["output"]):
+        yield from _item_events(item, index)
+    yield {"type": f"response.{response['status']}", "response": response}
+
+
+def _item_events(item: Item, index: int) -> Iterator[dict[str, Any]]:
+    place = {"output_index": index, "item_id": item["id"]}
+    yield {
+        "type": "response.output_item.added",
+        "output_index": index,
+        "item": {**item, **_EMPTY.get(item["type"], {})},
+    }
+    if item["type"] == "function_call":
+        arguments = item["arguments"]
+        yield {"type": "response.function_call_arguments.delta", **place, "delta": arguments}
+        yield {"type": "response.function_call_arguments.done", **place, "name": item["name"], "arguments": arguments}
+    elif item["type"] == "message":
+        for number, part in enumerate(item["content"]):
+            yield from _part_events(part, {**place, "content_index": number})
+    yield {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def _part_events(part: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What is said by a part of a message: a text, or a refusal, which differ in little; others come whole."""
+    refuses = part.get("type") == "refusal"
+    field, kind = ("refusal", "refusal") if refuses else ("text", "output_text")
+    extra: dict[str, Any] = {} if refuses else {"logprobs": []}
+    if field not in part:
+        yield {"type": "response.content_part.added", **place, "part": part}
+        yield {"type": "response.content_part.done", **place, "part": part}
+        return
+    yield {"type": "response.content_part.added", **place, "part": {**part, field: ""}}
+    yield {"type": f"response.{kind}.delta", **place, **extra, "delta": part[field]}
+    yield {"type": f"response.{kind}.done", **place, **extra, field: part[field]}
+    yield {"type": "response.content_part.done", **place, "part": part}
+
+
+def _head(made: Made) -> dict[str, Any]:
+    body = made.asked.body
+    echoed = {name: default if body.get(name) is None else body[name] for name, default in ECHOED.items()}
+    return {
+        "id": f"resp_{made.id}",
+        "object": "response",
+        "created_at": int(made.at),
+        "model": made.model,
+        "error": None,
+        "store": False,
+        **echoed,
+    }
+
+
+def _output(made: Made) -> list[Item]:
+    """The items as clients expect them: with ids, a list of parts as what is said, and arguments as a text."""
+    items = []
+    for place, item in enumerate(made.answer.items):
+        proper = {"id": f"{PREFIXES.get(item['type'], 'item')}_{made.id}_{place}", "status": "completed", **item}
+        if item["type"] == "message":
+            content = item.get("content")
+            proper |= {
+                "role": "assistant",
+                "content": content if isinstance(content, list) else message(content or "")["content"],
+            }
+        elif item["type"] == "function_call" and not isinstance(item["arguments"], str):
+            proper["arguments"] = to_json(item["arguments"]).decode()
+        items.append(proper)
+    return items
+
+
+def _item(item: Any, place: int) -> Item:
+    """An item of the input, if a model can make something of it."""
+    where = f"input[{place}]"
+    if not isinstance(item, dict):
+        raise wrong_field(where, "should be an object")
+    kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise wrong_field(where, "should have a type, such as message")
+    if kind == "message" and not (isinstance(item.get("role"), str) and _is_content(item.get("content"))):
+        raise wrong_field(where, "a message should have a role, and a text or a list of parts as its content")
+    if kind in ("function_call", "function_call_output") and not isinstance(item.get("call_id"), str):
+        raise wrong_field(where, f"a {kind} should have a call_id")
+    if kind == "function_call" and not isinstance(item.get("name"), str):
+        raise wrong_field(where, "a function_call should have a name")
+    if kind == "function_call_output" and not _is_content(item.get("output")):
+        raise wrong_field(where, "a function_call_output should have an output")
+    if kind == "item_reference":
+        raise wrong_field(where, "refers to an item, and this server keeps none: send the item itself")
+    return {"type": kind, **item}
+
+
+def _is_content(value: Any) -> bool:
+    return value is not None and is_content(value)

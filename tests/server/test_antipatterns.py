@@ -1,0 +1,117 @@
+"""The mistakes that servers of environments make, over the wire: none is possible, or each is answered in words."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, State, tool
+from stateroom.gallery.counter import CounterEnvironment
+from tests.antipatterns.bill import SPOILT, BillEnvironment, Spoil, spoilt
+from tests.antipatterns.walking import changes, memory, modules, unjustified
+
+ROW = {"initial_count": 3, "expected_count": 9}
+
+
+class Tab(State):
+    coffees: int = 0
+
+
+class CafeEnvironment(Environment[Tab]):
+    """Serves coffee, and is careless."""
+
+    def __init__(self) -> None:
+        self.served = 0
+
+    @tool
+    async def order(self, state: Tab) -> int:
+        """Order a coffee, and dawdle between the look and the change."""
+        before = state.coffees
+        await asyncio.sleep(0)
+        state.coffees = before + 1
+        return state.coffees
+
+    @tool
+    def count(self, state: Tab) -> int:
+        """Count on the server."""
+        state.coffees += 1
+        self.served += 1
+        return self.served
+
+    @tool
+    def spill(self, state: Tab) -> int:
+        """Break off half way."""
+        state.coffees += 1
+        raise ZeroDivisionError
+
+    def verify(self, state: Tab) -> float:
+        return float(state.coffees)
+
+
+async def test_a_count_on_the_server_itself_is_told_of_in_its_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    served = await serve(CafeEnvironment())
+    await served.post("/seed_session")
+    assert await served.post("/count") == (200, 1)
+    assert "CafeEnvironment.served was set while the environment is in use" in caplog.text
+
+
+async def test_requests_at_once_lose_nothing_whichever_server_they_come_to(
+    serve: Any, connect: Any, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'rooms.db'}"
+    one, other = await serve(CafeEnvironment(), store=store), await serve(CafeEnvironment(), store=store)
+    await one.post("/seed_session")
+    same = await connect(other.url, like=one)
+    replies = await asyncio.gather(*(client.post("/order") for client in (one, same) for _ in range(8)))
+    assert sorted(count for _, count in replies) == list(range(1, 17))
+
+
+async def test_a_tool_that_breaks_off_half_way_has_done_nothing(serve: Any) -> None:
+    served = await serve(CafeEnvironment())
+    await served.post("/seed_session")
+    assert (await served.post("/spill"))[0] == 500
+    assert await served.post("/order") == (200, 1)
+
+
+@pytest.mark.parametrize(("spoil", "why"), [SPOILT["impossible"], SPOILT["missing within"]])
+async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serve: Any, spoil: Spoil, why: str) -> None:
+    served = await serve(BillEnvironment())
+    await served.post("/seed_session")
+    [head] = await served.app.store.heads()
+    bad = await spoilt(served.app.store, head.id, spoil)
+    token = served.app.hosted["bill"].signer.sign(bad).decode()
+    before = await served.app.store.export(bad)
+    served.client.cookie_jar.clear()
+    for path in ("/charge", "/verify"):
+        status, body = await served.post(path, headers={"Cookie": f"stateroom_bill={token}"})
+        assert (status, body["error"]["code"]) == (500, "environment_error")
+        with pytest.raises(AssertionError, match=f"the stored state of session 'spoilt' is not valid: {why}"):
+            raise AssertionError(body["error"]["message"])
+    assert await served.app.store.export(bad) == before
+
+
+async def test_a_session_that_is_not_there_is_never_a_fresh_one(serve: Any, connect: Any) -> None:
+    """A server in memory that was started again has forgotten all, and says so."""
+    first, second = await serve(), await serve()
+    await first.post("/seed_session", ROW)
+    client = await connect(second.url, like=first)
+    for path in ("/increment_counter", "/get_counter_value"):
+        status, body = await client.post(path, {"count": 1} if "increment" in path else {})
+        assert (status, body["error"]["code"]) == (410, "unknown_session")
+    assert await second.app.store.heads() == []
+    assert await first.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_servers_and_environments_in_one_process_are_strangers(serve: Any) -> None:
+    every = modules()
+    before = memory(every)
+    first = await serve(CounterEnvironment(), CafeEnvironment())
+    second = await serve(CafeEnvironment())
+    for served, prefix in ((first, "/cafe"), (second, "")):
+        await served.post(f"{prefix}/seed_session")
+        assert await served.post(f"{prefix}/order") == (200, 1)
+    await first.post("/counter/seed_session", ROW)
+    assert await first.post("/counter/get_counter_value") == (200, {"count": 3})
+    assert (len(await first.app.store.heads()), len(await second.app.store.heads())) == (2, 1)
+    assert unjustified(changes(before, memory(every))) == []

@@ -1,0 +1,270 @@
+"""What a served model says when something is wrong, in the shape that OpenAI's clients know."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+import uvicorn
+
+from stateroom.errors import ModelFailed, ModelUnavailable
+from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, message
+from stateroom.server.model import ModelApplication, responses
+from stateroom.server.model.made import Made
+from stateroom.server.running import bind, configured
+
+
+class Telling(Model):
+    """Says what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+
+    async def answer(self, request: Request) -> Answer:
+        self.asked.append(request)
+        return Answer([message("yes")])
+
+
+class Raising(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        raise KeyError("synonym")
+
+
+class Failing(Model):
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def answer(self, request: Request) -> Answer:
+        raise self.error
+
+
+class Fixed(Model):
+    def __init__(self, *items: Any, truncated: bool = False) -> None:
+        self.given = Answer(list(items), truncated=truncated)
+
+    async def answer(self, request: Request) -> Answer:
+        return self.given
+
+
+Post = Callable[..., Any]
+
+
+@asynccontextmanager
+async def posting(model: Model, max_body: int = 10_000) -> AsyncIterator[Post]:
+    """Serves a model by the name of `m`; what is given sends a body to a path."""
+    app = ModelApplication(ModelSource("m", lambda seed: model), max_body)
+    listening = bind("127.0.0.1", 0)
+    server = uvicorn.Server(configured(lambda: app, 30))
+    task = asyncio.create_task(server.serve([listening]))
+    root = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        async with aiohttp.ClientSession() as client:
+
+            async def post(path: str, body: Any, method: str = "POST") -> tuple[int, Any, Any]:
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                async with client.request(method, root + path, data=data) as reply:
+                    return reply.status, await reply.json(), reply.headers
+
+            yield post
+    finally:
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+@pytest.fixture
+def telling() -> Telling:
+    return Telling()
+
+
+@pytest.fixture
+async def post(telling: Telling) -> AsyncIterator[Post]:
+    async with posting(telling) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/responses", {}, "model"),
+        ("/v1/responses", {"model": 3}, "model"),
+        ("/v1/responses", {"model": "m"}, "input"),
+        ("/v1/responses", {"model": "m", "input": []}, "input"),
+        ("/v1/responses", {"model": "m", "input": ["hello"]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": 3}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": ["a"]}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"content": "hello"}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"type": "function_call", "name": "f"}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"type": "function_call", "call_id": "a"}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": "hi", "tools": {}}, "tools"),
+        ("/v1/responses", {"model": "m", "input": "hi", "tools": [{"type": "web_search"}]}, "tools"),
+        ("/v1/responses", {"model": "m", "input": "hi", "stream": "yes"}, "stream"),
+        ("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": "r"}, "previous_response_id"),
+        ("/v1/responses", {"model": "m", "input": "hi", "metadata": {"seed": "lucky"}}, "metadata.seed"),
+        ("/v1/chat/completions", {"model": "m"}, "messages"),
+        ("/v1/chat/completions", {"model": "m", "messages": "hi"}, "messages"),
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "robot"}]}, "messages"),
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": 3}]}, "messages"),
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}], "n": 2}, "n"),
+        (
+            "/v1/chat/completions",
+            {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [{}]},
+            "tools",
+        ),
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}], "seed": "x"}, "seed"),
+        ("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user"}], "seed": 1e999}', "seed"),
+        (
+            "/v1/chat/completions",
+            {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": 7}]}]},
+            "messages",
+        ),
+        (
+            "/v1/chat/completions",
+            {"model": "m", "messages": [{"role": "user", "content": [{"type": "file", "file": 7}]}]},
+            "messages",
+        ),
+        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": [{"text": 7}]}]}, "input[0]"),
+        ("/v1/responses", {"model": "m", "input": [{"type": ["message"], "content": "hi"}]}, "input[0]"),
+    ],
+)
+async def test_a_field_that_is_wrong_is_named(post: Post, telling: Telling, path: str, body: Any, field: str) -> None:
+    status, said, _ = await post(path, body)
+    assert (status, said["error"]["type"], said["error"]["param"]) == (400, "invalid_request_error", field)
+    assert "should" in said["error"]["message"] or "server" in said["error"]["message"] or field == "messages"
+    assert telling.asked == []
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_an_unknown_model_is_not_found(post: Post, path: str) -> None:
+    status, said, _ = await post(path, {"model": "gpt"})
+    assert (status, said["error"]["code"], said["error"]["param"]) == (404, "model_not_found", "model")
+    assert said["error"]["message"] == "there is no model 'gpt' here; this server has 'm'"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "body", "status"),
+    [
+        ("/v1/responses", "GET", b"", 405),
+        ("/v1/models", "POST", b"{}", 405),
+        ("/v1/embeddings", "POST", b"{}", 404),
+        ("/v1/responses", "POST", b"{", 400),
+        ("/v1/responses", "POST", b"[]", 400),
+        ("/v1/responses", "POST", b'"' + b"x" * 10_000 + b'"', 413),
+        ("/health", "GET", b"", 200),
+    ],
+)
+async def test_requests_that_are_none(post: Post, path: str, method: str, body: bytes, status: int) -> None:
+    found, said, _ = await post(path, body, method)
+    assert found == status
+    assert said == {"status": "ok"} if status == 200 else said["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "code", "said"),
+    [
+        (Raising(), 500, "model_failed", "Raising raised KeyError: 'synonym'"),
+        (Failing(ModelFailed("the conversation is too long")), 500, "model_failed", "the conversation is too long"),
+        (Failing(ModelUnavailable("it sleeps")), 503, "model_unavailable", "it sleeps"),
+        (Failing(RuntimeError("oops")), 500, "model_failed", "Failing raised RuntimeError: oops"),
+        (Fixed({"type": "function_call", "name": "f"}), 500, "model_failed", "without call_id"),
+    ],
+)
+async def test_a_model_that_fails(model: Model, status: int, code: str, said: str) -> None:
+    async with posting(model) as post:
+        found, body, headers = await post("/v1/responses", {"model": "m", "input": "hi"})
+    assert (found, body["error"]["type"], body["error"]["code"]) == (status, "server_error", code)
+    assert said in body["error"]["message"]
+    assert headers.get("x-should-retry") == ("false" if status == 500 else None)
+
+
+async def test_a_message_of_no_words_says_nothing() -> None:
+    async with posting(Fixed({"type": "message", "content": None})) as post:
+        _, response, _ = await post("/v1/responses", {"model": "m", "input": "hi"})
+    assert [part["text"] for part in response["output"][0]["content"]] == [""]
+
+
+def test_what_is_no_text_is_streamed_whole() -> None:
+    sound = {"type": "output_audio", "data": "AAAA"}
+    made = Made(responses.read({"input": "hi"}), Answer([{"type": "message", "content": [sound]}]), "m")
+    lines = b"".join(responses.events(made)).splitlines()
+    told = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    assert [each["part"] for each in told if "part" in each] == [sound, sound]
+
+
+async def test_an_answer_that_was_cut_off_is_incomplete() -> None:
+    async with posting(Fixed(message("and so"), truncated=True)) as post:
+        _, response, _ = await post("/v1/responses", {"model": "m", "input": "hi"})
+        _, completion, _ = await post(
+            "/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        )
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert completion["choices"][0]["finish_reason"] == "length"
+
+
+async def test_what_a_policy_leaves_out_is_filled_in() -> None:
+    loose = [
+        {"type": "message", "content": "plain"},
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": {"x": 1}},
+    ]
+    async with posting(Fixed(*loose)) as post:
+        _, response, _ = await post("/v1/responses", {"model": "m", "input": "hi"})
+    said, call = response["output"]
+    assert said["content"] == [{"type": "output_text", "text": "plain", "annotations": []}]
+    assert (said["role"], said["status"]) == ("assistant", "completed")
+    assert json.loads(call["arguments"]) == {"x": 1}
+    assert said["id"] != call["id"]
+
+
+CHAT: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+RESPONSES: Any = {"model": "m", "input": "hi"}
+
+
+async def test_the_luck_of_an_episode_is_the_clients_or_that_of_its_opening(post: Post, telling: Telling) -> None:
+    await post("/v1/chat/completions", {**CHAT, "seed": 7})
+    await post("/v1/chat/completions", {**CHAT, "metadata": {"seed": "8"}})
+    await post("/v1/responses", {**RESPONSES, "metadata": {"seed": "9"}})
+    assert [request.seed for request in telling.asked] == [7, 8, 9]
+    telling.asked.clear()
+    later = [
+        {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        {"role": "assistant", "content": "ho"},
+    ]
+    await post("/v1/chat/completions", CHAT)
+    await post("/v1/responses", RESPONSES)
+    await post("/v1/responses", {**RESPONSES, "input": [*later, {"role": "user", "content": "go on"}]})
+    await post("/v1/responses", {**RESPONSES, "input": "ho"})
+    first, *same, other = [request.seed for request in telling.asked]
+    assert set(same) == {first}
+    assert other != first
+
+
+async def test_the_answers_in_a_conversation_are_counted(post: Post, telling: Telling) -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "a", "output": "1"}
+    reasoning = {"type": "reasoning", "summary": []}
+    question = {"role": "user", "content": "hi"}
+    for items in (
+        [question],
+        [question, reasoning, call, result],
+        [question, call, {**call, "call_id": "b"}, result, {**result, "call_id": "b"}],
+        [question, call, result, {"role": "assistant", "content": "ho"}, question],
+    ):
+        await post("/v1/responses", {**RESPONSES, "input": items})
+    assert [request.step for request in telling.asked] == [0, 1, 1, 2]
+
+
+async def test_the_model_is_told_the_rest_in_the_words_of_responses(post: Post, telling: Telling) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    await post("/v1/chat/completions", {**CHAT, "tools": [tool], "max_tokens": 5, "temperature": 0.1, "seed": 1})
+    flat = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    await post("/v1/responses", {**RESPONSES, "tools": [flat], "max_output_tokens": 5, "instructions": "Be kind."})
+    by_chat, by_responses = telling.asked
+    assert by_chat.settings == {"max_output_tokens": 5, "temperature": 0.1}
+    assert by_responses.settings == {"max_output_tokens": 5, "instructions": "Be kind."}
+    assert list(by_chat.tools) == list(by_responses.tools) == [flat]
+    assert list(by_chat.items) == list(by_responses.items) == [{"type": "message", "role": "user", "content": "hi"}]

@@ -1,0 +1,360 @@
+"""A user who answers, over the wire: the endpoint, who may use it, and runs that are the same here and there."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, State, tool
+from stateroom.agent import SimulatedUser, UserSide
+from stateroom.errors import ModelFailed, ModelUnavailable
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.refund import RefundEnvironment
+from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message, outputs_of
+from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run
+from stateroom.session import STANDARD, Lifecycle
+from tests.server.conftest import Connect, Served
+
+
+class Talk(State):
+    heard: list[str] = []
+    side: UserSide = UserSide()
+
+
+class TalkEnvironment(Environment[Talk]):
+    """Answers, and remembers what it was told."""
+
+    @tool(effect="read")
+    def look(self, state: Talk) -> list[str]:
+        """What was heard."""
+        return list(state.heard)
+
+    @tool
+    def sign(self, state: Talk, ask: Callable[[str], Any]) -> str:
+        """Have something signed."""
+        return str(ask("Will you sign?"))
+
+    def reply(self, state: Talk, message: str, rng: Random) -> str | None:
+        if message == "break":
+            state.heard.append(message)
+            raise LookupError("a secret")
+        state.heard.append(message)
+        return f"You said {message!r}, and I rolled {rng.random()}." if len(state.heard) < 3 else None
+
+    def verify(self, state: Talk) -> float:
+        return float(len(state.heard))
+
+
+class OracleEnvironment(Environment):
+    """Answers, and remembers nothing."""
+
+    @tool
+    def roll(self, rng: Random) -> float:
+        """Roll."""
+        return rng.random()
+
+    def reply(self, message: str, rng: Random) -> str | None:
+        return None if message == "bye" else f"{message}? {rng.random()}"
+
+    def verify(self) -> float:
+        return 1.0
+
+
+def key(name: str) -> dict[str, Any]:
+    return {"headers": {"Idempotency-Key": name}}
+
+
+async def seeded(served: Served) -> dict[str, Any]:
+    status, found = await served.post("/seed_session", {})
+    assert status == 200
+    return dict(found)
+
+
+# The endpoint.
+
+
+async def test_a_message_is_answered_until_there_is_no_more_to_say(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    assert (await seeded(served))["replies"] is True
+    status, first = await served.post("/reply", {"message": "hello"}, **key("1"))
+    assert (status, first["reply"].startswith("You said 'hello'")) == (200, True)
+    assert (await served.post("/look"))[1] == ["hello"]
+    await served.post("/reply", {"message": "and?"}, **key("2"))
+    assert await served.post("/reply", {"message": "bye"}, **key("3")) == (200, {"reply": None})
+
+
+async def test_the_same_id_gives_the_same_answer_and_nobody_is_asked_again(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    await seeded(served)
+    first = await served.post("/reply", {"message": "hello"}, **key("1"))
+    assert await served.post("/reply", {"message": "hello"}, **key("1")) == first
+    assert (await served.post("/look"))[1] == ["hello"]
+
+
+async def test_a_model_that_makes_up_a_tool_of_that_name_finds_none(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    await seeded(served)
+    status, found = await served.post("/reply", {"message": "hello"})
+    assert (status, found["error"]["code"]) == (404, "unknown_tool")
+    assert "there are: look, sign" in found["error"]["message"]
+    assert (await served.post("/look"))[1] == []
+
+
+async def test_an_environment_that_does_not_answer_has_no_such_endpoint(serve: Any) -> None:
+    served = await serve()
+    _, found = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
+    assert "replies" not in found
+    status, found = await served.post("/reply", {"message": "hello"}, **key("1"))
+    assert (status, found["error"]["code"]) == (404, "unknown_tool")
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "status", "code"),
+    [
+        ({}, "1", 422, "invalid_arguments"),
+        ({"message": 1}, "1", 422, "invalid_arguments"),
+        ({"message": None}, "1", 422, "invalid_arguments"),
+        ({"message": "hello"}, "\x85", 422, "invalid_arguments"),
+        ({"message": "break"}, "1", 500, "environment_error"),
+    ],
+)
+async def test_what_is_wrong_is_told_and_changes_nothing(
+    serve: Any, body: dict[str, Any], name: str, status: int, code: str
+) -> None:
+    served = await serve(TalkEnvironment())
+    await seeded(served)
+    got, found = await served.post("/reply", body, **key(name))
+    assert (got, found["error"]["code"]) == (status, code)
+    assert "a secret" not in found["error"]["message"]
+    assert (await served.post("/look"))[1] == []
+
+
+async def test_it_takes_the_session_of_the_cookie(serve: Any, connect: Connect) -> None:
+    served = await serve(TalkEnvironment())
+    stranger = await connect(served.url)
+    status, found = await stranger.post("/reply", {"message": "hello"}, **key("1"))
+    assert (status, found["error"]["code"]) == (401, "unauthorized")
+    await seeded(served)
+    await served.post("/verify", {"response": {"output": []}})
+    status, found = await served.post("/reply", {"message": "hello"}, **key("1"))
+    assert (status, found["error"]["code"]) == (409, "session_sealed")
+
+
+async def test_a_named_session_is_told_of_it_too(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    _, found = await served.post("/seed_session", {"resources_session_id": "mine", "task_data": {}})
+    assert found["replies"] is True
+
+
+async def test_without_a_state_it_works_too(serve: Any) -> None:
+    served = await serve(OracleEnvironment())
+    await seeded(served)
+    status, found = await served.post("/reply", {"message": "why"}, **key("1"))
+    assert (status, found["reply"].startswith("why? ")) == (200, True)
+    assert (await served.post("/reply", {"message": "why"}, **key("1")))[1] == found
+
+
+async def test_it_is_described_where_it_is(serve: Any) -> None:
+    served = await serve(TalkEnvironment(), CounterEnvironment())
+    _, document = await served.get("/openapi.json")
+    operation = document["paths"]["/talk/reply"]["post"]
+    assert operation["parameters"][0]["required"] is True
+    assert "/counter/reply" not in document["paths"]
+    assert "x-stateroom-effect" not in operation
+
+
+async def test_it_is_no_tool_over_mcp(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    headers = (await seeded(served))["mcp"]["headers"] | {"Accept": "application/json, text/event-stream"}
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    _, found = await served.post("/mcp", listing, headers=headers)
+    assert sorted(each["name"] for each in found["result"]["tools"]) == ["look", "sign"]
+    call = {**listing, "method": "tools/call", "params": {"name": "reply", "arguments": {"message": "hello"}}}
+    _, found = await served.post("/mcp", call, headers=headers)
+    assert "there is no tool named 'reply'" in json.dumps(found)
+
+
+# Gymnasium-style.
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"response": {"output": [message(text)]}}
+
+
+async def test_a_step_without_calls_is_answered_and_the_last_is_judged(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    await served.post("/reset", {})
+    for number in (1, 2):
+        _, stepped = await served.post("/step", {**said(f"hello {number}"), "_ng_step_request_id": str(number)})
+        assert f"You said 'hello {number}'" in stepped["observation"]
+        assert (stepped["terminated"], stepped["reward"]) == (False, 0.0)
+    for _ in range(2):
+        _, stepped = await served.post("/step", {**said("bye"), "_ng_step_request_id": "3"})
+        assert (stepped["observation"], stepped["terminated"], stepped["reward"]) == (None, True, 3.0)
+
+
+async def test_a_step_whose_message_cannot_be_read_is_refused(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    await served.post("/reset", {})
+    for content in ([1], 5, [{"text": 1}]):
+        output = [{"type": "message", "role": "assistant", "content": content}]
+        status, found = await served.post("/step", {"response": {"output": output}})
+        assert (status, found["error"]["code"]) == (422, "invalid_arguments")
+
+
+# Runs.
+
+
+class Talks(Policy):
+    """Says something, looks twice at once, and says something more, for ever."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        if not conversation or conversation[-1].get("role") == "user":
+            return [function_call("look", "same"), function_call("look", "same")]
+        return [message(f"message {len(conversation)}")]
+
+
+class Rolls(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        if len(conversation) > 5:
+            return [message("bye")]
+        return [function_call("roll", "r")] if len(conversation) % 2 else [message(f"{len(conversation)}")]
+
+
+class Signs(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message("done")] if outputs_of(conversation) else [function_call("sign", "s")]
+
+
+def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any) -> Run:
+    settings: dict[str, Any] = {
+        "environment": environment,
+        "model": ModelSource("some_policy", policy),
+        "files": RunFiles(folder / f"{name}.jsonl"),
+        "repeats": 2,
+        "max_steps": 40,
+    }
+    return Run(**(settings | more))
+
+
+def episodes(made: Run) -> list[dict[str, Any]]:
+    """The rollouts in a fixed order, but for the names of the sessions."""
+    rows = [json.loads(line) for line in made.files.rollouts.read_text(encoding="utf-8").splitlines()]
+    rows = [{name: value for name, value in row.items() if name != "_stateroom_session"} for row in rows]
+    return sorted(rows, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
+
+
+async def in_both(
+    folder: Path, served: Served, environment: Environment[Any, Any], policy: type[Policy], **more: Any
+) -> tuple[Report, list[dict[str, Any]]]:
+    """Run the same here and on the server; the rollouts must be the same."""
+    here = plan(folder, "here", environment, policy, **more)
+    there = plan(folder, "there", environment, policy, server=served.url, **more)
+    reports = [await run(here), await run(there)]
+    assert [report.first_error for report in reports] == [None, None]
+    assert episodes(there) == episodes(here)
+    return reports[1], episodes(there)
+
+
+@pytest.mark.parametrize("policy", ["reference", "faltering"])
+async def test_refunds_are_the_same_here_and_there(serve: Any, tmp_path: Path, policy: str) -> None:
+    served = await serve(RefundEnvironment())
+    tasks = generate_tasks(RefundEnvironment, 8, seed=1)
+    found = RefundEnvironment.policies[policy]
+    report, rows = await in_both(tmp_path, served, RefundEnvironment(), found, tasks=tasks)
+    assert len(rows) == 16
+    said = [item for row in rows for item in row["response"]["output"] if item.get("role") == "user"]
+    assert len(said) >= 16
+    assert (report.metrics["agent_metrics"]["mean/reward"] == 1.0) == (policy == "reference")
+
+
+@pytest.mark.parametrize(("kind", "policy"), [(TalkEnvironment, Talks), (OracleEnvironment, Rolls)])
+async def test_conversations_are_the_same_here_and_there_luck_included(
+    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: type[Policy]
+) -> None:
+    served = await serve(kind())
+    _, rows = await in_both(tmp_path, served, kind(), policy, tasks=[{}, {}], seed=5)
+    answers = {item["content"] for row in rows for item in row["response"]["output"] if item.get("role") == "user"}
+    assert len(answers) >= 8
+
+
+async def test_an_environments_own_lifecycle_holds_on_a_server_too(serve: Any, tmp_path: Path) -> None:
+    class DeafEnvironment(TalkEnvironment):
+        """Nobody is to hear an answer."""
+
+        lifecycle = Lifecycle({move: to for move, to in STANDARD.table.items() if move[1] != "input_received"})
+
+    served = await serve(DeafEnvironment())
+    for name, server in (("here", None), ("there", served.url)):
+        report = await run(plan(tmp_path, name, DeafEnvironment(), Talks, tasks=[{}], repeats=1, server=server))
+        assert report.first_error is not None
+        assert report.first_error.startswith("InvalidMove: an agent that is 'waiting_feedback' cannot make the move")
+
+
+async def test_a_server_whose_environment_is_not_known_here_answers_too(serve: Any, tmp_path: Path) -> None:
+    class Unknown(Environment):
+        """Known elsewhere."""
+
+    served = await serve(TalkEnvironment())
+    tools = TalkEnvironment().tool_definitions()
+    offered = [*tools, {**tools[0], "name": "reply"}]
+    task = {"responses_create_params": {"input": "go", "tools": offered}}
+    there = plan(tmp_path, "there", Unknown(), Talks, tasks=[task], repeats=1, server=served.url)
+    report = await run(there)
+    assert (report.first_error, report.rows[0]["reward"]) == (None, 3.0)
+
+
+async def test_a_model_cannot_call_reply_by_way_of_our_runner(serve: Any, tmp_path: Path) -> None:
+    class Cheats(Policy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            if outputs_of(conversation):
+                return [message("done")]
+            return [function_call("reply", "r", message="hello")]
+
+    served = await serve(TalkEnvironment())
+    _, rows = await in_both(tmp_path, served, TalkEnvironment(), Cheats, tasks=[{}], repeats=1)
+    [output] = outputs_of(rows[0]["response"]["output"])
+    assert output["error"]["code"] == "unknown_tool"
+
+
+async def test_who_asks_a_person_on_a_server_cannot_wait_there(serve: Any, tmp_path: Path) -> None:
+    served = await serve(TalkEnvironment())
+    there = plan(tmp_path, "there", TalkEnvironment(), Signs, tasks=[{}], repeats=1, server=served.url)
+    report = await run(there)
+    assert report.failed == 1
+    assert report.first_error == (
+        "ServerFailed: sign asks 'Will you sign?': only without a server can an agent wait for an answer"
+    )
+
+
+class PlayedEnvironment(TalkEnvironment):
+    """Its user is played by a model."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.user = SimulatedUser(Scripted(answers), "You are a user.")
+
+    async def reply(self, state: Talk, message: str) -> str | None:  # type: ignore[override]
+        return await self.user.reply(state.side, message)
+
+
+@pytest.mark.parametrize(
+    ("error", "terminal", "told"),
+    [
+        (ModelUnavailable("busy"), False, "ServerUnavailable: reply got 503 model_unavailable: busy"),
+        (ModelFailed("nonsense"), True, "ServerFailed: reply got 502 model_failed: nonsense"),
+    ],
+)
+async def test_a_model_that_fails_as_a_user_fails_the_episode_for_now_or_for_good(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, terminal: bool, told: str
+) -> None:
+    monkeypatch.setattr("stateroom.rollout.wire.PAUSE", 0.0)
+    monkeypatch.setattr("stateroom.rollout.wire._asked_to_wait", lambda reply: 0.0)
+    served = await serve(PlayedEnvironment("Hello.", error))
+    there = plan(tmp_path, "there", TalkEnvironment(), Talks, tasks=[{}], repeats=1, server=served.url)
+    report = await run(there)
+    assert report.first_error == told
+    failed = json.loads(there.files.failures.read_text())
+    assert failed["_ng_failure_terminal"] is terminal
