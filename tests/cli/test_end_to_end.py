@@ -55,7 +55,7 @@ def run(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedPr
 def stop_midway(folder: Path, how: signal.Signals) -> tuple[int, str]:
     """Start a run, and stop it when 30 episodes have ended and others are under way."""
     (folder / "slow.py").write_text(ANNOUNCES)
-    arguments = ["run", "counter", "--policy", "slow.py:Announces", "--repeats", "50", "--output", "x.jsonl"]
+    arguments = ["run", "counter", "--model", "slow.py:Announces", "--repeats", "50", "--output", "x.jsonl"]
     with subprocess.Popen(
         [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ()
     ) as process:

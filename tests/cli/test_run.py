@@ -69,11 +69,11 @@ def lines(path: Any) -> list[dict[str, Any]]:
 
 
 def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> None:
-    done = stateroom("run", "counter", "--policy", "faltering", "--repeats", 4, "--output", "deep/er/x.jsonl", "--json")
+    done = stateroom("run", "counter", "--model", "faltering", "--repeats", 4, "--output", "deep/er/x.jsonl", "--json")
     found = json.loads(done.out)
     assert done.code == 0
     assert done.out.count("\n") == 1
-    assert set(found) == {"episodes", "failed", "metrics", "files"}
+    assert set(found) == {"episodes", "failed", "waiting", "metrics", "files"}
     assert (found["episodes"], found["failed"]) == (32, 0)
     assert 0 < found["metrics"]["mean/reward"] == found["metrics"]["pass@1"] < found["metrics"]["pass@4"] <= 1
     assert found["files"] == {
@@ -90,7 +90,7 @@ def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> 
 def test_tables_for_people(stateroom: Any) -> None:
     done = stateroom("run", "extraction", "--limit", 2, "--repeats", 2)
     assert done.code == 0
-    assert "4 episodes of extraction, reference policy" in done.out
+    assert "4 episodes of extraction, by reference" in done.out
     assert "order_instruction_following_failure" in done.out
     assert "pass@1 = 1   pass@2 = 1" in done.out
     assert all(len(line) <= 80 for line in done.out.splitlines())
@@ -117,14 +117,14 @@ def test_any_file_name_will_do(stateroom: Any, name: str, tmp_path: Path) -> Non
 
 def test_an_environment_and_a_policy_of_ones_own(stateroom: Any, own: Path) -> None:
     for env, policy in ((f"{own}:PileEnvironment", "own.py:Two"), ("own:PileEnvironment", "own:Two")):
-        found = json.loads(stateroom("run", env, "-p", policy, "-i", "tasks.jsonl", "-r", 3, "--json").out)
+        found = json.loads(stateroom("run", env, "-m", policy, "-i", "tasks.jsonl", "-r", 3, "--json").out)
         assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (3, 0, 1.0)
 
 
 def test_when_all_fail_the_first_reason_is_told(stateroom: Any, own: Path) -> None:
-    done = stateroom("run", "counter", "--policy", "own.py:Raises", "--output", "x.jsonl")
+    done = stateroom("run", "counter", "--model", "own.py:Raises", "--output", "x.jsonl")
     assert done.code == 1
-    assert "8 episodes of counter, own.py:Raises policy, 8 failed" in done.out
+    assert "8 episodes of counter, by own.py:Raises, 8 failed" in done.out
     assert "Raises raised RuntimeError: my [bold] mistake" in done.out
     assert len(lines("x_failures.jsonl")) == 8
     assert Path("x.jsonl").read_text() == ""
@@ -135,12 +135,44 @@ def test_when_all_fail_the_first_reason_is_told(stateroom: Any, own: Path) -> No
 
 def test_the_same_seed_gives_the_same_rows(stateroom: Any) -> None:
     def rewards(seed: int, name: str) -> list[Any]:
-        stateroom("run", "counter", "-p", "faltering", "-r", 4, "--seed", seed, "-o", name)
+        stateroom("run", "counter", "-m", "faltering", "-r", 4, "--seed", seed, "-o", name)
         return sorted(json.dumps({**row, "_stateroom_session": 0}, sort_keys=True) for row in lines(name))
 
     first = rewards(1, "a.jsonl")
     assert first == rewards(1, "b.jsonl")
     assert first != rewards(2, "c.jsonl")
+
+
+def test_a_run_goes_on(stateroom: Any, own: Path) -> None:
+    asked = ("run", "own.py:PileEnvironment", "-m", "own.py:Two", "-o", "x.jsonl")
+    whole = stateroom(*asked, "-i", "tasks.jsonl", "-r", 4)
+    assert "4 episodes of pile" in whole.out
+    rows = Path("x.jsonl").read_text().splitlines(keepends=True)
+    Path("x.jsonl").write_text("".join(rows[:3]) + rows[3][:20])
+    again = stateroom(*asked, "--resume", "--json")
+    assert (again.code, json.loads(again.out)["episodes"]) == (0, 4)
+    assert "4/4" in again.err  # of which one was left
+    assert sorted(Path("x.jsonl").read_text().splitlines(keepends=True)) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("-m own.py:Two --resume", "say with --output which run to go on with"),
+        ("-m own.py:Two -o nope.jsonl --resume", "nope_materialized_inputs.jsonl is missing; run it without --resume"),
+        (
+            "-m own.py:Raises -o x.jsonl --resume --store sqlite:///elsewhere.db",
+            "is of a run by 'own.py:Two'; go on with the same --model",
+        ),
+        ("-m own.py:Two -o x.jsonl --resume", "not in x_sessions.db; give the --store that it had"),
+    ],
+)
+def test_a_run_that_cannot_go_on(stateroom: Any, own: Path, options: str, told: str) -> None:
+    here = "run own.py:PileEnvironment -m own.py:Two -i tasks.jsonl -o x.jsonl --store sqlite:///elsewhere.db"
+    assert stateroom(*here.split()).code == 0
+    done = stateroom("run", "own.py:PileEnvironment", *options.split())
+    assert (done.code, done.out) == (2, "")
+    assert told in " ".join(done.err.replace("│", " ").split())
 
 
 def test_tasks_are_generated_and_run(stateroom: Any) -> None:
@@ -156,7 +188,7 @@ def test_environments_are_listed(stateroom: Any) -> None:
     shown = stateroom("environments").out
     assert all(len(line) <= 80 for line in shown.splitlines())
     found = json.loads(stateroom("environments", "--json").out)
-    assert [row["name"] for row in found] == ["counter", "extraction", "weather"]
+    assert [row["name"] for row in found] == ["counter", "extraction", "refund", "weather"]
     for row in found:
         assert row["examples"] == 8
         assert set(row["policies"]) == {"reference", "faltering"}
@@ -173,7 +205,7 @@ def written(folder: Path) -> set[Path]:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("run nope", "no environment is named 'nope'; there are: counter, extraction, weather"),
+        ("run nope", "no environment is named 'nope'; there are: counter, extraction, refund, weather"),
         ("tasks nope", "no environment is named 'nope'"),
         ("tasks own.py:PileEnvironment", "pile has no generator of tasks"),
         ("run nope.py:Class", "there is no file nope.py"),
@@ -181,14 +213,14 @@ def written(folder: Path) -> set[Path]:
         ("run own.py:Nope", "own.py has no 'Nope'; its classes are: Pile, PileEnvironment"),
         ("run own.py:Two", "own.py:Two is not an Environment class"),
         ("run own.py:PileAbstract -i good.jsonl", "PileAbstract cannot be made without arguments: TypeError"),
-        ("run own.py:PileEnvironment -p own.py:Two", "pile has no example tasks; give a file with --input"),
-        ("run own.py:PileEnvironment -i good.jsonl", "pile has no policy 'reference'; it has none of its own"),
+        ("run own.py:PileEnvironment -m own.py:Two", "pile has no example tasks; give a file with --input"),
+        ("run own.py:PileEnvironment -i good.jsonl", "no model is called 'reference'; there are openai:NAME"),
         ("run broken.py:Class", "broken.py cannot be imported: SyntaxError"),
-        ("run counter --policy nope", "counter has no policy 'nope'; it has reference, faltering"),
-        ("run counter --policy own.py:Pile", "own.py:Pile is not a subclass of stateroom.model.Policy"),
-        ("run counter --policy own.py:Idle", "own.py:Idle cannot act: it has no respond of its own"),
-        ("run counter --policy broken.py:P", "broken.py cannot be imported: SyntaxError"),
-        ("run counter --policy nope.py:P", "there is no file nope.py"),
+        ("run counter --model nope", "no model is called 'nope'; there are reference, faltering, and openai:NAME"),
+        ("run counter --model own.py:Pile", "own.py:Pile is not a subclass of stateroom.model.Policy"),
+        ("run counter --model own.py:Idle", "own.py:Idle cannot act: it has no respond of its own"),
+        ("run counter --model broken.py:P", "broken.py cannot be imported: SyntaxError"),
+        ("run counter --model nope.py:P", "there is no file nope.py"),
         ("run counter --input nope.jsonl", "there is no task file nope.jsonl"),
         ("run counter --input missing.jsonl", "missing.jsonl, line 2: expected_count: Field required"),
         ("run counter --input wrong.jsonl", "wrong.jsonl, line 2: initial_count: Input should be a valid integer"),
@@ -200,11 +232,11 @@ def written(folder: Path) -> set[Path]:
         ("run counter --output .", ". is there already"),
         ("run counter --server http://127.0.0.1:1", "no answer from http://127.0.0.1:1/: Connection refused"),
         ("run counter --server nope", "'nope' is not the URL of a server; one is http://127.0.0.1:8000"),
-        ("run counter --server http://h --store memory://", "not together with --server, which has a store"),
-        ("run --server http://127.0.0.1:1", "remote has no policy 'reference'; it has none of its own"),
-        ("run --server http://127.0.0.1:1 -p own.py:Two", "remote has no example tasks; give a file with --input"),
+        ("branch counter --server http://h --store memory://", "not together with --server, which has a store"),
+        ("run --server http://127.0.0.1:1", "no model is called 'reference'; there are openai:NAME"),
+        ("run --server http://127.0.0.1:1 -m own.py:Two", "remote has no example tasks; give a file with --input"),
         (
-            "run --server http://127.0.0.1:1 -p own.py:Two -i good.jsonl",
+            "run --server http://127.0.0.1:1 -m own.py:Two -i good.jsonl",
             "good.jsonl, line 1: responses_create_params.tools: needed here; or name the environment",
         ),
         ("run counter --repeats 0", "--repeats"),

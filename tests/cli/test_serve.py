@@ -47,6 +47,8 @@ def complaint(outcome: Any) -> str:
         (["counter", "--store", "memory://me:hush@x?speed=2"], "error: memory://me:***@x?speed=2: this store has no"),
         (["counter", "--store", "memory://?keys=env:NO_KEYS"], "error: keys=env:NO_KEYS: there is no environment var"),
         (["counter", "--store", "memory://?max_sessions=x"], "error: memory://?max_sessions=x: max_sessions must be"),
+        (["counter", "--model", "nobody"], "error: no model is called 'nobody'; there are reference, faltering, "),
+        (["counter", "--model", "replay:no.jsonl"], "error: "),
         (["counter", "--host", "no.such.invalid"], "error: cannot listen on no.such.invalid:8000: "),
         (["counter", "--host", "ü" * 70], f"error: cannot listen on {'ü' * 70}:8000: this is no address"),
     ],

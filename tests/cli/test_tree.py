@@ -40,7 +40,7 @@ def lines(path: Any) -> list[dict[str, Any]]:
 
 
 def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
-    done = stateroom("branch", "extraction", "-p", "faltering", "--output", "x.jsonl", "--json", *options)
+    done = stateroom("branch", "extraction", "-m", "faltering", "--output", "x.jsonl", "--json", *options)
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert isinstance(found, dict)
@@ -69,9 +69,9 @@ def test_a_rule_and_its_settings(stateroom: Any, options: list[Any], branches: i
 
 
 def test_tables_for_people(stateroom: Any) -> None:
-    done = stateroom("branch", "extraction", "--policy", "faltering", "--limit", 3)
+    done = stateroom("branch", "extraction", "--model", "faltering", "--limit", 3)
     assert done.code == 0
-    assert "3 tasks of extraction, faltering policy, best-of" in done.out
+    assert "3 tasks of extraction, by faltering, best-of" in done.out
     assert [line.split()[0].strip("─") for line in done.out.splitlines()[1:8] if line.strip()] == [
         "task",
         "",
@@ -115,10 +115,10 @@ def test_mistakes_are_explained(stateroom: Any, tmp_path: Path, options: list[st
 def test_it_fails_when_no_task_has_an_answer(stateroom: Any, tmp_path: Path) -> None:
     falls = "from stateroom.model import Policy\nclass Falls(Policy):\n    def respond(self, c, t):\n        1 / 0\n"
     (tmp_path / "falls.py").write_text(falls)
-    done = stateroom("branch", "counter", "--policy", "falls.py:Falls", "--limit", 2)
+    done = stateroom("branch", "counter", "--model", "falls.py:Falls", "--limit", 2)
     assert done.code == 1
     assert "2 without an answer, 8 branches broke down" in done.out
-    assert "the first failure: PolicyFailed: Falls raised ZeroDivisionError" in done.out
+    assert "the first failure: ModelFailed: Falls raised ZeroDivisionError" in done.out
 
 
 # Looking.

@@ -8,7 +8,20 @@ from io import TextIOWrapper
 
 import typer
 
-from stateroom.cli import branch, demo, environments, migrate, replay, reverify, run, serve, sessions, store, tree
+from stateroom.cli import (
+    branch,
+    demo,
+    environments,
+    migrate,
+    model,
+    replay,
+    reverify,
+    run,
+    serve,
+    sessions,
+    store,
+    tree,
+)
 from stateroom.cli.output import errors
 from stateroom.errors import StateroomError
 
@@ -30,6 +43,7 @@ app.command()(environments.tasks)
 app.command()(migrate.migrate)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(store.app, name="store")
+app.add_typer(model.app, name="model")
 
 
 def main() -> None:

@@ -19,15 +19,14 @@ from stateroom.cli.run import (
     EnvName,
     Limit,
     MaxSteps,
+    ModelSpec,
     Output,
-    PolicyName,
     Seed,
     ServerURL,
     StoreChoice,
     TaskFile,
     default_store,
     examples_of,
-    find_policy,
     find_served,
     make,
     new_bar,
@@ -36,6 +35,7 @@ from stateroom.cli.run import (
 )
 from stateroom.environment import load_class
 from stateroom.errors import NotFound, StateroomError
+from stateroom.model import open_model
 from stateroom.rollout import read_tasks
 from stateroom.rollout.branching import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles
 from stateroom.rollout.branching import branch as grow_trees
@@ -64,7 +64,7 @@ def branch(
         int | None, typer.Option(min=0, help="beam: played from each node to see what it is worth (2).")
     ] = None,
     input_file: TaskFile = None,
-    policy: PolicyName = "reference",
+    model: ModelSpec = "reference",
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Branches at a time.")] = 8,
     store: StoreChoice = None,
     server: ServerURL = None,
@@ -78,25 +78,26 @@ def branch(
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that a branch may take.")] = None,
     json_output: AsJSON = False,
 ) -> None:
-    """Let a policy try several ways in each task, from states in the middle of episodes, and choose the best.
+    """Let a model try several ways in each task, from states in the middle of episodes, and choose the best.
 
     A rule says where the episodes branch. best-of: at one step, and the best end is the answer. beam: at each step, and
     what is worth most goes on. monte-carlo: at each state of one episode, to tell what the state is worth.
 
-    Example: stateroom branch extraction --policy faltering --rule best-of --n 4 --at 2
+    Example: stateroom branch extraction --model faltering --rule best-of --n 4 --at 2
 
-    Example: stateroom branch extraction --policy faltering --rule beam --width 2 --continuations 2
+    Example: stateroom branch extraction --model faltering --rule beam --width 2 --continuations 2
 
     On a server: stateroom branch counter --rule monte-carlo --server http://127.0.0.1:8000
     """
     given = {"n": n, "at": at, "width": width, "continuations": continuations}
-    found = find_served(env, store, server)
+    if server is not None and store is not None:
+        raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
+    found = find_served(env, server)
     environment = make(found)
     files = TreeFiles(output if output is not None else new_path(environment.name, ".jsonl"))
     plan = Branching(
         environment=environment,
-        policy=find_policy(found, policy),
-        policy_name=policy,
+        model=open_model(model, found.policies),
         tasks=read_tasks(input_file or examples_of(found), environment),
         files=files,
         store=store or (default_store(environment, files) if server is None else NO_STORE),
@@ -184,7 +185,7 @@ COLUMNS = ("reward", "tree_reward", "tree_branches", "tree_steps", "tree_tool_ca
 
 def _show(plan: Branching, report: Grown, rule: str) -> None:
     """A report as a table: the answers, and what they took."""
-    what = f"{counted(report.tasks, 'task', 'tasks')} of {plan.environment.name}, {plan.policy_name} policy, {rule}"
+    what = f"{counted(report.tasks, 'task', 'tasks')} of {plan.environment.name}, by {plan.model.name}, {rule}"
     failed = f", {report.failed} without an answer" if report.failed else ""
     broken = f", {counted(report.broken, 'branch', 'branches')} broke down" if report.broken else ""
     console.print(Text.assemble((what, "bold"), (failed + broken, "red")), soft_wrap=True)

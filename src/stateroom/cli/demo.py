@@ -13,9 +13,10 @@ import typer
 
 from stateroom.cli.environments import example_file
 from stateroom.cli.output import console, number, table
-from stateroom.cli.run import collect, default_store, find_policy, new_path
+from stateroom.cli.run import collect, default_store, new_path
 from stateroom.cli.sessions import print_log, read_log
 from stateroom.environment import Environment, find_environment
+from stateroom.model import open_model
 from stateroom.rollout import Report, Run, RunFiles, read_tasks
 from stateroom.session import Sessions
 from stateroom.store import open_store
@@ -53,9 +54,9 @@ def demo(
     print_log(asyncio.run(read_log(plan.store, session)))
 
     _heading("3. Forks")
-    _say("The same episode, branched off at revision 2 and taken another way: 100 is added.\n")
+    _say("The same episode, branched off at revision 3 and taken another way: 100 is added.\n")
     twin = asyncio.run(_fork(plan, session))
-    _say("\nBoth share revisions 1 and 2. The episode itself is as it was.")
+    _say("\nBoth share revisions 1 to 3. The episode itself is as it was.")
 
     _heading("4. Durability")
     _say("Both sessions again, read by a new process from the file that they live in.")
@@ -65,7 +66,7 @@ def demo(
     _heading("Go on with")
     for command in (
         f"sessions list --store {plan.store}",
-        "run extraction --policy faltering --repeats 4",
+        "run extraction --model faltering --repeats 4",
         "environments",
     ):
         console.print(f"$ stateroom {command}", style="dim", soft_wrap=True)
@@ -88,8 +89,7 @@ def _run(name: str, where: Path) -> tuple[Run, Report]:
     assert examples is not None
     plan = Run(
         environment=environment,
-        policy=find_policy(found, "faltering"),
-        policy_name="faltering",
+        model=open_model("faltering", found.policies),
         tasks=read_tasks(examples, environment),
         files=files,
         store=default_store(environment, files),
@@ -127,7 +127,7 @@ async def _fork(plan: Run, session_id: str) -> str:
     async with open_store(plan.store) as store:
         sessions = Sessions[Any](plan.environment, store)
         session = await sessions.open(session_id, closed_too=True)
-        fork = await session.fork(at=2)
+        fork = await session.fork(at=3)
         await fork.call("increment_counter", {"count": 100})
         made = table("", "session!", "revision#", "state", "reward#")
         verdict = await fork.verify()

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from stateroom.model import Item, text_of
 from stateroom.session import LogEntry
 from stateroom.state.describe import brief
 
@@ -24,6 +25,9 @@ errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 SOON = 2.0
 """Work that is done within so many seconds needs no progress shown."""
+
+LONGEST_LINE = 80
+"""Characters that a log shows of each thing that was said."""
 
 
 def print_json(value: Any) -> None:
@@ -99,6 +103,13 @@ def entry_line(entry: LogEntry) -> str:
         return brief({key: value for key, value in task.items() if key not in ("responses_create_params", "agent_ref")})
     if entry.kind == "rewind":
         return f"back to revision {facts['to']}"
+    if entry.kind == "asked":
+        return f"{entry.name}({_arguments(entry.input)}) asked: {facts['question']}"
+    if entry.kind == "message":
+        said = "; ".join(f"{speaker}: {_cut(line)}" for item in facts["items"] for speaker, line in item_lines(item))
+        return said or facts.get("reason") or ""
+    if entry.kind == "compaction":
+        return f"the model's view starts from {counted(len(facts['items']), 'item', 'items')}"
     if entry.kind == "verdict":
         verdict = facts["verdict"]
         return f"reward {number(verdict['reward'])}" + (f": {verdict['reason']}" if verdict["reason"] else "")
@@ -106,11 +117,38 @@ def entry_line(entry: LogEntry) -> str:
 
 
 def asides(entry: LogEntry) -> list[str]:
-    """What else an entry tells: the events of a call, and the schema that the state was migrated to."""
+    """What else an entry tells: the events of a call, the moves of the agent, the schema of a migrated state."""
     lines = [f"{name}({_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
+    if moves := entry.facts.get("moves"):
+        lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
     if "schema" in entry.facts and entry.kind != "seed":
         lines.append(f"the state was migrated to version {entry.facts['schema'][0]}")
     return lines
+
+
+def item_lines(item: Item) -> list[tuple[str, str]]:
+    """An item of a conversation for people, line by line: whose it is, and what."""
+    kind = item.get("type") or "message"
+    if kind == "function_call":
+        return [("calls", f"{item.get('name')}({_written(item.get('arguments'))})")]
+    if kind == "function_call_output":
+        return [("result", brief(item.get("output")) if not isinstance(item.get("output"), str) else item["output"])]
+    if kind == "message":
+        return [(str(item.get("role")), line) for line in text_of(item).splitlines() or [""]]
+    return [(kind, brief({key: value for key, value in item.items() if key != "type"}))]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+
+
+def _written(arguments: Any) -> str:
+    """The arguments of a call as the model wrote them, in the manner of a call if they can be read."""
+    try:
+        given = json.loads(arguments or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return str(arguments)
+    return _arguments(given) if isinstance(given, dict) else str(arguments)
 
 
 def _arguments(given: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from stateroom.rollout import RunFiles
 from stateroom.rollout.reverify import Reverification, Reverified
 from stateroom.rollout.reverify import reverify as judge_again
 from stateroom.rollout.rows import lines_of
+from stateroom.rollout.unjudged import Unjudged, judge_unjudged, waiting_in
 
 SHOWN = 10
 """So many tasks, and so many reasons, are shown; --json gives them all."""
@@ -32,8 +33,17 @@ def reverify(
         typer.Option("--env", "-e", help="A registered name, module:Class or path.py:Class: whose verifier judges."),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The new rollouts file; the others are named after it.")
-    ],
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The new rollouts file; the others are named after it.", show_default=False
+        ),
+    ] = None,
+    judge_failed_only: Annotated[
+        bool,
+        typer.Option(
+            "--judge-failed-only", help="Judge only the episodes that have no reward yet, since a judge has failed."
+        ),
+    ] = False,
     store: Annotated[
         str | None, typer.Option(help="Where the sessions are, as a URL; by default the file that the run has left.")
     ] = None,
@@ -52,38 +62,55 @@ def reverify(
     say) goes to the failures file, with the reason. Interrupted, the same
     command goes on where it ended.
 
+    With --judge-failed-only, episodes that a run has put into its failures
+    file because a judge failed get their verdict: from there they go to the
+    rollouts file, and the metrics are those of all. What fails again stays.
+
     The command ends with code 1 if no row could be judged.
 
     Example: stateroom reverify out/counter.jsonl --env counter --output out/again.jsonl
 
     Example: stateroom reverify out/counter.jsonl --env mine.py:Counter -o out/again.jsonl --store redis://localhost
+
+    Example: stateroom reverify out/letter.jsonl --env mine.py:Letter --judge-failed-only
     """
+    if judge_failed_only and (output is not None or at is not None):
+        raise typer.BadParameter(
+            "not together with --output or --at: the run itself gets its verdicts", param_hint="--judge-failed-only"
+        )
+    if output is None and not judge_failed_only:
+        raise typer.BadParameter("say where the new rollouts go", param_hint="--output")
     environment = make(find_environment(env))
-    files = RunFiles(output)
+    files = RunFiles(output or rollouts)
     try:
-        report = asyncio.run(_reverify(environment, rollouts, files, store, at, concurrency))
+        report = asyncio.run(_reverify(environment, rollouts, output, store, at, concurrency))
     except KeyboardInterrupt:
-        errors.print(f"interrupted; the same command goes on with what is in {output}", style="red", soft_wrap=True)
+        errors.print(
+            f"interrupted; the same command goes on with what is in {files.rollouts}", style="red", soft_wrap=True
+        )
         raise typer.Exit(130) from None
     if json_output:
         print_json(_summary(report, files))
     else:
-        _show(environment.name, report, files)
-    if not report.rows:
+        _show(environment.name, report, files, again=not judge_failed_only)
+    if report.refused and not report.rows:
         raise typer.Exit(1)
 
 
 async def _reverify(
-    environment: Any, rollouts: Path, files: RunFiles, store: str | None, at: int | None, concurrency: int
+    environment: Any, rollouts: Path, output: Path | None, store: str | None, at: int | None, concurrency: int
 ) -> Reverified:
+    """Judge rollouts again; without an output, give those of their run that lack one a verdict."""
+    files = RunFiles(rollouts)
     async with AsyncExitStack() as stack:
         opened = None
         if environment.state_type is not None:
             opened = await stack.enter_async_context(_store_of(environment, rollouts, store))
-        plan = Reverification(environment, rollouts, files, opened, at, concurrency)
-        total = sum(1 for _ in lines_of(rollouts))
+        total = len(waiting_in(files)) if output is None else sum(1 for _ in lines_of(rollouts))
         step = await stack.enter_async_context(shown_progress("judging episodes", total))
-        return await judge_again(plan, step)
+        if output is None:
+            return await judge_unjudged(Unjudged(environment, files, opened, concurrency), step)
+        return await judge_again(Reverification(environment, rollouts, RunFiles(output), opened, at, concurrency), step)
 
 
 def _store_of(environment: Any, rollouts: Path, store: str | None) -> Any:
@@ -123,8 +150,8 @@ def _rewards(report: Reverified) -> dict[str, Any]:
     }
 
 
-def _show(name: str, report: Reverified, files: RunFiles) -> None:
-    what = f"{counted(len(report.rows), 'episode', 'episodes')} of {name} judged again"
+def _show(name: str, report: Reverified, files: RunFiles, again: bool) -> None:
+    what = f"{counted(len(report.rows), 'episode', 'episodes')} of {name} {'judged again' if again else 'judged'}"
     what += f", {report.resumed:,} of them before" if report.resumed else ""
     refused = f", {report.refused:,} refused" if report.refused else ""
     console.print(Text.assemble((what, "bold"), (refused, "red")), soft_wrap=True)
@@ -133,12 +160,15 @@ def _show(name: str, report: Reverified, files: RunFiles) -> None:
         for reason, count in report.reasons.most_common(SHOWN):
             made.add_row(f"{count:,}", reason)
         console.print(made)
-    if report.rows:
+    if report.rows and again:
         rewards = _rewards(report)
         made = table("rewards: up#", "down#", "same#", "mean before#", "after#")
         means = ("-" if rewards[name] is None else number(rewards[name]) for name in ("before", "after"))
         made.add_row(*(f"{rewards[name]:,}" for name in ("up", "down", "same")), *means)
         console.print(made)
+    elif report.rows:
+        metrics = report.metrics["agent_metrics"]
+        console.print(f"the mean reward of all episodes is {number(metrics['mean/reward'])} now", soft_wrap=True)
     if tasks := report.tasks():
         console.print()
         made = table("task#", "episodes#", "mean before#", "after#", title="The tasks that changed most:")

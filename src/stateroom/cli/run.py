@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import json
 from datetime import datetime
-from inspect import isabstract
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -14,14 +13,15 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from stateroom.agent import MAX_STEPS
+from stateroom.agent import MAX_STEPS, Context
 from stateroom.cli.environments import example_file
-from stateroom.cli.output import console, errors, number, print_json, table
-from stateroom.environment import Environment, find_environment, load_class
+from stateroom.cli.output import SOON, console, errors, number, print_json, table
+from stateroom.environment import Environment, find_environment
 from stateroom.errors import NotFound, StateroomError
-from stateroom.model import Policy
-from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, read_tasks
+from stateroom.model import open_model
+from stateroom.rollout import Left, RemoteEnvironment, Report, Run, RunFiles, read_tasks
 from stateroom.rollout import run as run_episodes
+from stateroom.store.url import without_secrets
 
 NO_STORE = "memory://"
 """For a run that leaves no sessions behind."""
@@ -34,11 +34,24 @@ EnvName = Annotated[
 TaskFile = Annotated[
     Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
 ]
-PolicyName = Annotated[
+ModelSpec = Annotated[
     str,
     typer.Option(
-        "--policy", "-p", help="A policy of the environment's (reference, faltering), module:Class or path.py:Class."
+        "--model",
+        "-m",
+        help="Who acts: a policy of the environment's (reference, faltering), openai:NAME, responses:NAME@URL, "
+        "chat:NAME@URL, local, replay:FILE, module:Class or path.py:Class.",
     ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A parameter of the model's requests, instead of the tasks' own, such as temperature=0.7. Repeatable.",
+    ),
+]
+ContextTokens = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of its conversation that the model is shown; the oldest go first.")
 ]
 StoreChoice = Annotated[
     str | None, typer.Option(help="Where state lives, as a URL; by default an SQLite file beside the rollouts.")
@@ -66,7 +79,7 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def run(
     env: EnvName = None,
     input_file: TaskFile = None,
-    policy: PolicyName = "reference",
+    model: ModelSpec = "reference",
     repeats: Annotated[
         int, typer.Option("--repeats", "-r", min=1, help="Episodes per task, each with a luck of its own.")
     ] = 1,
@@ -77,7 +90,13 @@ def run(
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 8,
-    store: StoreChoice = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Where state lives, as a URL; by default an SQLite file beside the rollouts. With --server, or for an "
+            "environment without a state: where the answers of the model are kept for --resume, by default nowhere."
+        ),
+    ] = None,
     server: ServerURL = None,
     admin_token: AdminToken = None,
     output: Output = None,
@@ -85,26 +104,43 @@ def run(
     seed: Seed = 0,
     max_steps: MaxSteps = MAX_STEPS,
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that an episode may take.")] = None,
+    context_tokens: ContextTokens = None,
+    setting: Settings = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run that wrote --output, where it was interrupted; with the same options as then. "
+            "Episodes of which nothing was kept start over: those on a server without --store, or in a --group.",
+        ),
+    ] = False,
     json_output: AsJSON = False,
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
 
-    Example: stateroom run counter --policy faltering --repeats 4
+    Example: stateroom run counter --model faltering --repeats 4
 
-    Groups that start from one state: stateroom run counter --policy faltering --group 8
+    A model behind an endpoint: stateroom run counter --model chat:qwen3@http://127.0.0.1:8000/v1 --set temperature=0.7
+
+    A run that was interrupted: stateroom run counter --model faltering --output runs/a.jsonl --resume
+
+    Groups that start from one state: stateroom run counter --model faltering --group 8
 
     On a server: stateroom run counter --server http://127.0.0.1:8000
     """
     if group is not None and repeats != 1:
         raise typer.BadParameter("not together with --repeats: a group is its task's episodes", param_hint="--group")
-    found = find_served(env, store, server)
+    if resume and output is None:
+        raise typer.BadParameter("say with --output which run to go on with", param_hint="--resume")
+    found = find_served(env, server)
     environment = make(found)
     files = RunFiles(output if output is not None else new_path(environment.name, ".jsonl"))
+    if resume and store is None and server is None:
+        refuse_lost(environment, files)
     plan = Run(
         environment=environment,
-        policy=find_policy(found, policy),
-        policy_name=policy,
-        tasks=read_tasks(input_file or examples_of(found), environment),
+        model=open_model(model, found.policies),
+        tasks=[] if resume else read_tasks(input_file or examples_of(found), environment),
         files=files,
         store=store or (default_store(environment, files) if server is None else NO_STORE),
         server=server,
@@ -116,6 +152,9 @@ def run(
         seed=seed,
         max_steps=max_steps,
         deadline=deadline,
+        context=Context(context_tokens),
+        settings=settings_of(setting or []),
+        resume=resume,
     )
     report = collect(plan)
     if json_output:
@@ -126,10 +165,8 @@ def run(
         raise typer.Exit(1)
 
 
-def find_served(env: str | None, store: str | None, server: str | None) -> type[Environment[Any, Any]]:
+def find_served(env: str | None, server: str | None) -> type[Environment[Any, Any]]:
     """The environment that a user named, or what stands for one that only a server knows."""
-    if server is not None and store is not None:
-        raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
     if server is None and env is None:
         raise typer.BadParameter("say which environment, or with --server where it is served", param_hint="ENV")
     return RemoteEnvironment if env is None else find_environment(env)
@@ -158,38 +195,44 @@ def default_store(environment: Environment[Any, Any], files: RunFiles) -> str:
     return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else NO_STORE
 
 
-def find_policy(environment: type[Environment[Any, Any]], name: str) -> Callable[[int], Policy]:
-    """The policy that a name of the environment's, or `module:Class`, stands for."""
-    found = environment.policies.get(name)
-    if found is None:
-        if ":" not in name:
-            known = ", ".join(environment.policies) or "none of its own"
-            raise NotFound(
-                f"{environment.name} has no policy {name!r}; it has {known}. "
-                "One of your own is module:Class or path.py:Class"
-            )
-        found = load_class(name)
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise NotFound(f"{name} is not a subclass of stateroom.model.Policy")
-    if isabstract(found):
-        raise NotFound(f"{name} cannot act: it has no {' and no '.join(sorted(found.__abstractmethods__))} of its own")
-    return found
+def refuse_lost(environment: Environment[Any, Any], files: RunFiles) -> None:
+    """Refuse to go on with a run whose sessions are not where they would be: all its episodes would start over."""
+    if environment.state_type is not None and files.inputs.exists() and not files.sessions.exists():
+        raise NotFound(f"the sessions of this run are not in {files.sessions}; give the --store that it had")
+
+
+def settings_of(given: list[str]) -> dict[str, Any]:
+    """Parameters that were given as NAME=VALUE; a value that is not JSON is a text."""
+    settings: dict[str, Any] = {}
+    for each in given:
+        name, is_there, value = each.partition("=")
+        if not (name and is_there):
+            raise typer.BadParameter(f"{each!r} should be NAME=VALUE, such as temperature=0.7", param_hint="--set")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings
 
 
 def collect(plan: Run) -> Report:
     """Run a plan with a progress bar."""
     progress = new_bar()
-    task = progress.add_task(plan.environment.name, total=len(plan.inputs()))
+    task = progress.add_task(plan.environment.name)
+
+    def begin(left: Left) -> None:
+        progress.update(task, total=left.episodes, completed=left.over)
+        asyncio.get_running_loop().call_later(SOON, progress.start)  # a model may take long for the first episode
 
     def advance(row: Any) -> None:
         progress.start()  # at the first: a run that is refused shows none
         progress.advance(task)
 
     try:
-        return asyncio.run(run_episodes(plan, advance))
+        return asyncio.run(run_episodes(plan, advance, begin))
     except KeyboardInterrupt:
         done = f"{progress.tasks[0].completed:.0f} finished episodes are in {plan.files.rollouts}"
-        errors.print(f"interrupted; {done}", style="red", soft_wrap=True)
+        errors.print(f"interrupted; {done}; go on with --resume", style="red", soft_wrap=True)
         raise typer.Exit(130) from None
     finally:
         if progress.live.is_started:
@@ -207,6 +250,7 @@ def summary(plan: Run, report: Report) -> dict[str, Any]:
     return {
         "episodes": report.episodes,
         "failed": report.failed,
+        "waiting": report.waiting,
         "metrics": report.metrics["agent_metrics"],
         "files": plan.files.as_dict(),
     }
@@ -220,9 +264,16 @@ def show_metrics(plan: Run, report: Report) -> None:
         {key.partition("/")[2] for key in metrics if "/" in key}, key=lambda key: (key != "reward", key)
     ):
         made.add_row(name, *(number(metrics[f"{kind}/{name}"]) for kind in ("mean", "min", "max", "median", "std")))
-    what = f"{report.episodes} episodes of {plan.environment.name}, {plan.policy_name} policy"
+    what = f"{report.episodes} episodes of {plan.environment.name}, by {plan.model.name}"
     failed = f", {report.failed} failed" if report.failed else ""
-    console.print(Text.assemble((what, "bold"), (failed, "red")), soft_wrap=True)
+    waiting = f", {len(report.waiting)} waiting" if report.waiting else ""
+    console.print(Text.assemble((what, "bold"), (failed, "red"), (waiting, "yellow")), soft_wrap=True)
+    if report.waiting:
+        console.print(
+            f"{report.waiting[0]} waits for input: stateroom sessions provide {report.waiting[0]} TEXT --store "
+            f"{without_secrets(plan.store)}, then --resume",
+            soft_wrap=True,
+        )
     if report.first_error:
         console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)
     if report.rows:

@@ -20,7 +20,7 @@ from stateroom.store.url import store_class, without_secrets
 if TYPE_CHECKING:
     from socket import socket
 
-    from stateroom.server import Options
+    from stateroom.server import Application, Options
 
 
 def serve(
@@ -42,6 +42,19 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Who answers in /threads: openai:NAME, responses:NAME@URL, chat:NAME@URL, local, replay:FILE, "
+            "module:Class, path.py:Class, or a policy of the environment's.",
+            show_default=False,
+        ),
+    ] = None,
+    context_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a thread that the model is shown; the oldest go first.")
+    ] = None,
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request's body.")] = 16 * 2**20,
     max_state: Annotated[int, typer.Option(min=1024, help="Bytes of a state, as it is stored.")] = 64 * 2**20,
     max_sessions: Annotated[int, typer.Option(min=1, help="Live sessions.")] = 1_000_000,
@@ -55,6 +68,8 @@ def serve(
     Example: stateroom serve counter
 
     Example: stateroom serve counter weather --store sqlite:///rooms.db --workers 4 --port 9000
+
+    With a model that answers in threads: stateroom serve counter --model chat:qwen3@http://127.0.0.1:9000/v1
     """
     try:
         from stateroom.server import Limits, Options  # noqa: PLC0415 - not every command needs a server
@@ -66,10 +81,10 @@ def serve(
     _check_store(store, workers, environments)
     secrets, origin = find_secrets()
     limits = Limits(body=max_body, state=max_state, sessions=max_sessions, calls=max_calls, seconds=timeout)
-    options = Options(tuple(secrets), store, ttl, admin_token or None, limits)
+    options = Options(tuple(secrets), store, ttl, admin_token or None, limits, model, context_tokens)
     served = Served(tuple(envs), options)
-    served.application()  # what is wrong with the environments or the store is said here, and not by each worker
-    asyncio.run(_try_store(store))
+    made = served.application()  # what is wrong with anything is said here, and not by each worker
+    asyncio.run(_try(store, made))
     listening = bind(host, port)
     _warn(host, options, origin)
     _announce(listening, environments, options, workers)
@@ -96,8 +111,9 @@ def _check_store(url: str, workers: int, environments: list[type[Environment[Any
         )
 
 
-async def _try_store(url: str) -> None:
-    async with open_store(url):
+async def _try(url: str, made: Application) -> None:
+    """Open the store and the models, and close them again: each worker has its own."""
+    async with open_store(url), made.answering:
         pass
 
 
@@ -125,6 +141,8 @@ def _warn(host: str, options: Options, origin: str) -> None:
         complaints.append("there is no --admin-token, so /admin is closed to all but this machine")
     if origin != "STATEROOM_SECRET":
         complaints.append(f"session tokens are signed with the secret in {origin}, which other hosts do not share")
+    if options.model is not None:
+        complaints.append("whoever reaches it can create threads, and let --model answer in them")
     if complaints:
         warning = f"warning: {host} can be reached from elsewhere; {'; and '.join(complaints)}"
         errors.print(warning, style="bold yellow", soft_wrap=True)

@@ -1,32 +1,41 @@
-"""`stateroom sessions`: look into a store."""
+"""`stateroom sessions`: look into a store, and speak to the agents in it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
 import typer
+from msgspec import to_builtins
 from rich.text import Text
 
-from stateroom.cli.output import asides, console, entry_line, print_json, table, when
+from stateroom.agent.talk import Utterance, talk
+from stateroom.agent.threads import Conversing, Threads
+from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
+from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
-from stateroom.session import History, LogEntry
+from stateroom.session import History, LogEntry, Sessions, Stance
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state.describe import brief, differences
 from stateroom.store import Head, Store, open_store
 from stateroom.store.url import without_secrets
 
-app = typer.Typer(help="Look at the sessions in a store.", no_args_is_help=True)
+app = typer.Typer(help="Look at the sessions in a store, and speak to their agents.", no_args_is_help=True)
 
 StoreURL = Annotated[
     str, typer.Option("--store", help="The store's URL, for example sqlite:///rollouts/x_sessions.db.")
 ]
 SessionID = Annotated[str, typer.Argument(help="The session's id.", show_default=False)]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EnvSpec = Annotated[
+    str | None,
+    typer.Option("--env", help="The session's environment, module:Class or path.py:Class, if it is not registered."),
+]
 
 
 @app.command("list")
@@ -65,21 +74,22 @@ def show(
     diff: Annotated[int | None, typer.Option(min=1, help="Show what differs from this revision.")] = None,
     json_output: AsJSON = False,
 ) -> None:
-    """Show a session's state, at any revision, or what differs between two.
+    """Show a session's state and where its agent stands, at any revision, or what differs between two.
 
     Example: stateroom sessions show ID --store sqlite:///rooms.db --at 3
 
     Example: stateroom sessions show ID --store sqlite:///rooms.db --at 5 --diff 3
     """
-    head, state, older = asyncio.run(_states(store, session, at, diff))
+    head, state, agent, older = asyncio.run(_states(store, session, at, diff))
     revision = at or head.revision
     changes = list(differences(older, state)) if diff else None
     if json_output:
         shown = {"differences": changes} if diff else {"state": state}
-        print_json({**head_data(head, time.time()), "at": revision, **shown})
+        print_json({**head_data(head, time.time()), "at": revision, **_standing(agent), **shown})
         return
     what = f" of {head.environment}, {head.status(time.time())}, revision {revision} of {head.revision}"
     console.print(Text.assemble((head.id, "bold"), what), soft_wrap=True)
+    _print_standing(agent)
     if changes is None:
         for name, value in state.items():
             console.print(f"  {name}: {brief(value)}", soft_wrap=True)
@@ -100,6 +110,65 @@ def log(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> Non
         print_json([entry_data(entry, changes) for entry, changes in steps])
     else:
         print_log(steps)
+
+
+@app.command("talk")
+def show_talk(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> None:
+    """Show what was said in a session: by the user, by the agent, and what its tool calls came to.
+
+    Example: stateroom sessions talk ID --store sqlite:///rooms.db
+    """
+    said, agent = asyncio.run(_said(store, session))
+    if json_output:
+        print_json({**_standing(agent), "said": [to_builtins(each) for each in said]})
+        return
+    for each in said:
+        for item in each.items:
+            for speaker, line in item_lines(item):
+                console.print(Text.assemble((f"{speaker:>9}  ", "bold"), line), soft_wrap=True)
+        if each.reason:
+            console.print(f"{'':>11}{each.reason}", style="dim", soft_wrap=True)
+    _print_standing(agent)
+
+
+@app.command()
+def provide(
+    session: SessionID,
+    text: Annotated[str, typer.Argument(help="What its agent asked for.", show_default=False)],
+    store: StoreURL,
+    env: EnvSpec = None,
+    json_output: AsJSON = False,
+) -> None:
+    """Tell an agent that waits what it asked for. Whoever runs it next goes on with that.
+
+    Example: stateroom sessions provide ID yes --store sqlite:///rooms.db
+    """
+
+    async def tell() -> Stance:
+        async with _threads(store, session, env) as threads:
+            return await (await threads.sessions.open(session)).provide(text)
+
+    _show_standing(asyncio.run(tell()), json_output)
+
+
+@app.command()
+def cancel(
+    session: SessionID,
+    store: StoreURL,
+    reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
+    env: EnvSpec = None,
+    json_output: AsJSON = False,
+) -> None:
+    """End what a session's agent is doing. Whoever runs it finds out before its next step.
+
+    Example: stateroom sessions cancel ID --store sqlite:///rooms.db --reason "it takes too long"
+    """
+
+    async def end() -> Stance:
+        async with _threads(store, session, env) as threads:
+            return await threads.cancel(session, reason)
+
+    _show_standing(asyncio.run(end()), json_output)
 
 
 def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
@@ -134,9 +203,56 @@ async def _heads(store_url: str, environment: str | None, limit: int) -> list[He
         return await store.heads(environment=environment, limit=limit)
 
 
-async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, Any]:
+async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, Stance, Any]:
     async with existing_store(store_url) as store:
         history = History(store)
         head = await store.head(session)
-        state = (await history.document(session, at)).state
-        return head, state, (await history.document(session, diff)).state if diff else None
+        document = await history.document(session, at)
+        older = (await history.document(session, diff)).state if diff else None
+        return head, document.state, document.moment.agent, older
+
+
+async def _said(store_url: str, session: str) -> tuple[list[Utterance], Stance]:
+    async with existing_store(store_url) as store:
+        document = await History(store).document(session)
+        return await talk(store, session), document.moment.agent
+
+
+@asynccontextmanager
+async def _threads(store_url: str, session: str, env: str | None) -> AsyncIterator[Threads]:
+    """The sessions of the environment that a session is of, which alone can change it."""
+    async with existing_store(store_url) as store:
+        environment = _environment((await store.head(session)).environment, env)
+        sessions = Sessions[Any](environment(), store)
+        try:
+            yield Threads(sessions)
+        finally:
+            await sessions.stop()
+
+
+def _environment(name: str, env: str | None) -> type[Environment[Any, Any]]:
+    if env is not None:
+        return find_environment(env)
+    if name == Conversing.name:
+        return Conversing
+    if name not in registered():
+        raise NotFound(f"the session is of {name}, which is not registered here: say with --env where it is")
+    return find_environment(name)
+
+
+def _standing(agent: Stance) -> dict[str, Any]:
+    return {"agent": {"phase": agent.phase, "question": agent.question}}
+
+
+def _show_standing(agent: Stance, json_output: bool) -> None:
+    if json_output:
+        print_json(_standing(agent))
+    else:
+        _print_standing(agent)
+
+
+def _print_standing(agent: Stance) -> None:
+    """Where an agent stands; nothing if there was never any."""
+    if agent.said:
+        asked = "" if agent.question is None else f", and asks: {agent.question}"
+        console.print(f"the agent is {agent.phase}{asked}", style="yellow", soft_wrap=True)

@@ -1,0 +1,114 @@
+"""`stateroom reverify --judge-failed-only`, and the example that it is for."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "judged.py"
+ENVIRONMENT = f"{EXAMPLE}:LetterEnvironment"
+
+
+@pytest.fixture
+def letters(stateroom: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Eight episodes, of which four wait for a judge; by then it is itself again."""
+    monkeypatch.setenv("JUDGE", "mumbling")
+    outcome = stateroom("run", ENVIRONMENT, "--output", "letters.jsonl")
+    assert outcome.code == 0
+    assert "8 episodes of letter" in outcome.out
+    assert "perhaps a 2, or a 1 on a bad day" in outcome.out
+    monkeypatch.delenv("JUDGE")
+    return Path("letters.jsonl")
+
+
+def rows(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def judge(stateroom: Any, *more: Any) -> Any:
+    return stateroom("reverify", "letters.jsonl", "--env", ENVIRONMENT, "--judge-failed-only", *more)
+
+
+def test_what_waited_for_a_judge_is_judged(stateroom: Any, letters: Path) -> None:
+    assert [row["_ng_failure_class"] for row in rows("letters_failures.jsonl")] == ["judge"] * 4
+    outcome = judge(stateroom)
+    assert outcome.code == 0
+    assert "4 episodes of letter judged" in outcome.out
+    assert "the mean reward of all episodes is 1 now" in outcome.out
+    assert not Path("letters_failures.jsonl").exists()
+    assert [row["reward"] for row in rows("letters.jsonl")] == [1.0] * 8
+    [metrics] = json.loads(Path("letters_aggregate_metrics.json").read_text())
+    assert metrics["agent_metrics"]["mean/judge_failed_votes"] == 0
+    assert len(metrics["group_level_metrics"]) == 8
+
+
+def test_a_report_tells_it_to_machines(stateroom: Any, letters: Path) -> None:
+    found = json.loads(judge(stateroom, "--json").out)
+    assert (found["episodes"], found["refused"], found["reasons"]) == (4, 0, {})
+    assert found["rewards"]["new"] == 4
+    assert found["metrics"]["mean/reward"] == 1.0
+    assert sorted(found["files"]) == ["inputs", "metrics", "rollouts", "sessions"]
+
+
+def test_it_fails_while_the_judge_does(stateroom: Any, letters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE", "mumbling")
+    before = Path("letters_failures.jsonl").read_bytes()
+    outcome = judge(stateroom)
+    assert outcome.code == 1
+    assert "0 episodes of letter judged, 4 refused" in outcome.out
+    assert "3 of 3 votes have failed" in outcome.out
+    assert Path("letters_failures.jsonl").read_bytes() == before
+
+
+def test_where_none_waits_there_is_nothing_to_do(stateroom: Any, letters: Path) -> None:
+    judge(stateroom)
+    outcome = judge(stateroom)
+    assert outcome.code == 0
+    assert "0 episodes of letter judged" in outcome.out
+
+
+def test_mistakes_are_messages(stateroom: Any, letters: Path) -> None:
+    for arguments, told in (
+        (("letters.jsonl", "--judge-failed-only", "--output", "new.jsonl"), "not together with --output"),
+        (("letters.jsonl", "--judge-failed-only", "--at", "1"), "not together with --output"),
+        (("letters.jsonl",), "say where the new rollouts go"),
+        (("nowhere.jsonl", "--judge-failed-only"), "there is no rollouts file nowhere.jsonl"),
+        (("letters.jsonl", "--judge-failed-only", "--store", "sqlite:///gone.db"), "gone.db"),
+    ):
+        outcome = stateroom("reverify", *arguments, "--env", ENVIRONMENT)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert told in " ".join(outcome.err.replace("│", " ").split())
+    assert len(rows("letters_failures.jsonl")) == 4
+
+
+@contextmanager
+def served(model: str, port: int = 0) -> Iterator[tuple[str, int]]:
+    """Serves a model of the example's; gives the URL and the port."""
+    command = [sys.executable, "-m", "stateroom.cli", "model", "serve", f"{EXAMPLE}:{model}", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().rpartition(": ")[2].strip()
+            yield url, int(url.rpartition(":")[2].partition("/")[0])
+        finally:
+            server.terminate()
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_judge_on_a_server_may_fail_and_come_back(stateroom: Any, monkeypatch: pytest.MonkeyPatch, api: str) -> None:
+    """The first server mumbles; another one takes its place, under the same address."""
+    with served("Mumbling") as (url, port):
+        monkeypatch.setenv("JUDGE", f"{api}:{EXAMPLE}:Mumbling@{url}")
+        assert stateroom("run", ENVIRONMENT, "--output", "letters.jsonl").code == 0
+    failures = rows("letters_failures.jsonl")
+    assert [(row["_ng_failure_class"], "perhaps a 2" in row["error"]) for row in failures] == [("judge", True)] * 4
+    with served("Critic", port) as (url, _):
+        monkeypatch.setenv("JUDGE", f"{api}:{EXAMPLE}:Critic@{url}")
+        assert judge(stateroom).code == 0
+    assert not Path("letters_failures.jsonl").exists()
+    assert [(row["reward"], len(row["judge"]["votes"])) for row in rows("letters.jsonl")] == [(1.0, 3)] * 8

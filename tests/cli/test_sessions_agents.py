@@ -1,0 +1,178 @@
+"""Agents in a store: what was said, where they stand, and what they can be told from outside."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Sessions, open_store
+from stateroom.agent import Agent, Context
+from stateroom.agent.threads import Conversing, Threads
+from stateroom.model import Item, Policy, message
+from tests.agent.thread_worker import Payer, PurseEnvironment
+
+STORE = "sqlite:///rooms.db"
+PURSE = f"{Path(__file__).parents[1] / 'agent' / 'thread_worker.py'}:PurseEnvironment"
+
+
+@pytest.fixture
+def waiting(stateroom: Any) -> str:
+    """A session whose agent has paid, and asks before it pays more."""
+
+    async def fill() -> str:
+        async with open_store(STORE) as store:
+            threads = Threads(Sessions(PurseEnvironment(), store))
+            thread = await threads.create("ann", instructions="Be careful.")
+            for said in ("pay 1", "pay_if_allowed 100"):
+                await threads.add(thread, said)
+                await threads.run(thread, Agent(Payer()))
+            return thread.id
+
+    return asyncio.run(fill())
+
+
+@pytest.fixture
+def plain(stateroom: Any) -> str:
+    """A thread without tools, whose agent was told something."""
+
+    async def fill() -> str:
+        async with Threads.open(STORE) as threads:
+            thread = await threads.create()
+            await threads.add(thread, "hello\nworld")
+            return thread.id
+
+    return asyncio.run(fill())
+
+
+def go_on(session: str) -> str:
+    """Run a session's agent; gives how that ended."""
+
+    async def run() -> str:
+        async with open_store(STORE) as store:
+            return (await Threads(Sessions(PurseEnvironment(), store)).run(session, Agent(Payer()))).status
+
+    return asyncio.run(run())
+
+
+def test_talk(stateroom: Any, waiting: str, plain: str) -> None:
+    told = stateroom("sessions", "talk", waiting, "--store", STORE).out.splitlines()
+    assert told == [
+        "   system  Be careful.",
+        "     user  pay 1",
+        "    calls  pay(amount=1)",
+        "   result  1",
+        "assistant  4 items, 1 spent",
+        "     user  pay_if_allowed 100",
+        "    calls  pay_if_allowed(amount=100)",
+        "the agent is waiting_feedback, and asks: Pay 100?",
+    ]
+    found = json.loads(stateroom("sessions", "talk", waiting, "--store", STORE, "--json").out)
+    assert found["agent"] == {"phase": "waiting_feedback", "question": "Pay 100?"}
+    assert [(each["by"], len(each["items"])) for each in found["said"]] == [
+        *(("task", 1), ("user", 1), ("model", 1), ("model", 2), ("user", 1), ("model", 1)),
+    ]
+    told = stateroom("sessions", "talk", plain, "--store", STORE).out.splitlines()
+    assert told == ["     user  hello", "     user  world", "the agent is planning"]
+
+
+def test_show_tells_where_the_agent_stands(stateroom: Any, waiting: str) -> None:
+    shown = stateroom("sessions", "show", waiting, "--store", STORE).out.splitlines()
+    assert shown[1:] == ["the agent is waiting_feedback, and asks: Pay 100?", "  spent: 1"]
+    found = json.loads(stateroom("sessions", "show", waiting, "--store", STORE, "--json").out)
+    assert found["agent"] == {"phase": "waiting_feedback", "question": "Pay 100?"}
+    shown = stateroom("sessions", "show", waiting, "--store", STORE, "--at", 1).out.splitlines()
+    assert shown[1:] == ["  spent: 0"]
+
+
+def test_a_log_tells_what_was_said(stateroom: Any, waiting: str) -> None:
+    told = stateroom("sessions", "log", waiting, "--store", STORE).out.splitlines()
+    assert told[1:] == [
+        "   2  message    user: pay 1",
+        "                  new_task: the agent is planning",
+        "   3  message    calls: pay(amount=1)",
+        "                  plan_ready: the agent is executing",
+        "   4  call       pay(amount=1) → 1",
+        "                  spent: 0 → 1",
+        "   5  message    result: 1; assistant: 4 items, 1 spent",
+        "                  step_complete, task_complete: the agent is done",
+        "   6  message    user: pay_if_allowed 100",
+        "                  new_task: the agent is planning",
+        "   7  message    calls: pay_if_allowed(amount=100)",
+        "                  plan_ready: the agent is executing",
+        "   8  message",
+        "                  needs_input: the agent is waiting_feedback",
+    ]
+
+
+def test_a_log_tells_of_compactions_and_cuts_what_is_long(stateroom: Any) -> None:
+    class Nods(Policy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            return [message("yes")]
+
+    async def fill() -> str:
+        async with open_store(STORE) as store:
+            threads = Threads(Sessions(Conversing(), store))
+            thread = await threads.create()
+            for _ in range(3):
+                await threads.add(thread, "x" * 300)
+                await threads.run(thread, Agent(Nods(), context=Context(250)))
+            return thread.id
+
+    told = stateroom("sessions", "log", asyncio.run(fill()), "--store", STORE).out.splitlines()
+    assert any(re.search(r"^ +\d+  compaction the model's view starts from \d items$", line) for line in told)
+    assert f"   2  message    user: {'x' * 80}…" in told
+
+
+def test_an_agent_that_waits_is_told_what_it_asked_for(stateroom: Any, waiting: str) -> None:
+    done = stateroom("sessions", "provide", waiting, "yes", "--store", STORE, "--env", PURSE)
+    assert (done.code, done.out) == (0, "the agent is executing\n")
+    again = stateroom("sessions", "provide", waiting, "yes", "--store", STORE, "--env", PURSE)
+    assert (again.code, again.out) == (2, "")
+    assert "an agent that is 'executing' cannot make the move 'input_received'" in again.err
+    assert go_on(waiting) == "completed"
+    shown = json.loads(stateroom("sessions", "show", waiting, "--store", STORE, "--json").out)
+    assert shown["state"] == {"spent": 101}
+
+
+def test_an_agent_is_cancelled(stateroom: Any, waiting: str, plain: str) -> None:
+    done = stateroom(
+        "sessions", "cancel", waiting, "--store", STORE, "--env", PURSE, "--reason", "it is too much", "--json"
+    )
+    assert json.loads(done.out) == {"agent": {"phase": "cancelled", "question": None}}
+    assert go_on(waiting) == "cancelled"
+    told = stateroom("sessions", "talk", waiting, "--store", STORE).out.splitlines()
+    assert told[-2:] == ["           it is too much", "the agent is cancelled"]
+    assert stateroom("sessions", "cancel", plain, "--store", STORE).out == "the agent is cancelled\n"
+
+
+def test_a_registered_environment_is_found_by_its_name(stateroom: Any) -> None:
+    stateroom("run", "counter", "--limit", 1, "--output", "out.jsonl")
+    store = "sqlite:///out_sessions.db"
+    [session] = json.loads(stateroom("sessions", "list", "--store", store, "--json").out)
+    done = stateroom("sessions", "cancel", session["id"], "--store", store)
+    assert done.code == 2
+    assert f"session '{session['id']}' is closed" in done.err
+    assert "assistant  " in stateroom("sessions", "talk", session["id"], "--store", store).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("provide ID yes --store sqlite:///rooms.db", "is of purse, which is not registered here: say with --env"),
+        ("cancel ID --store sqlite:///rooms.db", "is of purse, which is not registered here: say with --env"),
+        ("cancel ID --store sqlite:///rooms.db --env counter", "is of purse, not of counter"),
+        ("cancel nope --store sqlite:///rooms.db", "there is no session 'nope'"),
+        ("provide nope yes --store sqlite:///rooms.db", "there is no session 'nope'"),
+        ("talk nope --store sqlite:///rooms.db", "there is no session 'nope'"),
+        ("talk ID --store sqlite:///typo.db", "the file typo.db does not exist"),
+        ("provide ID --store sqlite:///rooms.db", "text"),
+    ],
+)
+def test_a_mistake_is_a_short_message(stateroom: Any, waiting: str, arguments: str, told: str) -> None:
+    done = stateroom("sessions", *arguments.replace("ID", waiting).split())
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert "Traceback" not in done.err
