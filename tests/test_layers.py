@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "stateroom"
 ORDER = [
-    *("state", "store", "session", "adapters", "environment", "model", "agent", "rollout", "server", "cli", "gallery"),
+    *("state", "store", "session", "environment", "model", "agent", "adapters", "rollout", "server", "cli", "gallery"),
 ]
 
 
@@ -71,7 +71,7 @@ def test_the_errors_import_nothing_of_ours() -> None:
         ("store", "from .. import session"),
         ("session", "def later():\n    from stateroom.environment import Environment"),
         ("session", "if TYPE_CHECKING:\n    from stateroom.agent import Agent"),
-        ("adapters", "from stateroom.environment import Environment"),
+        ("adapters", "from stateroom.rollout import Run"),
         ("environment", "from stateroom.adapters.langgraph import StateroomSaver"),
         ("cli", "from stateroom.gallery import counter"),
         ("gallery", "import stateroom.cli.output"),

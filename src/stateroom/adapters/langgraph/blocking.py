@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -17,7 +16,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-T = TypeVar("T")
+from stateroom.adapters.blocking import Blocking
 
 
 class BlockingSaver(BaseCheckpointSaver[int]):
@@ -25,20 +24,7 @@ class BlockingSaver(BaseCheckpointSaver[int]):
 
     def __init__(self, *, serde: SerializerProtocol | None = None) -> None:
         super().__init__(serde=serde)
-        self.loop = asyncio.get_running_loop()
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self.loop:  # it would wait for itself
-            work.close()
-            raise asyncio.InvalidStateError(
-                f"on its own event loop a {type(self).__name__} can only be awaited: use `await graph.ainvoke(...)`, "
-                "`await saver.aget_tuple(...)` and the like"
-            )
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        self._wait = Blocking("`await graph.ainvoke(...)`, `await saver.aget_tuple(...)` and the like").wait
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return self._wait(self.aget_tuple(config))

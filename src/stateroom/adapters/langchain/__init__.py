@@ -1,0 +1,5 @@
+"""Chat histories of LangChain on any store: `pip install 'stateroom[langchain]'`."""
+
+from stateroom.adapters.langchain.history import StateroomHistories, StateroomHistory
+
+__all__ = ["StateroomHistories", "StateroomHistory"]
