@@ -1,0 +1,116 @@
+"""Two environments, two stores, two agents in one process: none sees what is another's."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom.errors import SessionError, UnknownSession
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.model import ModelSource
+from stateroom.rollout import Report, Run, RunFiles, run
+from stateroom.store import Store
+
+
+class Note(State):
+    text: str = ""
+
+
+class Diary(State):
+    pages: list[str] = []
+
+
+class NoteEnvironment(Environment[Note]):
+    """Keeps a text, and a diary of each user."""
+
+    def __init__(self, greeting: str = "hello") -> None:
+        self.greeting = greeting
+
+    @tool
+    def write(self, state: Note, user: Diary, app: Diary, text: str) -> list[list[str]]:
+        """Write a text into all that there is."""
+        state.text = f"{self.greeting}, {text}"
+        user.pages.append(text)
+        app.pages.append(text)
+        return [user.pages, app.pages]
+
+    def verify(self, state: Note) -> float:
+        return float(len(state.text))
+
+
+class OtherNoteEnvironment(NoteEnvironment):
+    """The same under another name."""
+
+
+ANN = {"user": "ann"}
+
+
+async def test_environments_in_one_store_share_neither_users_nor_app_nor_sessions(store: Store) -> None:
+    notes, others = Sessions[Note](NoteEnvironment(), store), Sessions[Note](OtherNoteEnvironment("hi"), store)
+    note, other = await notes.seed(ANN), await others.seed(ANN)
+    assert (await note.call("write", {"text": "a"})).output == [["a"], ["a"]]
+    assert (await other.call("write", {"text": "b"})).output == [["b"], ["b"]]
+    assert (note.state.text, other.state.text) == ("hello, a", "hi, b")
+    for wrong, session in ((notes, other), (others, note)):
+        with pytest.raises(SessionError, match=f"session '{session.id}' is of .*, not of "):
+            await wrong.open(session.id)
+
+
+async def test_one_environment_in_two_stores_has_two_of_each(store: Store) -> None:
+    environment = NoteEnvironment()
+    async with open_store("memory://") as elsewhere:
+        here, there = Sessions[Note](environment, store), Sessions[Note](environment, elsewhere)
+        one, two = [await each.seed(ANN, session_id="same", seed=1) for each in (here, there)]
+        assert (await one.call("write", {"text": "a"}, call_id="c1")).output == [["a"], ["a"]]
+        assert two.state.text == ""
+        assert (await two.call("write", {"text": "b"}, call_id="c1")).output == [["b"], ["b"]]
+        assert (one.state.text, two.state.text) == ("hello, a", "hello, b")
+        alone = await here.seed(ANN)
+        with pytest.raises(UnknownSession):
+            await there.open(alone.id)
+
+
+async def test_stores_in_memory_are_each_their_own() -> None:
+    async with open_store("memory://") as one, open_store("memory://") as other:
+        await Sessions[Note](NoteEnvironment(), one).seed(ANN)
+        assert (len(await one.heads()), len(await other.heads())) == (1, 0)
+
+
+ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
+    "counter": CounterEnvironment,
+    "extraction": ExtractionEnvironment,
+}
+
+
+def plan(name: str, folder: Path, store: str) -> Run:
+    found = ENVIRONMENTS[name]
+    tasks = [found.generate(Random(number)) for number in range(6)]
+    return Run(
+        environment=found(),
+        model=ModelSource("faltering", found.policies["faltering"]),
+        tasks=tasks,
+        files=RunFiles(folder / f"{name}.jsonl"),
+        store=store,
+    )
+
+
+def told(report: Report) -> list[dict[str, Any]]:
+    """What was measured, but for the names of sessions."""
+    rows = [{key: value for key, value in row.items() if key != "_stateroom_session"} for row in report.rows]
+    return sorted(rows, key=lambda row: row["_ng_task_index"])
+
+
+async def test_agents_at_work_side_by_side_do_as_each_does_alone(tmp_path: Path, url: str) -> None:
+    for folder in ("alone", "together"):
+        (tmp_path / folder).mkdir()
+    alone = [await run(plan(name, tmp_path / "alone", "memory://")) for name in ENVIRONMENTS]
+    stores = ("memory://", url)
+    plans = [plan(name, tmp_path / "together", store) for name, store in zip(ENVIRONMENTS, stores, strict=True)]
+    together = await asyncio.gather(*map(run, plans))
+    assert [told(report) for report in together] == [told(report) for report in alone]
+    assert [report.failed for report in together] == [0, 0]
+    assert len({row["_stateroom_session"] for report in together for row in report.rows}) == 12

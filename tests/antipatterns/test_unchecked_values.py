@@ -1,0 +1,140 @@
+"""Values that nobody has checked: what a tool writes is checked at the call, and what is stored when it is read."""
+
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from stateroom import Environment, Sessions, State, tool
+from stateroom.errors import DefinitionError, InvalidState, SchemaChanged
+from stateroom.session import Session
+from stateroom.store import Store
+from tests.antipatterns.bill import SPOILT, Bill, BillEnvironment, Spoil, spoilt
+
+
+@pytest.fixture
+async def session(store: Store) -> Session[Bill]:
+    return await Sessions[Bill](BillEnvironment(), store).seed({})
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("write", {"field": "discount", "value": "half"}, "discount: Input should be a valid number, .*; it is 'half'"),
+        ("write", {"field": "discount", "value": 1.5}, "discount: Input should be less than or equal to 1; it is 1.5"),
+        ("write", {"field": "discount", "value": None}, "discount: Input should be a valid number; it is None"),
+        ("write", {"field": "lines", "value": {"tea": {}}}, r"lines\.tea\.price: Field required"),
+        ("write", {"field": "lines", "value": 7}, "lines: Input should be a valid dictionary; it is 7"),
+        ("write", {"field": "discuont", "value": 0.1}, "unexpected ValueError"),  # the log names it
+        ("reprice", {"price": -5}, r"lines\.tea\.price: Input should be greater than or equal to 0; it is -5"),
+        ("reprice", {"price": "x" * 999}, "price: .*; it is 'x{1,20}[.]{3}x{1,20}'$"),
+    ],
+)
+async def test_a_wrong_value_is_refused_at_the_call_that_writes_it(
+    session: Session[Bill], name: str, given: dict[str, Any], why: str
+) -> None:
+    result = await session.call(name, given)
+    assert (result.ok, result.code) == (False, "tool_failed")
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(result.error)
+    assert (session.state.model_dump(), session.revision) == (Bill().model_dump(), 1)
+
+
+async def test_a_rule_of_the_whole_is_checked_too_and_tells_nothing_of_the_rest(session: Session[Bill]) -> None:
+    result = await session.call("pay")
+    assert result.error == "pay failed: what is paid was charged"
+    assert not session.state.paid
+
+
+@pytest.mark.parametrize(("spoil", "why"), SPOILT.values(), ids=SPOILT)
+async def test_a_stored_value_that_cannot_be_is_an_error_when_it_is_read(
+    session: Session[Bill], store: Store, spoil: Spoil, why: str
+) -> None:
+    sessions = Sessions[Bill](BillEnvironment(), store)
+    bad = await spoilt(store, session.id, spoil)
+    before = await store.export(bad)
+    with pytest.raises(InvalidState, match=f"^the stored state of session 'spoilt' is not valid: {why}") as caught:
+        await sessions.open(bad)
+    assert "rosebud" not in str(caught.value)
+    assert await store.export(bad) == before  # nothing was charged, and nothing mended behind anybody's back
+
+
+async def test_a_stricter_class_refuses_what_a_laxer_one_has_stored(store: Store) -> None:
+    class Lax(State):
+        price: int = 4
+
+    class LaxShop(Environment[Lax]):
+        """Takes any price."""
+
+        name = "shop"
+
+        @tool
+        def reprice(self, state: Lax, price: int) -> None:
+            """Set the price."""
+            state.price = price
+
+        def verify(self) -> float:
+            return 0.0
+
+    class Strict(State):
+        price: int = Field(default=4, ge=0)
+
+    class StrictShop(Environment[Strict]):
+        """Takes no price below zero."""
+
+        name = "shop"
+
+        def verify(self) -> float:
+            return 0.0
+
+    session = await Sessions[Lax](LaxShop(), store).seed({})
+    seen = await Sessions[Strict](StrictShop(), store).open(session.id)  # while all was well
+    await session.call("reprice", {"price": -5})
+    strict = Sessions[Strict](StrictShop(), store)
+    with pytest.raises(InvalidState, match=f"of session '{session.id}' is not valid: price: .* equal to 0; it is -5"):
+        await strict.open(session.id)
+    with pytest.raises(InvalidState, match=f"revision 2 of session '{session.id}' is not valid here: price: .* is -5"):
+        await seen.state_at()
+    await session.call("reprice", {"price": 5})
+    assert (await strict.open(session.id)).state.price == 5
+
+
+async def test_a_field_that_was_added_without_a_version_is_named_and_gets_no_default(store: Store) -> None:
+    class Old(State):
+        price: int = 4
+
+    class New(State):
+        price: int = 4
+        discount: float = 0.0
+
+    class OldShop(Environment[Old]):
+        """The shop as it was."""
+
+        name = "shop"
+
+        def verify(self) -> float:
+            return 0.0
+
+    class NewShop(Environment[New]):
+        """The shop as it is."""
+
+        name = "shop"
+
+        def verify(self) -> float:
+            return 0.0
+
+    old = await Sessions[Old](OldShop(), store).seed({})
+    with pytest.raises(SchemaChanged, match=rf"of session '{old.id}' .*: discount \(float\) is new"):
+        await Sessions[New](NewShop(), store).open(old.id)
+
+
+def test_a_state_without_types_cannot_be_declared() -> None:
+    with pytest.raises(DefinitionError, match=r"Loose\.data: dict cannot be kept in a state"):
+
+        class Loose(State):
+            data: dict  # type: ignore[type-arg]
+
+    with pytest.raises(DefinitionError, match=r"Anything\.data"):
+
+        class Anything(State):
+            data: Any
