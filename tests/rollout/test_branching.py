@@ -13,7 +13,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import BadData, CannotWrite, NotFound
-from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout.branching import (
     Beam,
     BestOf,
@@ -83,8 +83,7 @@ class Rule:
 def plan(tmp_path: Path, rule: Any, name: str = "out", **changes: Any) -> Branching:
     settings: dict[str, Any] = {
         "environment": TrailEnvironment(),
-        "policy": Wanders,
-        "policy_name": "wanders",
+        "model": ModelSource("wanders", Wanders),
         "tasks": [{"name": "a"}, {"name": "b"}],
         "files": TreeFiles(tmp_path / f"{name}.jsonl"),
         "rule": rule if hasattr(rule, "grow") else Rule(rule),
@@ -325,7 +324,7 @@ async def test_a_deadline_ends_a_branch_where_it_is(tmp_path: Path) -> None:
                 await asyncio.Event().wait()
             return [function_call("go", "c", way="up")]
 
-    given = plan(tmp_path, BestOf(2), policy=Hesitates, deadline=0.2, tasks=[{}])
+    given = plan(tmp_path, BestOf(2), model=ModelSource("wanders", Hesitates), deadline=0.2, tasks=[{}])
     report, done, trees = await grow(given)
     assert (report.broken, [row["reward"] for row in done]) == (0, [1 / STEPS] * 2)
     assert [node["status"] for node in trees[0]] == ["open", "incomplete", "incomplete"]
@@ -348,14 +347,16 @@ class Stumbles(Wanders):
 
 
 async def test_a_branch_that_breaks_down_is_told_of_and_left_out(tmp_path: Path) -> None:
-    given = plan(tmp_path, BestOf(12), policy=Stumbles, store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    given = plan(
+        tmp_path, BestOf(12), model=ModelSource("wanders", Stumbles), store=f"sqlite:///{tmp_path / 'rooms.db'}"
+    )
     report, done, trees = await grow(given)
     failed = rows(given.files.failures)
     assert 0 < report.broken == len(failed) < 24
     assert (report.failed, len(done)) == (0, 24 - len(failed))
-    assert report.first_error == "PolicyFailed: Stumbles raised RuntimeError: ouch"
+    assert report.first_error == "ModelFailed: Stumbles raised RuntimeError: ouch"
     for row in failed:
-        assert (row["_ng_failure_class"], row["error"]) == ("policy", report.first_error)
+        assert (row["_ng_failure_class"], row["error"]) == ("model", report.first_error)
         (node,) = [node for node in trees[row["_ng_task_index"]] if node["id"] == row["_stateroom_node"]]
         assert (node["status"], node["depth"], node["error"]) == ("failed", 2, row["error"])
         assert node["session"] == row["_stateroom_session"]
@@ -372,9 +373,9 @@ async def test_a_task_in_which_all_breaks_down_has_failed(tmp_path: Path, rule: 
         def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
             raise RuntimeError("ouch")
 
-    report = await branch(plan(tmp_path, rule, policy=Falls))
+    report = await branch(plan(tmp_path, rule, model=ModelSource("wanders", Falls)))
     assert (report.tasks, report.failed, report.rows) == (2, 2, [])
-    assert report.first_error == "PolicyFailed: Falls raised RuntimeError: ouch"
+    assert report.first_error == "ModelFailed: Falls raised RuntimeError: ouch"
 
 
 async def test_a_seed_that_raises_fails_its_task(tmp_path: Path) -> None:
@@ -426,8 +427,8 @@ async def test_a_rule_that_fails_loses_no_episode(tmp_path: Path, rule: Any, com
     given = plan(tmp_path, rule)
     report, done, trees = await grow(given)
     assert (report.failed, len(done), len(trees)) == (2, 4, 2)
-    assert str(report.first_error).startswith(f"PolicyFailed: {complaint}")
-    assert {row["_ng_failure_class"] for row in rows(given.files.failures)} == {"policy"}
+    assert str(report.first_error).startswith(f"ModelFailed: {complaint}")
+    assert {row["_ng_failure_class"] for row in rows(given.files.failures)} == {"model"}
 
 
 @pytest.mark.parametrize("does", ["branch", "choose"])

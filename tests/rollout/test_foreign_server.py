@@ -14,7 +14,7 @@ from aiohttp import web
 
 from stateroom.errors import NotFound, ServerUnavailable
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, run, wire
 from stateroom.rollout.remote import remote_world
 
@@ -141,8 +141,7 @@ def plan(folder: Path, server: str, policy: Any = REFERENCE, **more: Any) -> Run
     tools = [{"type": "function", "name": name} for name in ("increment_counter", "get_counter_value", "verify")]
     settings: dict[str, Any] = {
         "environment": RemoteEnvironment(),
-        "policy": policy,
-        "policy_name": "some_policy",
+        "model": ModelSource("some_policy", policy),
         "tasks": [
             {
                 "responses_create_params": {"input": f"add {n} then add 2", "tools": tools},
@@ -228,6 +227,18 @@ async def test_a_line_that_is_cut_off_is_not_taken_up_again(stranger: Stranger, 
     assert failed["error"].startswith(f"ServerUnavailable: no answer from {stranger.url}/increment_counter: ")
     assert stranger.counts == {"s0": 4}
     assert "_stateroom_session" not in failed
+
+
+async def test_an_episode_that_was_cut_off_starts_over(stranger: Stranger, tmp_path: Path) -> None:
+    """Only a server of our own tells whether a session is the one that it was."""
+    stranger.seeded = {"resources_session_id": "mine"}
+    stranger.troubles = [web.Response(text="{}"), None]
+    settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path / 'diaries.db'}", "limit": 1}
+    assert (await run(plan(tmp_path, stranger.url, **settings))).failed == 1
+    given = plan(tmp_path, stranger.url, **settings, resume=True)
+    assert (await run(given)).failed == 0
+    assert outputs(given) == ['{ "success":   true }'] * 2 + ['{"count": 6}']
+    assert list(stranger.counts.values()) == [6, 3, 6]  # the one in the middle has only shown that it is another one
 
 
 async def test_what_was_never_sent_is_tried_again(
@@ -386,7 +397,7 @@ async def test_a_request_may_take_so_long(stranger: Stranger, start: Start) -> N
 
     stranger.increment_counter = wait  # type: ignore[method-assign]
     url = await start(stranger.app())
-    async with remote_world(url, ["increment_counter"], 1, seconds=0.1) as world:
+    async with remote_world(url, CounterEnvironment(), 1, seconds=0.1) as world:
         row = {"initial_count": 0, "_ng_task_index": 0, "_ng_rollout_index": 0}
         seat = await world.seed(row, seed=0, began=0.0)
         with pytest.raises(ServerUnavailable, match=r"/increment_counter: it took too long$"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.session import Clock
 from stateroom.store import open_store
@@ -69,8 +69,7 @@ def plan(tmp_path: Path, name: str = "out", **changes: Any) -> Run:
     environment.events = []
     settings: dict[str, Any] = {
         "environment": environment,
-        "policy": Draws,
-        "policy_name": "draws",
+        "model": ModelSource("draws", Draws),
         "tasks": [{"name": "a"}, {"name": "b"}],
         "files": RunFiles(tmp_path / f"{name}.jsonl"),
         "store": f"sqlite:///{tmp_path / name}.db",
@@ -114,7 +113,7 @@ async def test_rows_say_where_the_members_come_from(tmp_path: Path) -> None:
         await store.delete(parents[0]["session"])
         member = await Sessions[Any](given.environment, store).open(done[0]["_stateroom_session"], closed_too=True)
         kinds = [entry.kind async for entry in member.log()]
-        assert kinds == ["seed", *["call"] * done[0]["tool_calls"], "verdict", "close"]
+        assert kinds == ["seed", *["message", "call"] * done[0]["tool_calls"], "message", "verdict", "close"]
 
 
 async def test_a_group_is_the_same_however_many_run_at_a_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from stateroom import Environment, Sessions, State, Task, ToolError, tool
-from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Run, RunFiles, run
 from stateroom.rollout.files import write_rows
 from stateroom.rollout.player import Replay
@@ -50,7 +50,7 @@ class DeskEnvironment(Environment[Desk, DeskTask]):
         """Write something down."""
         if not text:
             raise ToolError("nothing to write")
-        state.notes.append(f"{text} {rng.random()} {clock.now()} {session.id} {session.revision} {session.call_id}")
+        state.notes.append(f"{text} {rng.random()} {clock.now()} {session.id} {session.step} {session.call_id}")
         clock.advance(5)
         return state.notes[-1]
 
@@ -162,7 +162,7 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
 
         files = RunFiles(tmp_path / "out.jsonl")
         plan: dict[str, Any] = {"tasks": [{}, {"first": "other"}], "store": url} | settings
-        report = await run(Run(environment=environment, policy=Own, policy_name="own", files=files, **plan))
+        report = await run(Run(environment=environment, model=ModelSource("own", Own), files=files, **plan))
         assert report.failed == 0
         return files.rollouts
 
@@ -609,7 +609,7 @@ async def test_without_a_state_the_responses_replay(tmp_path: Path) -> None:
         calls = [[function_call("throw", "c"), function_call("throw", "c")], [function_call("throw", "c")]]
 
     files = RunFiles(tmp_path / "dice.jsonl")
-    await run(Run(environment=Dice(), policy=Throws, policy_name="own", files=files, tasks=[{}] * 3))
+    await run(Run(environment=Dice(), model=ModelSource("own", Throws), files=files, tasks=[{}] * 3))
     found = await replay_rollouts(Dice(), files.rollouts)
     assert not any(each.differences for each in found)
     assert total(found, "calls") == 9

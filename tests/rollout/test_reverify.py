@@ -9,7 +9,7 @@ import pytest
 
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, Verdict, tool
 from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
-from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Run, RunFiles, run
 from stateroom.rollout.files import write_rows
 from stateroom.rollout.reverify import Reverification, Reverified, reverify
@@ -88,7 +88,7 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
     """Run episodes; gives the rollouts file."""
 
     async def collect(environment: Any, name: str = "old", **settings: Any) -> Path:
-        plan: dict[str, Any] = {"policy": Two, "policy_name": "two", "tasks": TASKS, "store": url} | settings
+        plan: dict[str, Any] = {"model": ModelSource("two", Two), "tasks": TASKS, "store": url} | settings
         files = RunFiles(tmp_path / f"{name}.jsonl")
         report = await run(Run(environment=environment, files=files, **plan))
         assert report.failed == 0
@@ -178,7 +178,7 @@ class Lucky(PileEnvironment):
     name = "pile"
 
     def verify(self, state: Pile, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:  # type: ignore[override]
-        told = [rng.random(), clock.now().isoformat(), new_id(), session.id, session.revision, session.task.wanted]
+        told = [rng.random(), clock.now().isoformat(), new_id(), session.id, session.step, session.task.wanted]
         return Verdict(rng.random(), details={"told": told})
 
 
@@ -203,18 +203,23 @@ async def test_a_verifier_may_look_back(collect: Any, store: Store) -> None:
     assert [(row["weights"], row["heights"]) for row in rows(files.rollouts)] == [([1, 2], [0, 1, 2])] * 3
 
 
-@pytest.mark.parametrize(("at", "height"), [(1, 0), (2, 1), (3, 2), (-1, 1), (-2, 0)])
-async def test_any_state_on_the_way_can_be_judged(collect: Any, store: Store, at: int, height: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "height", "revision"),  # what is said has revisions too: seed, message, call, message, call, message
+    [(1, 0, 1), (2, 0, 2), (3, 1, 3), (5, 2, 5), (6, 2, 6), (-1, 1, 4), (-2, 0, 2)],
+)
+async def test_any_state_on_the_way_can_be_judged(
+    collect: Any, store: Store, at: int, height: int, revision: int
+) -> None:
     _, files = await again(Detailed(), await collect(PileEnvironment()), store, at=at)
     assert {row["height"] for row in rows(files.rollouts)} == {height}
-    assert {row[REVERIFIED]["revision"] for row in rows(files.rollouts)} == {height + 1}
+    assert {row[REVERIFIED]["revision"] for row in rows(files.rollouts)} == {revision}
 
 
-@pytest.mark.parametrize("at", [4, -3])
-async def test_a_state_that_was_not_on_the_way_is_refused(collect: Any, store: Store, at: int) -> None:
+@pytest.mark.parametrize(("at", "told"), [(7, "no state at 7"), (-3, "no state 3 calls back")])
+async def test_a_state_that_was_not_on_the_way_is_refused(collect: Any, store: Store, at: int, told: str) -> None:
     report, files = await again(Detailed(), await collect(PileEnvironment()), store, at=at)
     assert (report.refused, report.rows) == (3, [])
-    assert f"no state at {at}" in rows(files.failures)[0]["error"]
+    assert told in rows(files.failures)[0]["error"]
 
 
 async def test_expired_and_closed_sessions_will_do(collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +274,7 @@ async def test_shared_states_at_another_revision_are_refused(collect: Any, store
     report, files = await again(Famous(), old, store, at=2)
     assert report.refused == 3
     assert "verify asks for user" in rows(files.failures)[0]["error"]
-    report, _ = await again(Famous(), old, store, "judged", at=3)
+    report, _ = await again(Famous(), old, store, "judged", at=6)
     assert report.refused == 0
 
 
@@ -506,9 +511,9 @@ class Says(Two):
 
 
 async def test_rows_without_a_state_are_all_that_is_needed(collect: Any) -> None:
-    old = await collect(Echo(), policy=Says)
+    old = await collect(Echo(), model=ModelSource("two", Says))
     _, files = await again(EchoJudge(), old, None)
-    told = rows(await collect(EchoJudge(), "told", policy=Says))
+    told = rows(await collect(EchoJudge(), "told", model=ModelSource("two", Says)))
     assert [without(row, "_stateroom_session", REVERIFIED) for row in rows(files.rollouts)] == [
         without(row, "_stateroom_session") for row in told
     ]
@@ -540,11 +545,11 @@ class Chancy(Echo):
 
 
 async def test_luck_that_nothing_has_recorded_is_refused(collect: Any) -> None:
-    report, files = await again(Chancy(), await collect(Echo(), policy=Says), None)
+    report, files = await again(Chancy(), await collect(Echo(), model=ModelSource("two", Says)), None)
     assert (report.refused, report.rows) == (3, [])
     assert "verify asks for rng" in rows(files.failures)[0]["error"]
 
 
 async def test_a_revision_without_a_state_is_a_mistake(collect: Any) -> None:
     with pytest.raises(NotFound, match="stateless"):
-        await again(Echo(), await collect(Echo(), policy=Says), None, at=1)
+        await again(Echo(), await collect(Echo(), model=ModelSource("two", Says)), None, at=1)

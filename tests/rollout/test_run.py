@@ -12,7 +12,7 @@ import pytest
 from stateroom import Environment, Episode, State, Verdict, open_store, tool
 from stateroom.errors import CannotWrite, UnknownStore
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import Item, Policy, function_call, message
+from stateroom.model import Item, ModelSource, Policy, function_call, message
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.rollout.files import write_rows
 
@@ -31,8 +31,7 @@ TASKS = [counter_task(n, n + 1) for n in range(3)]
 def plan(tmp_path: Path, policy: Callable[[int], Policy] = REFERENCE, name: str = "out", **changes: Any) -> Run:
     settings: dict[str, Any] = {
         "environment": CounterEnvironment(),
-        "policy": policy,
-        "policy_name": "some_policy",
+        "model": ModelSource("some_policy", policy),
         "tasks": TASKS,
         "files": RunFiles(tmp_path / f"{name}.jsonl"),
         "store": "memory://",
@@ -105,7 +104,9 @@ async def test_inputs_are_materialized_in_order(tmp_path: Path) -> None:
             "agent_ref": {"type": "responses_api_agents", "name": "some_policy"},
             "_ng_task_index": row["_ng_task_index"],
             "_ng_rollout_index": row["_ng_rollout_index"],
+            "_stateroom_session": row["_stateroom_session"],
         }
+    assert len({row["_stateroom_session"] for row in inputs}) == 4
 
 
 async def test_a_rollout_is_its_input_and_the_verdict(tmp_path: Path) -> None:
@@ -221,12 +222,12 @@ async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: P
     assert [row["_ng_task_index"] for row in failed] == [0, 1, 2, 3]
     for row in failed:
         assert row.items() >= tasks[row["_ng_task_index"]].items()
-        assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("policy", True)
-        assert row["error"].startswith("PolicyFailed: Broken ")
+        assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("model", True)
+        assert row["error"].startswith("ModelFailed: Broken ")
         async with open_store(given.store) as store:
             assert (await store.head(row["_stateroom_session"])).closed  # so it keeps nothing outside
         assert "reward" not in row
-    assert report.first_error == failed[0]["error"] == "PolicyFailed: Broken raised RuntimeError: no answer"
+    assert report.first_error == failed[0]["error"] == "ModelFailed: Broken raised RuntimeError: no answer"
     assert report.metrics["agent_metrics"]["mean/reward"] == 1.0
 
 
@@ -237,7 +238,7 @@ async def test_a_policy_that_cannot_be_made_is_a_policy_failure(tmp_path: Path) 
 
     given = plan(tmp_path, Unmade)
     assert (await run(given)).failed == 3
-    assert {row["_ng_failure_class"] for row in rows(given.files.failures)} == {"policy"}
+    assert {row["_ng_failure_class"] for row in rows(given.files.failures)} == {"model"}
     assert rows(given.files.rollouts) == []
 
 

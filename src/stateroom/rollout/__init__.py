@@ -2,11 +2,13 @@
 
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import aggregate, pass_at_k
+from stateroom.rollout.resuming import Left
 from stateroom.rollout.rows import verdict_fields
 from stateroom.rollout.runner import Report, Run, run
 from stateroom.rollout.tasks import RemoteEnvironment, generate_tasks, read_tasks
 
 __all__ = [
+    "Left",
     "RemoteEnvironment",
     "Report",
     "Run",

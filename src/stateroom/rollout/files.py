@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -59,7 +61,20 @@ class RunFiles:
             self.rollouts.touch(exist_ok=False)
         except OSError as error:
             raise CannotWrite(f"cannot write {self.rollouts}: {error.strerror}") from error
-        write_rows(self.inputs, inputs)
+        write_whole(self.inputs, map(line_of, inputs))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from adding to the run's files; `CannotWrite` if one does. It ends with the process."""
+        if not self.inputs.exists():  # there is no run
+            yield
+            return
+        with self.inputs.open("rb") as file:
+            try:
+                flock(file, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                raise CannotWrite(f"another process is at work on {self.rollouts}: wait until it has ended") from None
+            yield
 
     def write_metrics(self, agent: Any, metrics: Mapping[str, Any]) -> None:
         """Write the metrics of an agent's episodes."""
@@ -126,6 +141,17 @@ def quick_line_of(row: Mapping[str, Any]) -> bytes:
         return to_json(row, inf_nan_mode="constants") + b"\n"
     except (PydanticSerializationError, ValueError):  # half a surrogate pair
         return line_of(row)
+
+
+def write_whole(path: Path, lines: Iterable[bytes]) -> None:
+    """Let a file have these lines and no others, all of them or, should that fail, what it had before."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with new.open("wb") as file:
+            file.writelines(lines)
+        new.replace(path)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -57,11 +57,12 @@ async def find_forking(client: aiohttp.ClientSession, root: str, token: str | No
                 "Give the token of `stateroom serve --admin-token` as --admin-token or STATEROOM_ADMIN_TOKEN"
             )
         if reply.status == 200 and "sessions" in reply.content:
-            return Forking(wire, token, await _is_stateless(Wire(client, root)))
+            return Forking(wire, token, await is_stateless(Wire(client, root)))
     raise NotFound(f"the server at {root} has no admin API, as Stateroom's have: it cannot fork sessions")
 
 
-async def _is_stateless(wire: Wire) -> bool:
+async def is_stateless(wire: Wire) -> bool:
+    """Whether an environment's sessions have no state that could be lost."""
     return (await wire.get("/reverify_mode")).text == '"stateless"'
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
 from stateroom.environment import Environment
-from stateroom.errors import BadTask
+from stateroom.errors import BadTask, NotFound
+from stateroom.rollout.measured import added
 from stateroom.rollout.rows import REVERIFIED, USUAL, Key, key_of, old_fields, task_of, verdict_fields
 from stateroom.rollout.world import Row
 from stateroom.session import Moment, Sessions, Verdict
 from stateroom.session.rejudging import Rejudging
-from stateroom.store import Store
+from stateroom.store import Store, open_store
 
 BOOKKEEPING = ("_ng_", "_stateroom_")
 """How the names of fields begin that say which episode it is, and where it took place."""
@@ -33,8 +35,8 @@ class Judged(NamedTuple):
     """The fields of the row that are the old verdict's."""
 
 
-class Judge(Protocol):
-    """Gives rows new verdicts."""
+class Rejudge(Protocol):
+    """Gives rows new verdicts, or those that they lack."""
 
     async def judge(self, row: Row) -> Judged:
         """The verdict on a row; raises when it cannot honestly be given."""
@@ -51,15 +53,32 @@ class StoredJudge:
         self._at = at
 
     async def judge(self, row: Row) -> Judged:
-        session = row.get("_stateroom_session")
-        if not isinstance(session, str):
-            raise BadTask("the row has no _stateroom_session: without its session there is no state to judge")
-        found = await self._rejudging.judge(session, row.get("response"), at=self._at)
+        found = await self._rejudging.judge(_session_of(row), row.get("response"), at=self._at)
         known = USUAL if found.before is None else frozenset(verdict_fields(found.before))
         return Judged(found.verdict, found.revision, found.row, old_fields(row) or known)
 
     async def stop(self) -> None:
         await self._rejudging.stop()
+
+
+class OpenJudge:
+    """Gives sessions in a store the verdicts that they lack, as their run would have: recorded, and the session closed.
+
+    A session that has its verdict by now, since whoever asked for it was killed then, is not judged twice.
+    """
+
+    def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
+        self._sessions = Sessions[Any](environment, store)
+        self._inputs = inputs
+
+    async def judge(self, row: Row) -> Judged:
+        session = await self._sessions.open(_session_of(row), closed_too=True)
+        verdict = await session.verify(row.get("response"))
+        await session.close()
+        return Judged(verdict, session.revision, task_of(row, self._inputs), frozenset())
+
+    async def stop(self) -> None:
+        await self._sessions.stop()
 
 
 class RowJudge:
@@ -83,7 +102,7 @@ class RowJudge:
         if "session" in needs and not isinstance(session, str):
             raise BadTask("verify asks for session: the row has no _stateroom_session")
         task, given = task_of(row, self._inputs), self._inputs.get(key_of(row))
-        old = old_fields(row) or (USUAL if given is None else _added(given, row))
+        old = old_fields(row) or (USUAL if given is None else added(given, row))
         episode = self._sessions.stateless(str(session), Moment(0, 0.0), self._environment.parse_task(task))
         return Judged(await episode.verify(row.get("response")), None, task, old)
 
@@ -91,23 +110,46 @@ class RowJudge:
         await self._sessions.stop()
 
 
-def _added(given: Row, row: Row) -> frozenset[str]:
-    """The fields of a row that are not as the task has given them."""
-    return frozenset(name for name in row if name not in given or row[name] != given[name])
+@asynccontextmanager
+async def judging(
+    environment: Environment[Any, Any],
+    inputs: Callable[[], Mapping[Key, Row]],
+    store: Store | None,
+    stored: Callable[[Store], Rejudge],
+) -> AsyncIterator[Rejudge]:
+    """Who judges rows of an environment: what `stored` gives for the store of its sessions, if it has a state."""
+    async with open_store("memory://") as nowhere:
+        if environment.state_type is None:
+            judge: Rejudge = RowJudge(environment, nowhere, inputs())
+        elif store is None:
+            raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
+        else:
+            judge = stored(store)
+        try:
+            yield judge
+        finally:
+            await judge.stop()
+
+
+def _session_of(row: Row) -> str:
+    session = row.get("_stateroom_session")
+    if not isinstance(session, str):
+        raise BadTask("the row has no _stateroom_session: without its session there is no state to judge")
+    return session
 
 
 def renewed(row: Row, judged: Judged, digest: str) -> Row:
     """A row with a new verdict in place of the old one."""
     fields = verdict_fields(judged.verdict)
     json.dumps(fields)  # all else was JSON before, and the verifier's part must be too
-    own = {name: value for name, value in row.items() if _is_runners(name)}
+    own = {name: value for name, value in row.items() if is_runners(name)}
     others = {name: value for name, value in row.items() if name not in judged.old}
     uncovered = {name: judged.task[name] for name in judged.old if name in judged.task}
     said = {"reward": row.get("reward"), "revision": judged.revision, "fields": [*fields], "of": digest}
     return {**others, **uncovered, **fields, **own, REVERIFIED: said}
 
 
-def _is_runners(name: str) -> bool:
+def is_runners(name: str) -> bool:
     """Whether a field of a row is the runner's, whatever a verdict says."""
     return name in ("response", "tool_calls", "truncated") or name.startswith(BOOKKEEPING)
 

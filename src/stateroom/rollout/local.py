@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from stateroom.agent import Record
 from stateroom.environment import Environment
+from stateroom.errors import UnknownSession
 from stateroom.rollout.rows import verdict_fields
-from stateroom.rollout.world import Origin, Row, Seat
+from stateroom.rollout.world import SESSION, Origin, Row, Seat, given_row
 from stateroom.session import Result, Session, Sessions
 from stateroom.store import open_store
 
@@ -19,6 +21,17 @@ class LocalSeat:
 
     def __init__(self, session: Session[Any]) -> None:
         self._session = session
+        self.record: Record = session
+
+    @property
+    def replies(self) -> bool:
+        return self._session.replies
+
+    def reads(self, name: str) -> bool:
+        return self._session.reads(name)
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        return await self._session.reply(message, call_id=call_id)
 
     @property
     def id(self) -> str:
@@ -35,8 +48,8 @@ class LocalSeat:
     async def revision(self) -> int | None:
         return self._session.revision
 
-    async def fork(self, n: int, at: int | None = None) -> list[Seat]:
-        return [LocalSeat(fork) for fork in await self._session.fork(at, n=n)]
+    async def fork(self, n: int, at: int | None = None, ids: Sequence[str] | None = None) -> list[Seat]:
+        return [LocalSeat(fork) for fork in await self._session.fork(at, n=n, ids=ids)]
 
     async def verify(self, row: Row, response: Any) -> Row:
         return verdict_fields(await self._session.verify(response))
@@ -55,21 +68,30 @@ class StatelessSeat(LocalSeat):
     async def revision(self) -> None:
         return None
 
-    async def fork(self, n: int, at: int | None = None) -> list[Seat]:
+    async def fork(self, n: int, at: int | None = None, ids: Sequence[str] | None = None) -> list[Seat]:
         return [await self._again() for _ in range(n)]
 
 
 class LocalWorld:
     """The sessions of an environment in a store."""
 
-    def __init__(self, sessions: Sessions[Any]) -> None:
+    def __init__(self, environment: Environment[Any, Any], sessions: Sessions[Any]) -> None:
+        self._environment = environment
         self._sessions = sessions
 
     async def seed(self, row: Row, *, seed: int, began: float) -> Seat:
-        session = await self._sessions.seed(row, seed=seed, began=began)
-        if self._sessions.environment.state_type is None:
+        session = await self._sessions.seed(given_row(row), seed=seed, began=began, session_id=row.get(SESSION))
+        if self._environment.state_type is None:
             return StatelessSeat(session, partial(self.seed, row, seed=seed, began=began))
         return LocalSeat(session)
+
+    async def find(self, row: Row, *, seed: int, began: float) -> Seat | None:
+        if self._environment.state_type is None:
+            return await self.seed(row, seed=seed, began=began)
+        try:
+            return LocalSeat(await self._sessions.open(row[SESSION], closed_too=True))
+        except UnknownSession:  # it was not seeded yet
+            return None
 
 
 @asynccontextmanager
@@ -78,6 +100,6 @@ async def local_world(environment: Environment[Any, Any], store: str) -> AsyncIt
     async with open_store(store) as opened:
         sessions = Sessions[Any](environment, opened)
         try:
-            yield LocalWorld(sessions)
+            yield LocalWorld(environment, sessions)
         finally:
             await sessions.stop()

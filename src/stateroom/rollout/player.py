@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stateroom.agent import call_tool
+from stateroom.agent import call_tool, output_text
 from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, UnknownSession
 from stateroom.rollout.recorded import NOT_AGAIN, Spoken, decoded, same
 from stateroom.session import History, LogEntry, Moment, Sessions
@@ -21,7 +21,7 @@ from stateroom.store import Entry, Store
 Reads = Literal["skip", "check"]
 """What is done about calls that have changed nothing: those of `read` tools, and those that failed."""
 
-TAKEN = ("started", "failed", "checkpoint", "abandoned", "migrated")
+TAKEN = ("started", "failed", "asked", "message", "compaction", "checkpoint", "abandoned", "migrated")
 """Kinds of entries that run nothing: they are taken over, so that revisions are the same again."""
 
 
@@ -148,8 +148,9 @@ class Player:
         return self._sessions.environment.tools
 
     def _is_outside(self, entry: LogEntry) -> bool:
+        """Whether a call cannot be made again: it reached outside, or was an answer of the user's."""
         tool = self._tools.get(entry.name or "")
-        return tool is not None and tool.effect == "external"
+        return entry.name == "reply" or (tool is not None and tool.effect == "external")
 
     # Calls in the log.
 
@@ -217,7 +218,7 @@ class Player:
             self._replay.reads += 1
         else:
             self._replay.calls += 1
-        now = decoded(await call_tool(self._session, {**call.item, "name": call.name}, call.id))
+        now = decoded(output_text(await call_tool(self._session, {**call.item, "name": call.name}, call.id)))
         if not same(call.output, now):
             self._differ(call.name, call.input, call.output, now, [])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import isfinite
@@ -15,13 +15,14 @@ import aiohttp
 from msgspec import Raw
 from yarl import URL
 
-from stateroom.agent import Outcome
+from stateroom.agent import Outcome, Record
+from stateroom.environment import Environment
 from stateroom.environment.tool import RESERVED
-from stateroom.errors import BadVerdict, NotFound, ServerUnavailable
-from stateroom.rollout.forking import Forking, find_forking
+from stateroom.errors import BadVerdict, JudgeFailed, NotFound, ServerFailed, ServerUnavailable
+from stateroom.rollout.forking import Forking, find_forking, is_stateless
 from stateroom.rollout.wire import Reply, Wire
-from stateroom.rollout.world import Origin, Row, Seat
-from stateroom.session import Code, Result
+from stateroom.rollout.world import SESSION, Origin, Row, Seat, given_row
+from stateroom.session import Code, Notes, Result
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class Verbatim(NamedTuple):
     """What a server replied to a call: its letters are what the model is shown."""
 
     content: Raw
+    code: str | None = None
+    """Why the call failed, if the server tells."""
 
 
 class Seeding(NamedTuple):
@@ -69,9 +72,10 @@ class RemoteSeat:
         seeded, row = seeding.reply, seeding.row
         found = seeded.get("session_id", seeded.get(NAMES_A_SESSION))
         self._id = found if isinstance(found, str) else None
-        self._knows_ids = "session_id" in seeded
+        self.knows_ids = "session_id" in seeded
         """True of Stateroom's own servers: they do nothing twice that comes twice with the same id."""
         self._tools = world.callable_in(row)
+        self.record: Record = Notes(lifecycle=world.lifecycle)
         self._episode = {"rollout_id": f"{row['_ng_task_index']}-{row['_ng_rollout_index']}", "attempt": 0}
 
     @property
@@ -79,14 +83,35 @@ class RemoteSeat:
         return self._id
 
     @property
+    def was_there(self) -> bool:
+        """Whether to seed it was to find it, which only a server of ours tells: what is new can be seeded again."""
+        return self.knows_ids and "seed_key" not in self._seeding.reply
+
+    @property
     def origin(self) -> Origin | None:
         return self._origin
+
+    @property
+    def replies(self) -> bool:
+        return self.knows_ids and self._seeding.reply.get("replies") is True
+
+    def reads(self, name: str) -> bool:
+        return self._world.reads(name)
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        if not self.replies:
+            return None
+        reply = await self._wire.post("/reply", {"message": message}, {"Idempotency-Key": call_id}, repeatable=True)
+        found = reply.content.get("reply", ...) if reply.status == 200 else ...
+        if not isinstance(found, str | None):
+            raise reply.failure("reply")
+        return found
 
     async def revision(self) -> int | None:
         forking = await self._world.forking()
         return None if forking.stateless else await forking.revision(self._seeding.reply["session_id"])
 
-    async def fork(self, n: int, at: int | None = None) -> list[Seat]:
+    async def fork(self, n: int, at: int | None = None, ids: Sequence[str] | None = None) -> list[Seat]:
         forking = await self._world.forking()
         reply, row, again = self._seeding
         if forking.stateless:
@@ -108,16 +133,22 @@ class RemoteSeat:
             known = ", ".join(sorted(self._tools)) or "none"
             return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
         headers = {} if call_id is None else {"Idempotency-Key": call_id}
-        repeatable = self._knows_ids and call_id is not None
+        repeatable = self.knows_ids and call_id is not None
         reply = await self._wire.post(f"/{name}", arguments, headers, repeatable=repeatable)
-        if self._knows_ids and reply.status >= 400 and reply.error.get("code") not in FOR_THE_MODEL:
+        code = reply.error.get("code") if reply.status >= 400 else None
+        if self.knows_ids and reply.status >= 400 and code not in FOR_THE_MODEL:
             raise reply.failure(name)
-        return Verbatim(Raw(reply.text.encode()))
+        if code == "needs_input":
+            asked = reply.error.get("message")
+            raise ServerFailed(f"{name} asks {asked!r}: only without a server can an agent wait for an answer")
+        return Verbatim(Raw(reply.text.encode()), code)
 
     async def verify(self, row: Row, response: Any) -> Row:
-        sent = {**row, "response": response}
+        sent = {**given_row(row), "response": response}
         headers = {"Prefer": "return=minimal"}  # the verdict alone will do
-        reply = await self._wire.post("/verify", sent, headers, repeatable=self._knows_ids)
+        reply = await self._wire.post("/verify", sent, headers, repeatable=self.knows_ids)
+        if reply.error.get("code") == "judge_failed":
+            raise JudgeFailed(reply.error.get("message") or reply.text)
         if reply.status != 200:
             raise reply.failure("verify")
         found = _verdict(sent, reply)
@@ -134,7 +165,7 @@ class RemoteSeat:
             return
         body = {NAMES_A_SESSION: self._id, "episode_id": self._episode}
         try:
-            await self._wire.post("/close_session", body, {}, repeatable=self._knows_ids)
+            await self._wire.post("/close_session", body, {}, repeatable=self.knows_ids)
         except ServerUnavailable as error:
             logger.info("session %s was not closed: %s", self._id, error)
 
@@ -159,14 +190,19 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class RemoteWorld:
-    """The sessions of an environment on a server; `tools` are the environment's, if they are known here."""
+    """The sessions of an environment on a server; one without tools is not known here."""
 
     def __init__(
-        self, client: aiohttp.ClientSession, root: str, tools: Collection[str], admin_token: str | None
+        self,
+        client: aiohttp.ClientSession,
+        root: str,
+        environment: Environment[Any, Any],
+        admin_token: str | None,
     ) -> None:
         self._client = client
         self._root = root
-        self._tools = tools
+        self._tools = environment.tools
+        self.lifecycle = environment.lifecycle
         self._admin_token = admin_token
         self._forking: Forking | None = None
 
@@ -176,15 +212,23 @@ class RemoteWorld:
             self._forking = await find_forking(self._client, self._root, self._admin_token)
         return self._forking
 
-    async def seed(self, row: Row, *, seed: int, began: float) -> Seat:
+    async def seed(self, row: Row, *, seed: int, began: float) -> RemoteSeat:
         wire = Wire(self._client, self._root)
         headers = {"Stateroom-Seed": str(seed), "Stateroom-Began": repr(began)}
-        task = {name: value for name, value in row.items() if name != NAMES_A_SESSION}
+        if SESSION in row:
+            headers["Stateroom-Session"] = row[SESSION]
+        task = {name: value for name, value in given_row(row).items() if name != NAMES_A_SESSION}
         # It can be repeated on any server: the first session, if there is one, is left to end by itself.
         reply = await wire.post("/seed_session", task, headers, repeatable=True)
         if reply.status != 200:
             raise reply.failure("seed_session")
         return RemoteSeat(self, wire, Seeding(reply.content, row, partial(self.seed, row, seed=seed, began=began)))
+
+    async def find(self, row: Row, *, seed: int, began: float) -> Seat | None:
+        seat = await self.seed(row, seed=seed, began=began)  # which on a server of ours finds it, if it is there
+        if seat.was_there or (seat.knows_ids and await is_stateless(Wire(self._client, self._root))):
+            return seat
+        return None
 
     def callable_in(self, row: Row) -> set[str]:
         """The tools that can be called: the environment's or, if they are not known, those that the row offers."""
@@ -193,6 +237,11 @@ class RemoteWorld:
         offered = row.get("responses_create_params", {}).get("tools") or []
         names = {tool["name"] for tool in offered if isinstance(tool.get("name"), str)}
         return {name for name in names if _NAME.fullmatch(name) and name not in RESERVED}
+
+    def reads(self, name: str) -> bool:
+        """Whether a tool is known to only look at the state."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.effect == "read"
 
     async def greet(self) -> None:
         """See that there is a server."""
@@ -210,7 +259,7 @@ class RemoteWorld:
 @asynccontextmanager
 async def remote_world(
     server: str,
-    tools: Collection[str],
+    environment: Environment[Any, Any],
     connections: int,
     *,
     seconds: float = SECONDS,
@@ -224,7 +273,7 @@ async def remote_world(
         cookie_jar=aiohttp.DummyCookieJar(),  # cookies are each episode's own
         timeout=aiohttp.ClientTimeout(total=seconds),
     ) as client:
-        world = RemoteWorld(client, root, tools, admin_token)
+        world = RemoteWorld(client, root, environment, admin_token)
         await world.greet()
         if forking:
             await world.forking()

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
@@ -20,19 +21,20 @@ from stateroom.errors import (
     BadVerdict,
     CannotWrite,
     EnvironmentFailed,
+    JudgeFailed,
     NotFound,
     StateroomError,
     StoreUnavailable,
     TimedOut,
 )
 from stateroom.rollout.files import Appender, RunFiles, quick_line_of
-from stateroom.rollout.judges import Judge, RowJudge, StoredJudge, measured, renewed
+from stateroom.rollout.judges import Rejudge, StoredJudge, judging, measured, renewed
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.rows import REVERIFIED, Key, inputs_of, key_of, lines_of, row_of
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import Row
 from stateroom.session.execution import was_cancelled
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,14 @@ class Reverified:
         """How many rows could not be judged."""
         return self.reasons.total()
 
+    def refuse(self, row: Row, error: BaseException) -> str:
+        """Count a row that could not be judged; gives the reason in words."""
+        if not isinstance(error, StateroomError):
+            logger.warning("a verifier raised", exc_info=error)
+        told = f"{type(error).__name__}: {error}"
+        self.reasons[told.replace(repr(row.get("_stateroom_session")), "…")] += 1
+        return told
+
     def changes(self) -> list[tuple[float, float]]:
         """The rewards before and after, of the rows that had one before."""
         return [(row["_before"], row["reward"]) for row in self.rows if row["_before"] is not None]
@@ -105,7 +115,7 @@ async def reverify(plan: Reverification, on_row: Callable[[], None] = lambda: No
         raise NotFound(f"there is no rollouts file {plan.rollouts}")
     report = Reverified()
     seen: set[Key] = set()
-    async with _judge(plan) as judge:
+    async with _judging(plan) as judge:
         done = _resume(plan, report)
         with Appender(plan.files.rollouts) as rollouts, Appender(plan.files.failures) as failures:
 
@@ -134,25 +144,12 @@ async def reverify(plan: Reverification, on_row: Callable[[], None] = lambda: No
     return report
 
 
-@asynccontextmanager
-async def _judge(plan: Reverification) -> AsyncIterator[Judge]:
-    async with open_store("memory://") as nowhere:
-        judge = _judge_of(plan, nowhere)
-        try:
-            yield judge
-        finally:
-            await judge.stop()
-
-
-def _judge_of(plan: Reverification, nowhere: Store) -> Judge:
+def _judging(plan: Reverification) -> AbstractAsyncContextManager[Rejudge]:
     environment = plan.environment
-    if environment.state_type is None:
-        if plan.at is not None:
-            raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
-        return RowJudge(environment, nowhere, inputs_of(plan.rollouts))
-    if plan.store is None:
-        raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
-    return StoredJudge(environment, plan.store, plan.at)
+    if environment.state_type is None and plan.at is not None:
+        raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
+    stored = partial(StoredJudge, environment, at=plan.at)
+    return judging(environment, partial(inputs_of, plan.rollouts), plan.store, stored)
 
 
 def _refuse_twin(row: Row, seen: set[Key]) -> None:
@@ -169,17 +166,19 @@ def _note(report: Reverified, row: Row) -> None:
 
 def _failure(report: Reverified, row: Row, error: BaseException) -> Row:
     """The row for the failures file; the report counts it."""
-    authors = isinstance(error, BadVerdict | TimedOut | EnvironmentFailed) or not isinstance(error, StateroomError)
-    if not isinstance(error, StateroomError):
-        logger.warning("a verifier raised", exc_info=error)
-    told = f"{type(error).__name__}: {error}"
-    report.reasons[told.replace(repr(row.get("_stateroom_session")), "…")] += 1
     return {
         **row,
-        "_ng_failure_class": "environment" if authors else "refused",
-        "_ng_failure_terminal": True,
-        "error": told,
+        "_ng_failure_class": _failure_class(error),
+        "_ng_failure_terminal": not isinstance(error, JudgeFailed),
+        "error": report.refuse(row, error),
     }
+
+
+def _failure_class(error: BaseException) -> str:
+    if isinstance(error, JudgeFailed):
+        return "judge"
+    authors = isinstance(error, BadVerdict | TimedOut | EnvironmentFailed) or not isinstance(error, StateroomError)
+    return "environment" if authors else "refused"
 
 
 # Going on where it ended.

@@ -59,7 +59,7 @@ class Reply:
     @property
     def may_do_later(self) -> bool:
         """True when the same request may do a little later; the time of a tool that is up is up."""
-        return self.status in UNAVAILABLE and self.error.get("code") != "timeout"
+        return self.status in UNAVAILABLE and self.error.get("code") not in ("timeout", "model_failed")
 
     def failure(self, what: str) -> ServerFailed | ServerUnavailable:
         """Why the episode cannot go on after this reply; `what` names the request."""

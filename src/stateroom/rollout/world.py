@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from stateroom.agent import Place
+from stateroom.agent import Place, Record
 
 Row = dict[str, Any]
+
+SESSION = "_stateroom_session"
+"""Where a row says which session is its episode's."""
+
+PARENT = "_stateroom_parent"
+"""Where a row says which session its episode's branched off, and at which revision."""
 
 
 class Origin(NamedTuple):
@@ -27,13 +34,17 @@ class Seat(Place, Protocol):
     def origin(self) -> Origin | None:
         """Where a fork branched off; None for a session that was seeded."""
 
+    record: Record
+    """Where what its agent says and does is kept."""
+
     async def revision(self) -> int | None:
         """The session's newest revision; None without a state, where there is no history."""
 
-    async def fork(self, n: int, at: int | None = None) -> list[Seat]:
+    async def fork(self, n: int, at: int | None = None, ids: Sequence[str] | None = None) -> list[Seat]:
         """So many seats that start as this one was at a revision, by default now; it may be closed by then.
 
-        Without a state there is nothing to branch off: then they start as this one did.
+        Where this process names sessions, they get these ids. Without a state there is nothing to branch off: then
+        they start as this one did.
         """
 
     async def verify(self, row: Row, response: Any) -> Row:
@@ -47,4 +58,15 @@ class World(Protocol):
     """Gives each episode a session of its own."""
 
     async def seed(self, row: Row, *, seed: int, began: float) -> Seat:
-        """A new session for a row; `seed` decides its luck, and `began` is when its clock starts."""
+        """A new session for a row; `seed` decides its luck, and `began` is when its clock starts.
+
+        Where this process names sessions, it gets the row's name; see `SESSION`.
+        """
+
+    async def find(self, row: Row, *, seed: int, began: float) -> Seat | None:
+        """The seat of an episode that was begun before, just as it was left, if it can go on; else None."""
+
+
+def given_row(row: Row) -> Row:
+    """A row as the environment is given it: without what says where the runner keeps the episode."""
+    return {name: value for name, value in row.items() if name not in (SESSION, PARENT)}

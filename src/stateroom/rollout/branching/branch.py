@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from stateroom.agent import Trajectory, act
-from stateroom.model import Item, input_items
+from stateroom.errors import ModelFailed
+from stateroom.model import Item
 from stateroom.rollout.branching.node import Node
 from stateroom.rollout.plan import Plan
-from stateroom.rollout.runner import close_failed, failure_fields, measured_fields
+from stateroom.rollout.runner import failure_fields, let_go, measured_fields
 from stateroom.rollout.world import Row
+from stateroom.session import Notes
 
 
 class Branch:
@@ -34,14 +36,14 @@ class Branch:
         left = plan.max_steps - self.start.depth
         trajectory = await act(
             self._seat,
-            plan.new_policy(seed),
-            [*input_items(self._row.get("responses_create_params", {}).get("input")), *self.start.trajectory()],
+            Notes(f"@{self._name}", plan.environment.lifecycle),  # no other's: a fork has the calls of its past too
+            plan.new_agent(self._row, seed, left if steps is None else min(steps, left)),
             tools,
-            max_steps=left if steps is None else min(steps, left),
-            deadline=plan.deadline,
-            turn=self._name,  # no other's: a fork has the calls of its past too
+            [*plan.items_of(self._row), *self.start.trajectory()],
             on_step=self._on_step,
         )
+        if trajectory.status == "waiting":
+            raise ModelFailed(f"nobody answers in a tree of episodes, and it was asked: {trajectory.question}")
         rest = trajectory.output[self._items :]
         if rest or self.tip is self.start:  # the deadline has passed in the middle of an answer
             await self._on_step(rest)
@@ -53,14 +55,14 @@ class Branch:
         response = self._plan.response(trajectory, tools, seed)
         verdict = await self._seat.verify(self._row, response)
         self.tip.outcome = measured_fields(verdict, trajectory, self._row, self._seat) | {"response": response}
-        self.tip.status = trajectory.status
+        self.tip.status = "completed" if trajectory.status == "completed" else "incomplete"
 
     async def fail(self, error: BaseException) -> None:
         """Say where and why it broke down, and end."""
         self._add([], self.tip.revision)
         self.tip.status, self.tip.failure = "failed", failure_fields(self._plan, error)
         if self._seat is not self.start.seat:  # which is another's
-            await close_failed(self._seat)
+            await let_go(self._seat)
 
     async def _on_step(self, items: list[Item]) -> None:
         self._add(items, await self._seat.revision())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from stateroom.errors import PolicyFailed
+from stateroom.errors import ModelFailed
 from stateroom.rollout.branching.files import TreeFiles
 from stateroom.rollout.branching.node import Node, node_row
 from stateroom.rollout.branching.rules import BestOf, Rule
@@ -56,7 +56,7 @@ async def branch(
     """Grow a tree in each task, so many branches at a time; `on_branch` and `on_tree` are told of each that is done."""
     inputs = plan.inputs_for(1)
     plan.files.prepare()
-    async with plan.world(forking=True) as world:
+    async with plan.model, plan.world(forking=True) as world:
         plan.files.begin(inputs)
         with _Notes(plan, Grown(len(inputs))) as notes:
             grove = _Grove(plan, world, notes, on_branch, on_tree)
@@ -95,10 +95,10 @@ class _Grove:
             return
         tree = Tree(self._plan, row, root, self._plan.budget, self._turns, self._on_branch)
         answer: Node | None = None
-        failure: PolicyFailed | None = None
+        failure: ModelFailed | None = None
         try:
             answer = await self._answer(tree)
-        except PolicyFailed as error:
+        except ModelFailed as error:
             failure = error
         finally:
             self._notes.tree(tree, answer)
@@ -120,13 +120,13 @@ class _Grove:
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             if was_cancelled(error):
                 raise
-            raise PolicyFailed(f"the rule {name} raised {type(error).__name__}: {error}") from error
+            raise ModelFailed(f"the rule {name} raised {type(error).__name__}: {error}") from error
         if answer is None:
-            raise PolicyFailed(
+            raise ModelFailed(
                 f"the rule {name} found no answer among the {len(tree.ends())} ends of {tree.branches} branches"
             )
         if not isinstance(answer, Node) or answer.reward is None or answer not in tree:
-            raise PolicyFailed(f"the rule {name} must give an end of its tree, or None, and not {answer!r:.100}")
+            raise ModelFailed(f"the rule {name} must give an end of its tree, or None, and not {answer!r:.100}")
         return answer
 
 

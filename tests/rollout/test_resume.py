@@ -1,0 +1,441 @@
+"""Going on with a run: what has broken down through no fault of its own goes on where it was, and nothing else runs."""
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Episode, State, Task, open_store, tool
+from stateroom.errors import (
+    CannotWrite,
+    JudgeFailed,
+    ModelFailed,
+    ModelUnavailable,
+    NotFound,
+    StoreUnavailable,
+)
+from stateroom.model import Answer, Model, ModelSource, Request, function_call, message, outputs_of
+from stateroom.rollout import Left, Run, RunFiles, run
+from stateroom.rollout.resuming import what_is_left
+from stateroom.session import Sessions
+
+EPISODES = 6
+
+
+class Pile(State):
+    stones: int = 0
+
+
+class PileTask(Task):
+    wanted: int
+
+
+class PileEnvironment(Environment[Pile, PileTask]):
+    """Piles up stones."""
+
+    name = "pile"
+
+    def __init__(self) -> None:
+        self.seeded: list[int] = []
+        self.put: list[int] = []
+        self.broken: dict[str, Exception] = {}
+        """What is raised, by where."""
+
+    def break_down(self, where: str, wanted: int) -> None:
+        if wanted == 2 and where in self.broken:
+            raise self.broken[where]
+
+    def seed(self, task: PileTask) -> Pile:
+        self.break_down("seed", task.wanted)
+        self.seeded.append(task.wanted)
+        return Pile()
+
+    @tool
+    def put_stone(self, state: Pile) -> int:
+        """Put a stone on the pile."""
+        self.put.append(state.stones)
+        state.stones += 1
+        return state.stones
+
+    def verify(self, state: Pile, episode: Episode) -> float:
+        self.break_down("verify", episode.task.wanted)
+        return float(state.stones == episode.task.wanted)
+
+
+class Weighing(Environment):
+    """The same without a state: what a stone weighs is all that can be asked."""
+
+    name = "weighing"
+
+    @tool
+    def put_stone(self) -> int:
+        """Weigh a stone."""
+        return 7
+
+    def verify(self, episode: Episode) -> float:
+        return float(len(outputs_of(episode.response["output"])))
+
+
+class Mason(Model):
+    """Puts as many stones as are wanted, and says so; cannot be reached, or fails, as it is told."""
+
+    name = "mason"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.broken: dict[int, Exception] = {}
+        """What is raised, by the number of the stone."""
+
+    async def answer(self, request: Request) -> Answer:
+        await asyncio.sleep(0)
+        done, wanted = len(outputs_of([*request.items])), int(request.items[0]["content"])
+        if wanted == 3 and done in self.broken:
+            raise self.broken[done]
+        self.asked.append((request.seed, request.step))
+        if done == wanted:
+            return Answer([message(f"{done} stones")])
+        return Answer([function_call("put_stone", f"c{done}")])
+
+
+class Site:
+    """A run, as often as somebody goes on with it."""
+
+    def __init__(self, folder: Path, name: str = "out", **settings: Any) -> None:
+        self.environment = settings.pop("environment", None) or PileEnvironment()
+        self.model = Mason()
+        self.files = RunFiles(folder / f"{name}.jsonl")
+        self.store = settings.pop("store", f"sqlite:///{folder / name}.db")
+        self._settings = settings
+        self.left: list[Left] = []
+
+    async def run(self, *, resume: bool = True, **more: Any) -> Any:
+        tasks = [{"responses_create_params": {"input": str(n)}, "wanted": n} for n in range(EPISODES)]
+        plan = Run(
+            environment=self.environment,
+            model=more.pop("model", None) or ModelSource("mason", lambda seed: self.model),
+            tasks=[] if resume else tasks,
+            files=self.files,
+            store=self.store,
+            resume=resume,
+            **self._settings,
+            **more,
+        )
+        return await run(plan, on_start=self.left.append)
+
+    @property
+    def rollouts(self) -> list[dict[str, Any]]:
+        return rows(self.files.rollouts)
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        return rows(self.files.failures)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
+
+
+def comparable(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    own = ("_stateroom_session", "_stateroom_parent")
+    return [{name: value for name, value in row.items() if name not in own} for row in found]
+
+
+async def whole(folder: Path, **settings: Any) -> list[dict[str, Any]]:
+    """The rows of the same run in one piece."""
+    site = Site(folder, "whole", **settings)
+    assert (await site.run(resume=False)).failed == 0
+    return comparable(site.rollouts)
+
+
+@contextmanager
+def broken(parts: dict[Any, Exception], where: Any, error: Exception) -> Iterator[None]:
+    parts[where] = error
+    yield
+    del parts[where]
+
+
+async def test_a_model_that_could_not_be_reached_is_asked_for_what_is_missing(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        report = await site.run(resume=False)
+    assert (report.failed, [row["_ng_failure_terminal"] for row in site.failures]) == (1, [False])
+    report = await site.run()
+    assert (report.episodes, report.failed, len(report.rows)) == (EPISODES, 0, EPISODES)
+    assert site.failures == []
+    assert comparable(site.rollouts) == await whole(tmp_path)
+    assert len(site.model.asked) == len({*site.model.asked})
+    assert len(site.environment.put) == sum(range(EPISODES))
+    assert len(site.environment.seeded) == EPISODES
+
+
+@pytest.mark.parametrize("where", ["seed", "verify"])
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), JudgeFailed("what?")])
+async def test_what_may_pass_is_tried_again(tmp_path: Path, where: str, error: Exception) -> None:
+    site = Site(tmp_path)
+    with broken(site.environment.broken, where, error):
+        for resume in (False, True):
+            report = await site.run(resume=resume)
+            assert (report.failed, len(site.rollouts), len(site.failures)) == (1, EPISODES - 1, 1)
+    assert (await site.run()).failed == 0
+    assert comparable(site.rollouts) == await whole(tmp_path)
+    assert len(site.model.asked) == len({*site.model.asked})
+
+
+async def test_an_episode_that_another_worker_has_is_left_to_it_and_tried_again(tmp_path: Path) -> None:
+    class Taken(Mason):
+        async def answer(self, request: Request) -> Answer:
+            if request.items[0]["content"] == "1" and request.step == 1:
+                row = next(row for row in rows(site.files.inputs) if row["wanted"] == 1)
+                held.append(await Sessions(PileEnvironment(), store).open(row["_stateroom_session"]))
+                await stack.enter_async_context(held[0].hold())
+            return await super().answer(request)
+
+    site, held = Site(tmp_path), list[Any]()
+    site.model = Taken()
+    async with open_store(site.store) as store, AsyncExitStack() as stack:
+        report = await site.run(resume=False)
+        assert "is held by another worker" in str(report.first_error)
+        assert [row["_ng_failure_terminal"] for row in site.failures] == [False]
+        await held[0].call("put_stone")
+    site.model = Mason()
+    assert (await site.run()).failed == 0
+    assert [row["reward"] for row in site.rollouts] == [1.0, 0.0, *[1.0] * (EPISODES - 2)]
+
+
+@pytest.mark.parametrize("error", [ModelFailed("nonsense"), ZeroDivisionError("oops")])
+async def test_what_has_failed_for_good_is_not_tried_again(tmp_path: Path, error: Exception) -> None:
+    site = Site(tmp_path)
+    with broken(site.model.broken, 2, error):
+        await site.run(resume=False)
+    failures = site.failures
+    assert [row["_ng_failure_terminal"] for row in failures] == [True]
+    asked = [*site.model.asked]
+    report = await site.run()
+    assert (report.episodes, report.failed, len(report.rows)) == (EPISODES, 1, EPISODES - 1)
+    assert (site.failures, site.model.asked) == (failures, asked)
+
+
+async def test_a_failure_whose_row_was_lost_is_the_same_again(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with broken(site.model.broken, 2, ModelFailed("nonsense")):
+        await site.run(resume=False)
+    failures = site.failures
+    site.files.failures.unlink()
+    report = await site.run()
+    assert (report.failed, report.first_error) == (1, "ModelFailed: nonsense")
+    assert site.failures == failures
+
+
+async def test_a_run_that_is_done_is_left_as_it_is(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    before = await site.run(resume=False)
+    written = {path: path.read_bytes() for path in (site.files.inputs, site.files.rollouts, site.files.metrics)}
+    report = await site.run()
+    assert (report.episodes, report.failed) == (EPISODES, 0)
+    assert report.metrics == before.metrics
+    assert {path: path.read_bytes() for path in written} == written
+    assert len(site.environment.seeded) == EPISODES
+
+
+async def test_rows_that_are_lost_or_cut_short_are_written_again(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    await site.run(resume=False)
+    before = site.files.rollouts.read_bytes()
+    lines = before.splitlines(keepends=True)
+    site.files.rollouts.write_bytes(b"".join(lines[:3]) + lines[3][:40])
+    asked, put = [*site.model.asked], [*site.environment.put]
+    assert (await site.run()).failed == 0
+    assert sorted(site.files.rollouts.read_bytes().splitlines()) == sorted(before.splitlines())
+    assert site.files.rollouts.read_bytes().startswith(b"".join(lines[:3]))
+    assert (site.model.asked, site.environment.put) == (asked, put)
+
+
+async def test_a_limit_that_was_reached_before_is_still_known(tmp_path: Path) -> None:
+    site = Site(tmp_path, max_steps=3)
+    await site.run(resume=False)
+    before = site.rollouts
+    assert {row["truncated"] for row in before} == {0, 1}
+    site.files.rollouts.write_bytes(b"")
+    await site.run()
+    assert site.rollouts == before
+
+
+async def test_what_there_is_to_do_is_told(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with (
+        broken(site.model.broken, 2, ModelFailed("nonsense")),
+        broken(site.environment.broken, "verify", JudgeFailed("what?")),
+    ):
+        await site.run(resume=False)
+        await site.run()
+    first, second = site.left
+    assert (first.episodes, first.over) == (EPISODES, 0)
+    assert (second.episodes, second.over, second.failed) == (EPISODES, EPISODES - 1, 1)
+
+
+# Groups.
+
+
+async def test_members_of_a_group_go_on_in_their_own_forks(tmp_path: Path) -> None:
+    site = Site(tmp_path, group=3)
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        assert (await site.run(resume=False)).failed == 3
+    begun = [(row["_stateroom_session"], row["_stateroom_parent"]) for row in site.failures]
+    assert (await site.run()).failed == 0
+    assert [
+        (row["_stateroom_session"], row["_stateroom_parent"]) for row in site.rollouts if row["_ng_task_index"] == 3
+    ] == begun
+    assert comparable(site.rollouts) == await whole(tmp_path, group=3)
+    assert len(site.environment.put) == 3 * sum(range(EPISODES))
+    assert len(site.environment.seeded) == EPISODES
+
+
+async def test_a_group_that_was_forked_only_in_part_is_completed(tmp_path: Path) -> None:
+    site = Site(tmp_path, group=3)
+    with broken(site.environment.broken, "seed", StoreUnavailable("gone")):
+        assert (await site.run(resume=False)).failed == 3
+    inputs = [row for row in rows(site.files.inputs) if row["_ng_task_index"] == 2]
+    async with open_store(site.store) as store:  # as the process would have done that was killed
+        parent = await Sessions[Any](site.environment, store).seed(
+            {"wanted": 2, "responses_create_params": {"input": "2"}},
+            session_id=inputs[0]["_stateroom_parent"]["session"],
+        )
+        await parent.fork(n=1, ids=[inputs[1]["_stateroom_session"]])
+        await parent.close()
+    assert (await site.run()).failed == 0
+    done = [row for row in site.rollouts if row["_ng_task_index"] == 2]
+    for name in ("_stateroom_session", "_stateroom_parent"):
+        assert [row[name] for row in done] == [row[name] for row in inputs]
+
+
+# Without a state.
+
+
+async def test_without_a_state_answers_are_kept_in_a_store_that_is_given(tmp_path: Path) -> None:
+    site = Site(tmp_path, environment=Weighing())
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        assert (await site.run(resume=False)).failed == 1
+    assert (await site.run()).failed == 0
+    assert comparable(site.rollouts) == await whole(tmp_path, environment=Weighing())
+    assert len(site.model.asked) == len({*site.model.asked})
+
+
+async def test_without_a_state_and_a_store_an_episode_starts_over(tmp_path: Path) -> None:
+    site = Site(tmp_path, environment=Weighing(), store="memory://")
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        assert (await site.run(resume=False)).failed == 1
+    assert (await site.run()).failed == 0
+    assert comparable(site.rollouts) == await whole(tmp_path, environment=Weighing(), store="memory://")
+    assert len(site.model.asked) == len({*site.model.asked}) + 2
+
+
+# What is refused.
+
+
+async def test_another_model_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        await site.run(resume=False)
+    before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
+    with pytest.raises(CannotWrite, match=r"is of a run by 'mason'; go on with the same --model$"):
+        await site.run(model=ModelSource("other", lambda seed: site.model))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+async def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with pytest.raises(NotFound, match=r"out_materialized_inputs.jsonl is missing; run it without --resume$"):
+        await site.run()
+    site.files.rollouts.touch()
+    with pytest.raises(NotFound, match=r"is missing; remove .*out.jsonl, and run it without --resume$"):
+        await site.run()
+    assert not site.files.metrics.exists()
+
+
+async def test_a_session_that_has_expired_is_not_begun_again(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        await site.run(resume=False)
+    put = [*site.environment.put]
+    async with open_store(site.store) as store:
+        await store.touch(site.failures[0]["_stateroom_session"], now=0.0, expires=1.0)
+    report = await site.run()
+    assert report.failed == 1
+    assert "has expired" in str(report.first_error)
+    assert site.environment.put == put
+
+
+async def test_a_run_that_another_process_is_at_is_left_alone(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        await site.run(resume=False)
+    before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
+    with site.files.held(), pytest.raises(CannotWrite, match=r"another process is at work on .*out\.jsonl: wait until"):
+        await site.run()
+    assert {path: path.read_bytes() for path in before} == before
+    assert (await site.run()).failed == 0
+
+
+async def test_a_run_is_held_while_it_goes_on(tmp_path: Path) -> None:
+    site, refused = Site(tmp_path), []
+
+    class Intruder(Mason):
+        async def answer(self, request: Request) -> Answer:
+            with pytest.raises(CannotWrite, match="another process is at work"):
+                await site.run()
+            refused.append(request.seed)
+            return await super().answer(request)
+
+    site.model = Intruder()
+    assert (await site.run(resume=False)).failed == 0
+    assert len(refused) == len(site.model.asked)
+
+
+async def test_what_is_a_group_and_what_is_not_must_be_gone_on_with_as_such(tmp_path: Path) -> None:
+    for before, now, told in ((None, 2, "without"), (2, None, "with")):
+        site = Site(tmp_path, f"from-{before}")
+        with broken(site.model.broken, 2, ModelUnavailable("busy")):
+            await site.run(resume=False, group=before)
+        with pytest.raises(CannotWrite, match=rf"is of a run {told} --group; go on with it {told} --group$"):
+            await site.run(group=now)
+        assert (await site.run(group=before)).failed == 0
+
+
+async def test_what_another_environment_could_not_go_on_with_is_not_over(tmp_path: Path) -> None:
+    class Other(PileEnvironment):
+        """Of another name."""
+
+        name = "other"
+
+    site = Site(tmp_path)
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        await site.run(resume=False)
+    right, site.environment = site.environment, Other()
+    report = await site.run()
+    assert (report.failed, "is of pile, not of other" in str(report.first_error)) == (1, True)
+    site.environment = right
+    assert (await site.run()).failed == 0
+    assert comparable(site.rollouts) == await whole(tmp_path)
+
+
+def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    agent = {"name": "mason"}
+    inputs = [{"agent_ref": agent, "_ng_task_index": index, "_ng_rollout_index": 0} for index in range(101)]
+    site.files.inputs.write_text("".join(json.dumps(row) + "\n" for row in inputs))
+    long = {"reward": 1.0, "response": {"output": [message("long " * 10_000)]}}
+    site.files.rollouts.write_text("".join(json.dumps({**row, **long}) + "\n" for row in inputs[:100]))
+    tracemalloc.start()
+    try:
+        left = what_is_left(site.files, agent)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (len(left.rows), len(left.done), len(site.rollouts)) == (1, 100, 100)
+    assert peak < site.files.rollouts.stat().st_size / 4
