@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import calls, disk, history, http, peers, process, reverify, servers, state, travel
+from benchmarks import agent, calls, disk, history, http, peers, process, reverify, servers, state, travel
 from benchmarks.timing import Figure
 
 BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
@@ -33,6 +33,9 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "rewards": reverify.rewards,
     "scaling": http.scaling,
     "travel": travel.travel,
+    "turns": agent.conversation,
+    "overhead": agent.overhead,
+    "waiting": agent.waiting,
 }
 
 

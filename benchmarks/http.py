@@ -57,7 +57,7 @@ async def requests() -> list[Figure]:
     """`increment_counter` of 64 sessions at once, against an echo of the same bytes."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        echo = stack.enter_context(_bare("echo"))
+        echo = stack.enter_context(serving_bare("echo"))
         memory = stack.enter_context(_serving("memory://"))
         sqlite = stack.enter_context(_serving(f"sqlite:///{folder}/sessions.db"))
         servers = [echo, memory, sqlite]
@@ -76,7 +76,7 @@ async def requests() -> list[Figure]:
 
 async def episodes() -> list[Figure]:
     """Whole episodes (seed, three increments, read, verify), 64 at once, against msgspec and a dict."""
-    with _bare("counters") as counters, _serving("memory://") as server:
+    with serving_bare("counters") as counters, _serving("memory://") as server:
         for one in (counters, server):
             _load(one, mode="episodes", seconds=0.5)
         rounds = [[_load(one, mode="episodes").episodes for one in (counters, server)] for _ in range(ROUNDS)]
@@ -196,7 +196,8 @@ def _serving(store: str, *options: str) -> Iterator[Server]:
 
 
 @contextmanager
-def _bare(app: str) -> Iterator[Server]:
+def serving_bare(app: str) -> Iterator[Server]:
+    """A bare app, as a process of its own."""
     with _running([*UVICORN, *QUIET, f"benchmarks.bare:{app}"], ready=None) as server:
         yield server
 

@@ -61,17 +61,16 @@ def _compared(what: str, ours: str, theirs: str) -> Figure:
 
 
 def _seconds(statement: str) -> float:
-    return float(_python(IMPORT.format(statement)))
+    return float(python(IMPORT.format(statement)))
 
 
 async def memory() -> list[Figure]:
     """Memory before and after 100,000 sessions were seeded, expired and swept."""
-    before, full, after = sorted((tuple(map(int, _python(MEMORY).split())) for _ in range(3)), key=lambda run: run[2])[
-        1
-    ]
+    before, full, after = sorted((tuple(map(int, python(MEMORY).split())) for _ in range(3)), key=lambda run: run[2])[1]
     detail = f"{after >> 20} MB after, {full >> 20} MB with all, {before >> 20} MB before"
     return [Figure("memory after 100,000 expired sessions against before", after / before, 1.1, "at most", detail)]
 
 
-def _python(code: str) -> str:
+def python(code: str) -> str:
+    """What a new process prints that runs some code."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.timing import Figure, interleaved
 from stateroom import open_store
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.model import open_model
 from stateroom.rollout import Run, RunFiles, generate_tasks, run
 from stateroom.rollout.reverify import Reverification, reverify
 
@@ -26,8 +27,8 @@ async def rewards() -> list[Figure]:
         async def ran() -> float:
             nonlocal newest
             newest = RunFiles(Path(folder) / f"run-{next(numbers)}.jsonl")
-            policy, store = CounterEnvironment.policies["reference"], f"sqlite:///{newest.sessions}"
-            plan = Run(CounterEnvironment(), policy, "reference", tasks, newest, store=store)
+            model, store = open_model("reference", CounterEnvironment.policies), f"sqlite:///{newest.sessions}"
+            plan = Run(CounterEnvironment(), model, tasks, newest, store=store)
             start = time.perf_counter()
             await run(plan)
             return time.perf_counter() - start

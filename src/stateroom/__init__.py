@@ -4,17 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stateroom.agent import Agent, Context, Conversation, TaskState, Threads
     from stateroom.environment import Environment, Episode, Resource, SessionInfo, Task, TempFolder, Verdict, tool
     from stateroom.errors import StateroomError, ToolError
-    from stateroom.session import Session, Sessions
+    from stateroom.model import Judge, Model, Policy
+    from stateroom.session import Lifecycle, Session, Sessions
     from stateroom.state import Event, Merge, State, applies
     from stateroom.store import open_store
 
 __all__ = [
+    "Agent",
+    "Context",
+    "Conversation",
     "Environment",
     "Episode",
     "Event",
+    "Judge",
+    "Lifecycle",
     "Merge",
+    "Model",
+    "Policy",
     "Resource",
     "Session",
     "SessionInfo",
@@ -22,7 +31,9 @@ __all__ = [
     "State",
     "StateroomError",
     "Task",
+    "TaskState",
     "TempFolder",
+    "Threads",
     "ToolError",
     "Verdict",
     "applies",
@@ -31,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "stateroom.agent": ("Agent", "Context", "Conversation", "TaskState", "Threads"),
     "stateroom.environment": (
         "Environment",
         "Episode",
@@ -42,7 +54,8 @@ _HOMES = {
         "tool",
     ),
     "stateroom.errors": ("StateroomError", "ToolError"),
-    "stateroom.session": ("Session", "Sessions"),
+    "stateroom.model": ("Judge", "Model", "Policy"),
+    "stateroom.session": ("Lifecycle", "Session", "Sessions"),
     "stateroom.state": ("Event", "Merge", "State", "applies"),
     "stateroom.store": ("open_store",),
 }
