@@ -399,6 +399,14 @@ events = st.one_of(
 )
 
 
+def test_what_a_tool_looks_at_before_it_emits_makes_no_difference() -> None:
+    cart = draft_for_tool(cart_of("c", "a"))
+    assert [line.count for line in cart.lines.values()] == [1, 1]  # "c" first
+    cart.emit(Counted(name="a"))
+    cart.emit(Counted(name="c"))
+    assert {name: line.count for name, line in ended(cart).state.lines.items()} == {"c": 2, "a": 2}
+
+
 @settings(deadline=None)
 @given(st.lists(st.lists(events, max_size=4), max_size=6))
 def test_a_state_is_the_fold_of_what_was_emitted(calls: list[list[Event]]) -> None:

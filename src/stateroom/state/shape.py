@@ -25,6 +25,10 @@ LEAVES: frozenset[type] = frozenset({str, int, float, bool, bytes, NoneType, dat
 """Types whose values never change; subclasses of Enum are leaves too."""
 
 CONTAINERS = (list, dict, set, frozenset, tuple)
+MODEL_OR_CONTAINER = (BaseModel, *CONTAINERS)
+
+LAZY = (Iterator, MappingView, deque)
+"""What pydantic takes for a list without looking inside."""
 
 
 class Shape:
@@ -331,12 +335,13 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
     kind = type(value)
     if kind in LEAVES:
         return value
-    if isinstance(value, Iterator | MappingView | deque):  # what pydantic takes for a list without looking inside
-        value = list(cast(Iterable[Any], value))
-    elif isinstance(value, Mapping) and not isinstance(value, dict):
-        value = dict(value)
-    if not isinstance(value, (BaseModel, *CONTAINERS)):
-        return value
+    if not isinstance(value, MODEL_OR_CONTAINER):
+        if isinstance(value, LAZY):
+            value = list(cast(Iterable[Any], value))
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        else:
+            return value
     if id(value) in _within:
         raise InvalidState(path, "a state cannot contain itself")
     within = _within | {id(value)}
