@@ -8,7 +8,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Agent, run
-from stateroom.errors import InvalidMove, SessionError
+from stateroom.errors import InvalidMove, ModelFailed, SessionError
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, Lifecycle, Notes, Said, Session, Stance
 from stateroom.store import Store, open_store
@@ -177,6 +177,18 @@ async def test_a_phase_from_which_nothing_leads_says_so(store: Store) -> None:
     session = await begun(store, Stuck(), "planning")
     with pytest.raises(InvalidMove, match="it can: none"):
         await session.cancel()
+
+
+async def test_a_model_that_fails_is_told_of_also_where_no_move_is_for_that(store: Store) -> None:
+    class Hopeful(TallyEnvironment):
+        """Knows of no failure."""
+
+        lifecycle = Lifecycle({move: to for move, to in STANDARD.table.items() if move[1] != "fail"})
+
+    session = await Sessions[Any](Hopeful(), store).seed({})
+    with pytest.raises(ModelFailed, match="no more"):
+        await run(Agent(Scripted([ModelFailed("no more")])), session)
+    assert session.agent.phase == "idle"
 
 
 # Where nothing is kept.

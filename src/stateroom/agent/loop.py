@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,12 +21,10 @@ from stateroom.agent.calls import Call, Outcomes, Place, carry_out
 from stateroom.agent.context import Anchor
 from stateroom.agent.record import Recalled, Record
 from stateroom.agent.window import Window
-from stateroom.errors import Conflict, ContextOverflow, DefinitionError, ModelFailed
+from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
 from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items, text_of
 from stateroom.session import Said, Session, Stance
 from stateroom.session.agency import ended_call
-
-T = TypeVar("T")
 
 OnStep = Callable[[list[Item]], Awaitable[None]]
 """Is given the items of an answer, and of what its calls came to."""
@@ -224,7 +223,8 @@ class _Turn:
             if not await self._in_time(lambda: self._ask(request, given)):
                 return await self._end(stance, results, "deadline", counts)
         except (ModelFailed, ContextOverflow) as error:
-            await self._say(stance, results, counts, moves=("fail",), reason=str(error))
+            with suppress(InvalidMove):  # a lifecycle of the author's own need not know of failures
+                await self._say(stance, results, counts, moves=("fail",), reason=str(error))
             raise
         [answer] = given
         self._newest = answer.items
