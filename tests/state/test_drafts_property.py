@@ -264,7 +264,7 @@ def exact(value: Any) -> Any:
 
 # Shrinking a whole world takes minutes; the failing one is shown as it was found.
 fast = settings(
-    max_examples=300, phases=[Phase.explicit, Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=200, phases=[Phase.explicit, Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -46,6 +46,8 @@ _LONGEST = re.compile(rb"\xdb(?:\0[^\0]|[^\0\x80-\xbf])")
 
 _pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
+
+_NO_PARTS = _pack([])
 
 
 class Elsewhere(msgspec.Struct):
@@ -172,17 +174,15 @@ def _reference(code: int, raw: bytes) -> Large:
     return Large(raw[:DIGEST_BYTES].hex(), int.from_bytes(raw[DIGEST_BYTES:]), code == _LARGE_TEXT)
 
 
-def long_texts(value: Any) -> Iterator[str]:
+def long_texts(value: Any) -> list[str]:
     """The long texts within plain data, in a fixed order."""
     if isinstance(value, str):
-        if len(value) >= LONG_TEXT:
-            yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from long_texts(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from long_texts(part)
+        return [value] if len(value) >= LONG_TEXT else []
+    found: list[str] = []
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(part, str | dict | list) and (not isinstance(part, str) or len(part) >= LONG_TEXT):
+            found += long_texts(part)
+    return found
 
 
 def _wire(value: Any, elsewhere: Elsewhere) -> Any:
@@ -197,9 +197,18 @@ def _wire(value: Any, elsewhere: Elsewhere) -> Any:
         return value
     if kind is int:
         return value if -(2**63) <= value < 2**64 else Ext(_BIGINT, b"%d" % value)
+    if kind in _WRITER_OF:
+        code, write = _WRITER_OF[kind]
+        return Ext(code, write(value, elsewhere))
     if kind is not list and kind is not dict and isinstance(value, BaseModel):  # which takes long to find out
         fields = value.__dict__
-        return {name: _wire(fields[name], elsewhere) for name in kind.__pydantic_fields__}
+        short = min(elsewhere.least, LONG_TEXT)
+        return {
+            name: part
+            if ((of := type(part := fields[name])) is str and len(part) < short and part.isascii()) or of in _NATIVE
+            else _wire(part, elsewhere)  # few get here
+            for name in kind.__pydantic_fields__
+        }
     if isinstance(value, Enum):
         return _wire(value.value, elsewhere)
     if isinstance(value, list):
@@ -228,13 +237,13 @@ def _is_unicode(text: str) -> bool:
 
 
 def _parts(value: Any, elsewhere: Elsewhere) -> bytes:
-    return _pack([_wire(part, elsewhere) for part in value])
+    return _pack([_wire(part, elsewhere) for part in value]) if value else _NO_PARTS
 
 
 def _members(value: Any, elsewhere: Elsewhere) -> bytes:
     least, elsewhere.least = elsewhere.least, inf
-    try:
-        return _parts(value, elsewhere)
+    try:  # in an order that is the same in every process
+        return _pack(sorted((_wire(part, elsewhere) for part in value), key=_pack))
     finally:
         elsewhere.least = least
 
@@ -278,6 +287,8 @@ _WRITERS: tuple[tuple[type, int, Any], ...] = (
     (frozenset, _FROZENSET, _members),
     (tuple, _TUPLE, _parts),
 )
+
+_WRITER_OF = {kind: (code, write) for kind, code, write in _WRITERS}
 
 _READERS: dict[int, Any] = {
     _DATETIME: _datetime,

@@ -17,8 +17,9 @@ from stateroom.state.draft_list import DraftList, edited, is_order
 from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
-from stateroom.state.shape import ModelShape, Shape, detach, fill, invalid, plain
+from stateroom.state.shape import ModelShape, Shape
 from stateroom.state.spare import leave_spares
+from stateroom.state.values import detach, invalid, plain
 
 S = TypeVar("S", bound=State)
 
@@ -114,12 +115,16 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
     shape = draft._draft_shape
     base, fields = draft._draft_base.__dict__, draft.__dict__
     checked: dict[str, Any] = {}
-    object.__setattr__(draft, "_draft_checked", checked)
+    touched: list[str] = []
+    put = object.__setattr__
+    put(draft, "_draft_checked", checked)
+    put(draft, "_draft_touched", touched)
     before = len(patch)
-    for name, part in shape.fields.items():
-        value, old = fields[name], base[name]
-        if value is old:
+    for name in shape.fields:
+        if fields[name] is base[name]:
             continue
+        touched.append(name)
+        value, old, part = fields[name], base[name], shape.fields[name]
         here = (*path, name)
         if not part.leaf and _stands(value, old):
             mark = len(patch), len(ruled)
@@ -189,10 +194,14 @@ def _check_dict(draft: DraftDict, path: Path, patch: Patch, ruled: list[Path]) -
     checked = draft.checked = {}
     for key in draft.deleted:
         patch.append(("del", (*path, key)))
+    base = draft._draft_base
     for key in draft.assigned:
-        here = (*path, key)
-        admitted = shape.key.admit(key, here)
-        checked[admitted] = shape.part(key).admit(dict.__getitem__(draft, key), here)
+        here, value, part = (*path, key), dict.__getitem__(draft, key), shape.part(key)
+        if type(key) is str and key in base and key not in draft.deleted:
+            checked[key] = _replaced(base[key], value, part, here, patch)
+            continue
+        admitted = key if type(key) is shape.key.annotation is str else shape.key.admit(key, here)
+        checked[admitted] = part.admit(value, here)
         patch.append(("set", (*path, admitted), checked[admitted]))
     for key, child in draft.touched.items():
         if key in checked:  # assigned in another spelling of the key
@@ -201,6 +210,23 @@ def _check_dict(draft: DraftDict, path: Path, patch: Patch, ruled: list[Path]) -
         if changed is not child:
             checked[key] = changed
             patch.append(("set", (*path, key), changed))
+
+
+def _replaced(old: Any, value: Any, shape: Shape, path: Path, patch: Patch) -> Any:
+    """What takes the place of an entry, checked.
+
+    Of a frozen record that is a changed copy of the old one, only what differs is checked and written down.
+    """
+    if isinstance(shape, ModelShape) and shape.is_checked_by_fields and type(value) is shape.model:
+        before, after = old.__dict__, value.__dict__
+        names = [name for name in shape.fields if after.get(name) is not before[name]]
+        if len(names) < len(shape.fields) and after.keys() >= shape.fields.keys():
+            changes = {name: shape.admit_field(name, after[name], after, (*path, name)) for name in names}
+            patch += [("set", (*path, name), change) for name, change in changes.items()]
+            return shape.changed(old, changes)
+    admitted = shape.admit(value, path)
+    patch.append(("set", path, admitted))
+    return admitted
 
 
 def _check_set(draft: DraftSet, path: Path, patch: Patch) -> None:
@@ -288,21 +314,12 @@ def _settle_over(value: Any, old: Any) -> Any:
 def _settle_model(draft: DraftModel) -> Any:
     base, changed, shape = draft._draft_base, draft._draft_checked, draft._draft_shape
     fields, old = draft.__dict__, base.__dict__
-    for name in shape.branches:
-        if name not in changed and fields[name] is not old[name]:
+    for name in draft._draft_touched:
+        if name not in changed:
             settled = _settle_over(fields[name], old[name])
             if settled is not old[name]:
                 changed = {**changed, name: settled}
-    if not changed:
-        return base
-    if len(old) > len(shape.fields):  # it holds values of cached properties, of what it was
-        old = {name: old[name] for name in shape.fields}
-    fields_set = base.__pydantic_fields_set__
-    if not fields_set.issuperset(changed):
-        fields_set = fields_set.union(changed)
-    made = object.__new__(shape.model)
-    fill(made, {**old, **changed}, fields_set)
-    return made
+    return shape.changed(base, changed) if changed else base
 
 
 def _settle_list(draft: DraftList) -> list[Any]:

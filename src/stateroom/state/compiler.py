@@ -22,8 +22,6 @@ from typing_extensions import TypeAliasType
 
 from stateroom.errors import DefinitionError
 from stateroom.state.shape import (
-    CONTAINERS,
-    LEAVES,
     DictShape,
     JsonShape,
     ListShape,
@@ -33,6 +31,7 @@ from stateroom.state.shape import (
     TupleShape,
     UnionShape,
 )
+from stateroom.state.values import CONTAINERS, LEAVES
 
 ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 """Of typing_extensions, and of the `type` statement."""

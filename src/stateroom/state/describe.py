@@ -59,10 +59,10 @@ class Difference(NamedTuple):
 
 def differences(old: Any, new: Any) -> list[str]:
     """What differs between two states, as plain data, in words."""
-    return [str(difference) for difference in compare(old, new)]
+    return [str(difference) for difference in diff(old, new)]
 
 
-def compare(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
+def diff(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
     """What differs between two states, as plain data, place by place."""
     if type(old) is not type(new) or not isinstance(new, dict | list):
         if type(old) is not type(new) or (old != new and not (old != old and new != new)):  # noqa: PLR0124 - not a number
@@ -74,18 +74,18 @@ def compare(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
             if key not in old:
                 yield Difference((*path, key), "new", None, value)
             else:
-                yield from compare(old[key], value, (*path, key))
+                yield from diff(old[key], value, (*path, key))
         return
     for index, (before, after) in enumerate(zip(old, new, strict=False)):
-        yield from compare(before, after, (*path, index))
+        yield from diff(before, after, (*path, index))
     yield from (Difference((*path, index), "gone", old[index], None) for index in range(len(new), len(old)))
     yield from (Difference((*path, index), "new", None, new[index]) for index in range(len(old), len(new)))
 
 
-def brief(value: Any) -> str:
+def brief(value: Any, width: int = WIDTH) -> str:
     """A value on one short line."""
     text = json.dumps(value, default=readable, ensure_ascii=False)
-    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def readable(value: Any) -> Any:

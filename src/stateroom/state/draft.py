@@ -23,7 +23,8 @@ from stateroom.state.compiler import shape_of_model
 from stateroom.state.draft_list import DraftList
 from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.events import Event
-from stateroom.state.shape import LEAVES, ModelShape, Shape, fill
+from stateroom.state.shape import ModelShape, Shape
+from stateroom.state.values import LEAVES, fill
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -78,7 +79,7 @@ class Desk:
             parts = tuple(self.draft(part, shape.part(index)) for index, part in enumerate(value))
             return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
         model = kind.__dict__.get("__stateroom_shape__")
-        return value if model is None else _draft_model(value, model, self)
+        return value if model is None or model.fixed else _draft_model(value, model, self)
 
 
 def draft_of(state: M, desk: Desk) -> M:
@@ -108,7 +109,7 @@ def _draft_class(shape: ModelShape) -> type:
     """The subclass of the author's class whose instances are drafts; made once per class."""
     model = shape.model
     namespace: dict[str, Any] = {
-        "__slots__": ("_draft_base", "_draft_checked", "_draft_desk"),
+        "__slots__": ("_draft_base", "_draft_checked", "_draft_desk", "_draft_touched"),
         "_draft_shape": shape,
         "__module__": model.__module__,
         "__qualname__": model.__qualname__,
@@ -158,6 +159,8 @@ class DraftModel:
     _draft_base: BaseModel
     _draft_checked: dict[str, Any]
     """Valid copies, made by a commit, of the fields that were given a value."""
+    _draft_touched: list[str]
+    """The fields that a commit has found to hold something else than in the base."""
     _draft_shape: ModelShape
     _draft_desk: Desk
     _draft_model: type[BaseModel]

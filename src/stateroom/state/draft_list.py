@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from stateroom.errors import Path, TamperedState
 from stateroom.state.past import Past, free_container
-from stateroom.state.shape import LEAVES, Shape
+from stateroom.state.shape import Shape
+from stateroom.state.values import LEAVES
 
 if TYPE_CHECKING:
     from stateroom.state.draft import Desk
@@ -69,7 +70,7 @@ class DraftList(list[Any]):
         for index in self.touched:
             super().__setitem__(index, items[index])
         if items is not base:
-            self.past.append((base, set(self.touched)))
+            self.past.append((base, [*self.touched]))
         self._draft_base, self.size = items, len(items)
         self.edits, self.checked, self.replaced, self.touched, self.own = [], [], {}, {}, set()
         return True
@@ -81,8 +82,9 @@ class DraftList(list[Any]):
         if old is None:
             return list.copy(base)
         old.extend(base[len(old) :])
-        for index in changed:
-            old[index] = base[index]
+        for places in changed:
+            for index in places:
+                old[index] = base[index]
         return cast(list[Any], old)
 
     # Reading: children become drafts.
@@ -107,7 +109,8 @@ class DraftList(list[Any]):
         return child
 
     def __iter__(self) -> Iterator[Any]:
-        if self._draft_shape.part(0).leaf:
+        part = self._draft_shape.part(0)
+        if part.leaf or part.fixed:
             return super().__iter__()
         return self._children()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from stateroom.state.past import Past, free_container
-from stateroom.state.shape import LEAVES, DictShape, Shape
+from stateroom.state.shape import DictShape, Shape
+from stateroom.state.values import LEAVES
 
 if TYPE_CHECKING:
     from stateroom.state.draft import Desk
@@ -37,16 +38,17 @@ class DraftDict(dict[Any, Any]):
     def follow(self, table: dict[Any, Any]) -> bool:
         """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
         plain_keys = cast(Any, self._draft_shape).key.annotation in (str, int)
-        if not all(plain_keys and type(key) in (str, int) and key in table for key in self.assigned):
-            return False  # some may have been assigned in another spelling of the key
+        for key in self.assigned:
+            if not (plain_keys and type(key) in (str, int) and key in table):
+                return False  # it may have been assigned in another spelling of the key
         if len(self) != len(table):
             return False  # changed past its own methods
         base = self._draft_base
-        changed = {*self.assigned, *self.touched}
+        changed = [*self.assigned, *self.touched]
         for key in changed:
             super().__setitem__(key, table[key])
-        if self.deleted or len(table) > len(base):
-            self.past.clear()  # what is older has other keys, or the same in another order
+        if self.deleted:
+            self.past.clear()  # what is older has keys that are gone, or the same in another order
         elif table is not base:
             self.past.append((base, changed))
         self._draft_base = table
@@ -59,8 +61,9 @@ class DraftDict(dict[Any, Any]):
         old, changed = free_container(self.past)
         if old is None:
             return base.copy()
-        for key in changed:
-            old[key] = base[key]
+        for places in changed:
+            for key in places:  # new ones come to the end, in the order in which they joined
+                old[key] = base[key]
         return cast(dict[Any, Any], old)
 
     def native_key(self, key: Any) -> Any:
@@ -73,7 +76,7 @@ class DraftDict(dict[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         value = super().__getitem__(key)
-        if type(value) in LEAVES or key in self.touched or key in self.assigned:
+        if type(value) in LEAVES or self._hands_out or key in self.touched or key in self.assigned:
             return value
         child = self._draft_desk.draft(value, self._draft_shape.part(key))
         if child is not value:
@@ -95,8 +98,14 @@ class DraftDict(dict[Any, Any]):
         self._touch_all()
         return super().items()
 
+    @property
+    def _hands_out(self) -> bool:
+        """Whether no entry can change, so that none needs a draft."""
+        part = self._draft_shape.part(None)
+        return part.leaf or part.fixed
+
     def _touch_all(self) -> None:
-        if not self._draft_shape.part(None).leaf:
+        if not self._hands_out:
             for key in self:
                 self[key]
 
@@ -176,6 +185,11 @@ class DraftSet(set[Any]):
         self._draft_shape = shape
         self._draft_desk = desk
         self.changed = False
+
+    def native(self, members: Iterable[Any]) -> set[Any]:
+        """Members as they are in this set, from their plain forms in a patch."""
+        item = cast(Any, self._draft_shape).item
+        return {member if member in self else item.admit(member, ()) for member in members}
 
     def copy(self) -> set[Any]:
         return set(self)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stateroom.errors import DefinitionError, SchemaChanged
 from stateroom.state.compiler import shape_of_model
-from stateroom.state.shape import invalid
+from stateroom.state.values import invalid
 from stateroom.state.versions import Migrations, Versioned
 
 _MARK = "__stateroom_applies__"

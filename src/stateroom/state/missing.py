@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stateroom.errors import Path
-from stateroom.state.shape import DictShape, JsonShape, ListShape, ModelShape, Shape, TupleShape, UnionShape
+from stateroom.state.shape import (
+    DictShape,
+    JsonShape,
+    ListShape,
+    ModelShape,
+    Shape,
+    TupleShape,
+    UnionShape,
+)
 
 Place = tuple[Path, Any]
 """Where something stands, and the data there."""

@@ -20,7 +20,8 @@ from typing import Any, cast
 
 from stateroom.errors import BadData, Path, format_path
 from stateroom.state.draft_list import DraftList
-from stateroom.state.draft_table import DraftDict
+from stateroom.state.draft_table import DraftDict, DraftSet
+from stateroom.state.shape import is_frozen
 
 Operation = tuple[Any, ...]
 Patch = list[Operation]
@@ -48,12 +49,16 @@ def _key(owner: Any, step: Any) -> Any:
 
 
 def _set(root: Any, path: Path, value: Any) -> None:
-    owner = _reach(root, path[:-1])
+    owner, place = _reach(root, path[:-1]), cast(Any, path[-1])
     value = deepcopy(value)  # a later operation may change it in place
     if isinstance(owner, dict):
-        owner[_key(owner, path[-1])] = value
+        owner[_key(owner, place)] = value
+    elif isinstance(owner, list):
+        owner[place] = value
+    elif is_frozen(owner, place):  # another takes its place
+        _set(root, path[:-1], owner.model_copy(update={place: value}))
     else:
-        setattr(owner, cast(str, path[-1]), value)
+        setattr(owner, place, value)
 
 
 def _del(root: Any, path: Path) -> None:
@@ -75,6 +80,8 @@ def _order(root: Any, path: Path, order: list[int]) -> None:
 
 def _members(root: Any, path: Path, added: Iterable[Any], removed: Iterable[Any]) -> None:
     members = _reach(root, path)
+    if isinstance(members, DraftSet):
+        added, removed = members.native(added), members.native(removed)
     members.difference_update(removed)
     members.update(added)
 

@@ -6,29 +6,15 @@ there into one that is valid and shared with nobody.
 
 from __future__ import annotations
 
-import reprlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView
-from datetime import date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from inspect import signature
-from types import NoneType
-from typing import Annotated, Any, Union, cast, get_args, get_origin
-from uuid import UUID
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError, create_model, field_validator
 
 from stateroom.errors import InvalidState, Path
-
-LEAVES: frozenset[type] = frozenset({str, int, float, bool, bytes, NoneType, datetime, date, timedelta, UUID, Decimal})
-"""Types whose values never change; subclasses of Enum are leaves too."""
-
-CONTAINERS = (list, dict, set, frozenset, tuple)
-MODEL_OR_CONTAINER = (BaseModel, *CONTAINERS)
-
-LAZY = (Iterator, MappingView, deque)
-"""What pydantic takes for a list without looking inside."""
+from stateroom.state.values import LEAVES, detach, fill, invalid, is_plain, plain
 
 
 class Shape:
@@ -36,6 +22,9 @@ class Shape:
 
     leaf = True
     """True when nothing that stands here can be changed in place."""
+
+    fixed = False
+    """True when a model stands here of which the same can be said: it is frozen, and holds leaves only."""
 
     guarded = False
     """True when a container is checked as a whole (a length, a validator), so that a change inside is checked too."""
@@ -58,7 +47,7 @@ class Shape:
 
     def admit(self, value: Any, path: Path) -> Any:
         """A valid copy of `value` that no tool holds a handle to."""
-        admitted = self.validate(detach(value, path), path)
+        admitted = self.validate(value if type(value) in LEAVES else detach(value, path), path)
         self.recognise(admitted, path)
         return admitted
 
@@ -263,10 +252,21 @@ class ModelShape(Shape):
             self.model.__name__, __config__=self.model.model_config, __validators__=validators, **fields
         )
 
+    def admit(self, value: Any, path: Path) -> Any:
+        if not (self.fixed and type(value) is self.model and all(map(is_plain, value.__dict__.values()))):
+            return super().admit(value, path)
+        fields = value.__dict__
+        if len(fields) > len(self.fields):  # it holds values of cached properties
+            fields = {name: fields[name] for name in self.fields if name in fields}
+        try:  # none of its parts needs to be copied
+            return self.model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
+        except ValidationError as error:
+            raise invalid(error, path, value) from None
+
     def admit_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
         """A valid copy of `value` for the field `name` of a model whose fields are now `others`."""
         check = self.leaf_checks.get(name)
-        if check is not None and type(value) in LEAVES:
+        if check is not None and (type(value) in LEAVES or is_plain(value)):
             try:
                 return check(value)
             except ValidationError as error:
@@ -301,6 +301,8 @@ class ModelShape(Shape):
             raise InvalidState(
                 path, f"a {type(value).__name__} would be read back as a {self.model.__name__}; declare it in a union"
             )
+        if self.fixed:
+            return
         for name, part in self.fields.items():
             if not part.leaf:
                 part.recognise(value.__dict__[name], (*path, name))
@@ -312,6 +314,27 @@ class ModelShape(Shape):
             return frozenset()
         return frozenset(name for name, field in self.model.model_fields.items() if not field.frozen)
 
+    def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> BaseModel:
+        """A copy of a model with other values, which are valid, in some fields."""
+        fields, fields_set = model.__dict__, model.__pydantic_fields_set__
+        if len(fields) > len(self.fields):  # it holds values of cached properties, of what it was
+            fields = {name: fields[name] for name in self.fields}
+        if not fields_set.issuperset(changes):
+            fields_set = fields_set.union(changes)
+        made = object.__new__(self.model)
+        fill(made, {**fields, **changes}, fields_set)
+        return made
+
+    @cached_property
+    def is_checked_by_fields(self) -> bool:
+        """Whether it is fixed, and no check of the author's may look at more than one field."""
+        return self.fixed and not (self.guarded or self.rules or self.guards)
+
+    @cached_property
+    def fixed(self) -> bool:  # type: ignore[override]
+        frozen = bool(self.model.model_config.get("frozen")) and not self.model.__private_attributes__
+        return frozen and all(part.leaf for part in self.fields.values())
+
     @cached_property
     def branches(self) -> list[str]:
         """The fields in which something can change in place."""
@@ -321,71 +344,10 @@ class ModelShape(Shape):
         return self.fields[key]
 
 
-def fill(model: BaseModel, fields: dict[str, Any], fields_set: set[str]) -> None:
-    """Give a bare instance its content."""
-    put = object.__setattr__
-    put(model, "__dict__", fields)
-    put(model, "__pydantic_fields_set__", fields_set)
-    put(model, "__pydantic_extra__", None)
-    put(model, "__pydantic_private__", None)
-
-
-def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any:
-    """A deep copy of `value` in plain containers, with every model in it validated anew."""
-    kind = type(value)
-    if kind in LEAVES:
-        return value
-    if not isinstance(value, MODEL_OR_CONTAINER):
-        if isinstance(value, LAZY):
-            value = list(cast(Iterable[Any], value))
-        elif isinstance(value, Mapping):
-            value = dict(value)
-        else:
-            return value
-    if id(value) in _within:
-        raise InvalidState(path, "a state cannot contain itself")
-    within = _within | {id(value)}
-    if isinstance(value, BaseModel):
-        model = getattr(kind, "_draft_model", kind)
-        fields = {name: detach(getattr(value, name), (*path, name), within) for name in model.model_fields}
-        try:
-            return model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
-        except ValidationError as error:
-            raise invalid(error, path, fields) from None
-    if isinstance(value, dict):
-        return {key: detach(part, (*path, key), within) for key, part in value.items()}
-    plain_kind = next(container for container in CONTAINERS if isinstance(value, container))
-    return plain_kind(detach(part, (*path, index), within) for index, part in enumerate(value))
-
-
-def plain(value: Any) -> Any:
-    """The same data with every model as a dict of its fields."""
-    if isinstance(value, BaseModel):
-        return {name: plain(getattr(value, name)) for name in type(value).__pydantic_fields__}
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(plain(part) for part in value)
-    return value
-
-
-def invalid(error: ValidationError, path: Path, value: Any) -> InvalidState:
-    """The first thing that pydantic found wrong with `value`, at its place in the state."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    missing = first["type"] == "missing"
-    for step in first["loc"][: -1 if missing else None]:
-        # pydantic's steps name union members, tags and validators too, which are no places of the state
-        if isinstance(value, BaseModel):
-            value = value.__dict__
-        places: Iterable[Any] = range(len(value)) if isinstance(value, list | tuple) else value
-        for key in places if isinstance(value, dict | list | tuple) else ():
-            if step in (key, repr(key)):  # an Enum is named by its repr
-                value, path = value[key], (*path, key)
-                break
-    said = first["msg"]
-    if not missing and type(first["input"]) in LEAVES:  # a whole model may hold what is not for all who read errors
-        said += f"; it is {reprlib.repr(first['input'])}"
-    return InvalidState((*path, first["loc"][-1]) if missing else path, said)
+def is_frozen(owner: Any, name: Any) -> bool:
+    """Whether a field of a model in a state, or of a draft of it, may not be assigned."""
+    shape = getattr(type(owner), "__stateroom_shape__", None)
+    return isinstance(shape, ModelShape) and name not in shape.settable
 
 
 def _origin(shape: Shape) -> Any:

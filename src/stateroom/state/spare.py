@@ -33,7 +33,7 @@ def leave_spares(draft: Any, state: BaseModel | None = None) -> None:
 def _leave(draft: DraftModel, state: BaseModel, spares: dict[int, Any]) -> None:
     fields, base, now = draft.__dict__, draft._draft_base.__dict__, state.__dict__
     set_as_a_whole = getattr(draft, "_draft_checked", ())
-    for name in draft._draft_shape.branches:
+    for name in getattr(draft, "_draft_touched", draft._draft_shape.branches):
         if fields[name] is base[name] or getattr(fields[name], "_draft_base", None) is not base[name]:
             continue
         if name in set_as_a_whole:  # by a validator, say: then the draft does not tell what was committed

@@ -1,0 +1,98 @@
+"""Values that a state can hold: which of them never change, and copies of the others that nobody else has."""
+
+from __future__ import annotations
+
+import reprlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MappingView
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from types import NoneType
+from typing import Any, cast
+from uuid import UUID
+
+from pydantic import BaseModel, ValidationError
+
+from stateroom.errors import InvalidState, Path
+
+LEAVES: frozenset[type] = frozenset({str, int, float, bool, bytes, NoneType, datetime, date, timedelta, UUID, Decimal})
+"""Types whose values never change; subclasses of Enum are leaves too."""
+
+CONTAINERS = (list, dict, set, frozenset, tuple)
+MODEL_OR_CONTAINER = (BaseModel, *CONTAINERS)
+
+LAZY = (Iterator, MappingView, deque)
+"""What pydantic takes for a list without looking inside."""
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a leaf as it should be, or a tuple of such."""
+    kind = type(value)
+    return kind in LEAVES or (kind is tuple and LEAVES.issuperset(map(type, value)))
+
+
+def fill(model: BaseModel, fields: dict[str, Any], fields_set: set[str]) -> None:
+    """Give a bare instance its content."""
+    put = object.__setattr__
+    put(model, "__dict__", fields)
+    put(model, "__pydantic_fields_set__", fields_set)
+    put(model, "__pydantic_extra__", None)
+    put(model, "__pydantic_private__", None)
+
+
+def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any:
+    """A deep copy of `value` in plain containers, with every model in it validated anew."""
+    kind = type(value)
+    if kind in LEAVES:
+        return value
+    if not isinstance(value, MODEL_OR_CONTAINER):
+        if isinstance(value, LAZY):
+            value = list(cast(Iterable[Any], value))
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        else:
+            return value
+    if id(value) in _within:
+        raise InvalidState(path, "a state cannot contain itself")
+    within = _within | {id(value)}
+    if isinstance(value, BaseModel):
+        model = getattr(kind, "_draft_model", kind)
+        fields = {name: detach(getattr(value, name), (*path, name), within) for name in model.model_fields}
+        try:
+            return model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
+        except ValidationError as error:
+            raise invalid(error, path, fields) from None
+    if isinstance(value, dict):
+        return {key: detach(part, (*path, key), within) for key, part in value.items()}
+    plain_kind = next(container for container in CONTAINERS if isinstance(value, container))
+    return plain_kind(detach(part, (*path, index), within) for index, part in enumerate(value))
+
+
+def plain(value: Any) -> Any:
+    """The same data with every model as a dict of its fields."""
+    if isinstance(value, BaseModel):
+        return {name: plain(getattr(value, name)) for name in type(value).__pydantic_fields__}
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(plain(part) for part in value)
+    return value
+
+
+def invalid(error: ValidationError, path: Path, value: Any) -> InvalidState:
+    """The first thing that pydantic found wrong with `value`, at its place in the state."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    missing = first["type"] == "missing"
+    for step in first["loc"][: -1 if missing else None]:
+        # pydantic's steps name union members, tags and validators too, which are no places of the state
+        if isinstance(value, BaseModel):
+            value = value.__dict__
+        places: Iterable[Any] = range(len(value)) if isinstance(value, list | tuple) else value
+        for key in places if isinstance(value, dict | list | tuple) else ():
+            if step in (key, repr(key)):  # an Enum is named by its repr
+                value, path = value[key], (*path, key)
+                break
+    said = first["msg"]
+    if not missing and type(first["input"]) in LEAVES:  # a whole model may hold what is not for all who read errors
+        said += f"; it is {reprlib.repr(first['input'])}"
+    return InvalidState((*path, first["loc"][-1]) if missing else path, said)

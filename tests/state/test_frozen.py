@@ -1,0 +1,203 @@
+"""Frozen records are values: they are handed out as they are, and take the place of one another."""
+
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, ValidationError
+
+from stateroom import State
+from stateroom.errors import InvalidState
+from stateroom.state import Desk, Patch, apply, commit, decode, draft_of, encode, encode_patch, patched
+
+
+class Coin(BaseModel, frozen=True):
+    worth: int
+    marks: tuple[str, ...] = ()
+
+
+class Bag(BaseModel, frozen=True):
+    coins: list[int] = []
+
+
+class Purse(State):
+    coins: dict[str, Coin] = {}
+    row: list[Coin] = []
+    bag: Bag = Bag()
+    best: Coin | None = None
+
+
+def purse() -> Purse:
+    return Purse(coins={"a": Coin(worth=1), "b": Coin(worth=2)}, row=[Coin(worth=3)], best=Coin(worth=4))
+
+
+def test_a_frozen_record_is_given_as_it_is_and_what_can_change_is_not() -> None:
+    state = purse()
+    draft = draft_of(state, Desk())
+    assert draft.coins["a"] is state.coins["a"]
+    assert [*draft.coins.values()][1] is state.coins["b"]
+    assert [*draft.row] == [draft.row[0]] == state.row
+    assert draft.row[0] is state.row[0]
+    assert draft.best is state.best
+    assert draft.bag is not state.bag  # its list could be changed
+    draft.bag.coins.append(5)
+    assert state.bag.coins == []
+    with pytest.raises(ValidationError, match="frozen"):
+        draft.coins["a"].worth = 9
+    assert commit(draft).patch == [("splice", ("bag", "coins"), 0, 0, [5])]
+
+
+def test_one_takes_the_place_of_another() -> None:
+    state = purse()
+    draft = draft_of(state, Desk())
+    draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 7, "marks": ("x",)})
+    draft.coins["c"] = draft.coins["b"]
+    draft.row.append(draft.row[0])
+    draft.best = None
+    after, patch = commit(draft)
+    assert [place for _, place, *_ in patch] == [("coins", "a"), ("coins", "c"), ("row",), ("best",)]
+    assert (after.coins["a"].worth, after.coins["c"].worth, len(after.row), after.best) == (7, 2, 2, None)
+    assert after.coins["b"] is state.coins["b"]
+    assert Purse(**decode(encode(after))) == after
+    assert state == purse()
+
+
+def test_one_that_is_not_valid_is_refused_as_others_are() -> None:
+    draft = draft_of(purse(), Desk())
+    draft.coins["a"] = Coin.model_construct(worth="much")
+    with pytest.raises(InvalidState, match="worth"):
+        commit(draft)
+
+
+class Metal(StrEnum):
+    GOLD = "gold"
+    TIN = "tin"
+
+
+class Hoard(State):
+    coins: dict[str, Coin] = {}
+    best: dict[Metal, Coin] = {}
+    row: list[Coin] = []
+    metals: set[Metal] = set()
+
+
+def put(hoard: Hoard, key: str, worth: int) -> None:
+    hoard.coins[key] = Coin(worth=worth)
+
+
+def change(hoard: Hoard, key: str, worth: int) -> None:
+    if key in hoard.coins:
+        hoard.coins[key] = hoard.coins[key].model_copy(update={"worth": worth})
+
+
+def move(hoard: Hoard, key: str, worth: int) -> None:
+    if key in hoard.coins:
+        hoard.coins[key] = hoard.coins.pop(key)
+
+
+def remove(hoard: Hoard, key: str, worth: int) -> None:
+    hoard.coins.pop(key, None)
+
+
+def choose(hoard: Hoard, key: str, worth: int) -> None:
+    metal = [*Metal][worth % 2]
+    old = (hoard.best.pop if key == "a" else hoard.best.get)(metal, Coin(worth=0))
+    hoard.best[metal] = old.model_copy(update={"worth": worth})
+
+
+def line_up(hoard: Hoard, key: str, worth: int) -> None:
+    hoard.row.insert(worth % 3, Coin(worth=worth, marks=(key,)))
+    hoard.row[0] = hoard.row[0].model_copy(update={"worth": worth})
+
+
+def melt(hoard: Hoard, key: str, worth: int) -> None:
+    hoard.metals ^= {[*Metal][worth % 2]}
+
+
+ACTIONS = st.tuples(
+    st.sampled_from([put, change, move, remove, choose, line_up, melt]), st.sampled_from("abcd"), st.integers(0, 3)
+)
+
+
+def hoard(wide: bool) -> Hoard:
+    many = {f"coin {number}": Coin(worth=number) for number in range(260 if wide else 1)}
+    return Hoard(coins={"a": Coin(worth=1), **many}, best={Metal.GOLD: Coin(worth=2)}, metals={Metal.TIN})
+
+
+@given(wide=st.booleans(), calls=st.lists(st.lists(ACTIONS, max_size=4), max_size=8))
+def test_what_is_done_with_them_is_the_same_with_drafts_and_by_the_log(wide: bool, calls: list[list[Any]]) -> None:
+    world, expected, state, plain = hoard(wide), hoard(wide), hoard(wide), decode(encode(hoard(wide)))
+    spares: dict[int, Any] = {}
+    so_far: Patch = []
+    for call in calls:
+        draft = draft_of(state, Desk(None, spares))
+        for action, key, worth in call:
+            action(draft, key, worth)
+            action(expected, key, worth)
+        state, patch = commit(draft)
+        del draft
+        stored = [tuple(step) for step in decode(encode_patch(patch))]
+        so_far += stored
+        apply(plain, stored)
+        for found in (state, Hoard(**decode(encode(plain))), patched(world, so_far)):
+            assert found == expected
+            assert [*found.coins] == [*expected.coins]
+            assert {*map(type, found.best)} <= {Metal}
+    assert world == hoard(wide)
+
+
+def test_a_check_of_the_place_where_one_stands_is_not_left_out() -> None:
+    def small(coin: Coin) -> Coin:
+        if coin.worth > 10:
+            raise ValueError("too large for it")
+        return coin
+
+    class Pocket(State):
+        coins: dict[str, Annotated[Coin, AfterValidator(small)]] = {}
+
+    draft = draft_of(Pocket(coins={"a": Coin(worth=1)}), Desk())
+    draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 11})
+    with pytest.raises(InvalidState, match="too large for it"):
+        commit(draft)
+
+
+def test_one_that_lacks_a_field_is_refused_in_words() -> None:
+    draft = draft_of(purse(), Desk())
+    draft.coins["a"] = Coin.model_construct(marks=draft.coins["a"].marks)
+    with pytest.raises(InvalidState, match=r"coins\.a\.worth: Field required"):
+        commit(draft)
+
+
+def test_what_one_has_found_out_about_itself_is_no_part_of_it() -> None:
+    class Clever(BaseModel, frozen=True, extra="forbid"):
+        worth: int
+
+        @cached_property
+        def double(self) -> int:
+            return self.worth * 2
+
+    class Clevers(State):
+        coins: dict[str, Clever] = {}
+
+    draft = draft_of(Clevers(coins={"a": Clever(worth=1)}), Desk())
+    assert draft.coins["a"].double == 2
+    draft.coins["b"] = draft.coins["a"].model_copy(update={"worth": 2})
+    draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 3})
+    assert [coin.double for coin in commit(draft).state.coins.values()] == [6, 4]
+
+
+@pytest.mark.parametrize("place", [("coins", "a", "worth"), ("row", 0, "worth"), ("best", "worth"), ("bag", "size")])
+def test_changes_from_before_they_were_frozen_still_apply(place: tuple[Any, ...]) -> None:
+    class Sized(Bag, frozen=True):
+        size: int = 0
+
+    class Sizes(Purse):
+        bag: Sized = Sized()
+
+    found: Any = patched(Sizes(coins=purse().coins, row=purse().row, best=purse().best), [("set", place, 9)])
+    for step in place:
+        found = found[step] if isinstance(found, dict | list) else getattr(found, step)
+    assert found == 9
