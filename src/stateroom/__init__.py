@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from stateroom.model import Judge, Model, Policy
     from stateroom.session import Lifecycle, Session, Sessions
     from stateroom.state import Event, Merge, State, applies
+    from stateroom.state.comparison import Comparison, compare
     from stateroom.store import open_store
 
 __all__ = [
     "Agent",
+    "Comparison",
     "Context",
     "Conversation",
     "Environment",
@@ -37,6 +39,7 @@ __all__ = [
     "ToolError",
     "Verdict",
     "applies",
+    "compare",
     "open_store",
     "tool",
 ]
@@ -57,6 +60,7 @@ _HOMES = {
     "stateroom.model": ("Judge", "Model", "Policy"),
     "stateroom.session": ("Lifecycle", "Session", "Sessions"),
     "stateroom.state": ("Event", "Merge", "State", "applies"),
+    "stateroom.state.comparison": ("Comparison", "compare"),
     "stateroom.store": ("open_store",),
 }
 

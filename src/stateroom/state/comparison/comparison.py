@@ -1,0 +1,181 @@
+"""`compare`: how a state differs from the one that was to be reached."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from stateroom.errors import DefinitionError, Path
+from stateroom.state.comparison.changes import Changes, Crowd, Entry, Spot, Table
+from stateroom.state.comparison.forms import ABSENT, Names, form_of, form_of_entry
+from stateroom.state.comparison.naming import Side, Unit, names_of
+from stateroom.state.comparison.places import Place, place_of
+from stateroom.state.comparison.telling import lines, shown
+from stateroom.state.describe import Difference
+from stateroom.state.draft import is_draft, thaw
+from stateroom.state.model import State, shape_of
+
+S = TypeVar("S", bound=State)
+
+MOST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a state differs from the one that was to be reached; `before` of a difference is what was expected."""
+
+    missing: list[Difference]
+    """What was to be changed, and was not, or to something else."""
+    extra: list[Difference]
+    """What was changed, and was to be left alone."""
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.missing or self.extra)
+
+    def text(self, most: int = MOST_LINES) -> str:
+        """What differs, a line each, or that nothing does."""
+        told = lines(self.missing, self.extra)
+        if len(told) > most:
+            told[most:] = [f"… and {len(told) - most:,} more"]
+        return "\n".join(told) or "all as expected"
+
+
+def compare(base: S, found: S, gold: S, *, ignore: Iterable[str] = (), by_content: Iterable[str] = ()) -> Comparison:
+    """Compare a state that was found with the one that the right actions lead to.
+
+    `base` is the state from which both came, as it was seeded. Each may be a state as a verifier gets it, or a plain
+    instance. A place that `gold` changed, and where `found` has something else, is `missing`; one that `gold` left as
+    it was, and `found` did not, is `extra`.
+
+    ```python
+    found = compare(
+        episode.states()[0], state, gold, ignore=("drafts", "mails.*.sent_at"), by_content=("mails", "tickets")
+    )
+    return Verdict(float(found.same), {"goal": float(not found.missing), "untouched": float(not found.extra)})
+    ```
+
+    `ignore` names what does not count: `"drafts"` is a field, `"mails.*.sent_at"` a field of each record in a dict or
+    list, `"*.*.updated_at"` the same of all records. A `*` is any one step; entries of a dict or list are named by it
+    only.
+
+    `by_content` names the dicts whose keys depend on order and luck, such as ids, and the lists whose order does not
+    count. Their new entries are the same if they say the same, so independent actions may come in any order.
+
+    - Where a new record holds its own id, that does not count.
+    - Where anything else mentions the id of a new record, as a value, a key or a member of a set, it must mention the
+      record that is the same. An id within a longer text is not noticed. The items of a list have no ids.
+    - Ids should be texts that occur nowhere else, as `new_id` makes them. If they are numbers, then any equal number is
+      taken for a mention.
+
+    In all other dicts keys count, and in all other lists the order does. Numbers must be equal to be the same; not a
+    number is the same as itself. A pattern that names no place in the state's class is a `DefinitionError`, so that a
+    slip cannot make the check weaker, or stricter, unseen.
+
+    What the states share costs nothing: so it is best to compare states that came one from another.
+    """
+    base, found, gold = (_committed(each) for each in (base, found, gold))
+    kinds = dict.fromkeys(type(each) for each in (base, found, gold))
+    kind = next(iter(kinds))
+    if len(kinds) > 1 or not issubclass(kind, State):
+        raise DefinitionError(
+            f"compare needs three states of one class, not of {', '.join(each.__name__ for each in kinds)}"
+        )
+    changes = Changes(Spot((), place_of(shape_of(kind), ignore, by_content), base, gold, found))
+    judge = _Judge(*names_of(Side(_units(changes, "gold")), Side(_units(changes, "found"))))
+    judge.judge(changes)
+    return Comparison(judge.missing, judge.extra)
+
+
+def _committed(state: Any) -> Any:
+    """The state itself, if this is a draft of it."""
+    if not is_draft(state):
+        return state
+    return thaw(state) if state._draft_desk.closed is None else state._draft_base
+
+
+def _units(changes: Changes, side: str) -> Iterator[Unit]:
+    for spot in changes.spots:
+        if (value := getattr(spot, side)) is not ABSENT:
+            yield Unit(spot.path, spot.place, value)
+    for table in changes.tables:
+        for key, value in getattr(table, side):
+            yield Unit(table.path, table.place, value, key)
+    for crowd in changes.crowds:
+        for key, value in getattr(crowd, side):
+            yield Unit(crowd.path, crowd.place, value, crowd.id(key), is_record=True)
+
+
+class _Judge:
+    """Sorts what was changed into what is as expected, missing and extra."""
+
+    def __init__(self, gold: Names, found: Names) -> None:
+        self.gold = gold
+        self.found = found
+        self.missing: list[Difference] = []
+        self.extra: list[Difference] = []
+
+    def judge(self, changes: Changes) -> None:
+        for spot in changes.spots:
+            self._judge_spot(spot)
+        for table in changes.tables:
+            self._judge_table(table)
+        for crowd in changes.crowds:
+            self._judge_crowd(crowd)
+
+    def _judge_spot(self, spot: Spot) -> None:
+        path, place, base, gold, found = spot
+        expected = form_of(gold, place, self.gold)
+        if expected == form_of(found, place, self.found):
+            return
+        difference = _difference(path, place, gold, found)
+        is_goal = expected != form_of(base, place)
+        if is_goal:
+            self.missing.append(difference)
+        if not is_goal or (found is ABSENT and base is not ABSENT):
+            self.extra.append(difference)
+
+    def _judge_table(self, table: Table) -> None:
+        path, place = table.path, table.place
+        founds = {form_of(key, place, self.found): (key, value) for key, value in table.found}
+        for key, value in table.gold:
+            twin = founds.pop(form_of(key, place, self.gold), None)
+            if twin is None:
+                self.missing.append(_difference((*path, key), place, value, ABSENT))
+            else:
+                self.judge(Changes(Spot((*path, twin[0]), place, ABSENT, value, twin[1])))
+        self.extra += [_difference((*path, key), place, ABSENT, value) for key, value in founds.values()]
+
+    def _judge_crowd(self, crowd: Crowd) -> None:
+        path, place = crowd.path, crowd.place
+        bases = _by_form(crowd, crowd.base, {})
+        golds = _by_form(crowd, crowd.gold, self.gold)
+        founds = _by_form(crowd, crowd.found, self.found)
+        for form in dict.fromkeys((*golds, *bases, *founds)):
+            base, gold, found = bases[form], golds[form], founds[form]
+            for key, value in gold[max(len(found), len(base)) :]:
+                self.missing.append(_difference(path, place, value, ABSENT, crowd.id(key)))
+            for key, value in found[len(gold) : len(base)]:
+                self.missing.append(_difference((*path, key), place, ABSENT, value))
+            for key, value in base[len(found) : len(gold)]:
+                self.extra.append(_difference((*path, key), place, value, ABSENT))
+            for key, value in found[max(len(gold), len(base)) :]:
+                self.extra.append(_difference((*path, key), place, ABSENT, value, crowd.id(key)))
+
+
+def _by_form(crowd: Crowd, entries: Iterable[Entry], names: Names) -> dict[Hashable, list[Entry]]:
+    forms: dict[Hashable, list[Entry]] = defaultdict(list)
+    for key, value in entries:
+        forms[form_of_entry(crowd.id(key), value, crowd.place, names)].append((key, value))
+    return forms
+
+
+def _difference(path: Path, place: Place, gold: Any, found: Any, own: Any = None) -> Difference:
+    if gold is ABSENT:
+        return Difference(path, "new", None, shown(found, place, own))
+    if found is ABSENT:
+        return Difference(path, "gone", shown(gold, place, own), None)
+    return Difference(path, "changed", shown(gold, place), shown(found, place))

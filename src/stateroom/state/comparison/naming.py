@@ -1,0 +1,149 @@
+"""Which new record of one state is which of the other.
+
+The ids of new records depend on order and luck, so they say nothing. Two new records are the same if they say the same,
+and the same is said of them. What is said may mention further new records: so their ids get colours, at first by what
+the records say themselves, then again and again by what mentions them, in the colours found so far, until no more of
+them can be told apart. Where two are still alike it does not matter which is which, so one pair is chosen, and its
+choice may tell others apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from stateroom.errors import Path
+from stateroom.state.comparison.forms import Names, form_of, form_of_entry, ids_in, mentions_in, multiset
+from stateroom.state.comparison.places import Place
+
+Colours = dict[Any, Hashable]
+
+_UNKNOWN = ("new",)
+_HERE = ("this",)
+
+
+class Unit(NamedTuple):
+    """Something that one state has and the base has not: a new record with its id, or a value somewhere else."""
+
+    path: Path
+    place: Place
+    value: Any
+    key: Any = None
+    is_record: bool = False
+
+    def form(self, names: Names) -> Hashable:
+        if self.is_record:
+            return self.path, form_of_entry(self.key, self.value, self.place, names)
+        return self.path, form_of(self.key, self.place, names), form_of(self.value, self.place, names)
+
+    def ids(self) -> Iterator[Any]:
+        """The ids of the records that are in it."""
+        if self.is_record and self.key is not None:
+            yield self.key
+        yield from ids_in(self.value, self.place)
+
+    def mentions(self) -> Iterator[Any]:
+        """What may be ids of other records."""
+        if self.is_record:
+            yield from mentions_in(self.value, self.place, frozenset((self.key,)))
+        else:
+            yield from mentions_in(self.key, self.place)
+            yield from mentions_in(self.value, self.place)
+
+
+class Side:
+    """The units of one state, and where the ids of its new records stand in them."""
+
+    def __init__(self, units: Iterable[Unit]) -> None:
+        units = list(units)
+        self.homes: dict[Any, list[Unit]] = defaultdict(list)
+        """The units in which the records are, by their ids."""
+        for unit in units:
+            for key in unit.ids():
+                if type(key) in (str, int):
+                    self.homes[key].append(unit)
+        self.mentioned: dict[Any, list[Unit]] = defaultdict(list)
+        """The units that mention them."""
+        for unit in units if self.homes else ():
+            for key in self.homes.keys() & set(unit.mentions()):
+                self.mentioned[key].append(unit)
+
+    def first_colours(self) -> Colours:
+        """By what the records say."""
+        return self._seen(dict.fromkeys(self.homes, _UNKNOWN), self.homes)
+
+    def next_colours(self, colours: Colours) -> Colours:
+        """By what mentions them."""
+        homes, contexts = self._seen(colours, self.homes), self._seen(colours, self.mentioned)
+        return {key: (colour, homes[key], contexts.get(key)) for key, colour in colours.items()}
+
+    def _seen(self, colours: Colours, units: Mapping[Any, list[Unit]]) -> Colours:
+        return {key: multiset(unit.form({**colours, key: _HERE}) for unit in each) for key, each in units.items()}
+
+
+def names_of(gold: Side, found: Side) -> tuple[Names, Names]:
+    """Names for the ids of both sides: two ids have one name if their records are taken for the same.
+
+    Ids that nothing mentions need none: their records say it all.
+    """
+    names: tuple[dict[Any, Hashable], dict[Any, Hashable]] = (
+        {key: ("expected", key) for key in gold.mentioned},
+        {key: ("found", key) for key in found.mentioned},
+    )
+    if any(names):
+        for number, (one, other) in enumerate(_pairs(gold, found, _colourings(gold, found)).items()):
+            if one in gold.mentioned or other in found.mentioned:
+                names[0][one] = names[1][other] = ("same", number)
+    return names
+
+
+def _colourings(gold: Side, found: Side) -> list[tuple[Colours, Colours]]:
+    """The colours of both sides' ids, ever finer."""
+    colourings = [_numbered(gold.first_colours(), found.first_colours())]
+    while True:
+        colours = colourings[-1]
+        finer = _numbered(gold.next_colours(colours[0]), found.next_colours(colours[1]))
+        if _count(finer) == _count(colours):
+            chosen = _choice(gold, found, finer)
+            if chosen is None:
+                return colourings
+            for side, key in zip(finer, chosen, strict=True):
+                side[key] = ("chosen", len(colourings))
+        colourings.append(finer)
+
+
+def _numbered(*sides: Colours) -> tuple[Colours, Colours]:
+    """The same colours as short ones."""
+    numbers: dict[Hashable, Hashable] = {}
+    one, other = ({key: numbers.setdefault(c, ("colour", len(numbers))) for key, c in side.items()} for side in sides)
+    return one, other
+
+
+def _count(colours: tuple[Colours, Colours]) -> int:
+    return len({*colours[0].values(), *colours[1].values()})
+
+
+def _choice(gold: Side, found: Side, colours: tuple[Colours, Colours]) -> tuple[Any, Any] | None:
+    """Two ids, one of either side, of a colour that several have; None if no such choice matters."""
+    groups: dict[Hashable, tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for number, side in enumerate((gold, found)):
+        for key in side.mentioned:
+            groups[colours[number][key]][number].append(key)
+    return next(((ones[0], others[0]) for ones, others in groups.values() if len(ones) * len(others) > 1), None)
+
+
+def _pairs(gold: Side, found: Side, colourings: list[tuple[Colours, Colours]]) -> Mapping[Any, Any]:
+    """Which id of the one side is which of the other: the finest colours decide, then what they were before."""
+    pairs: dict[Any, Any] = {}
+    taken: set[Any] = set()
+    for ones, others in reversed(colourings):
+        free: dict[Hashable, list[Any]] = defaultdict(list)
+        for key in reversed(found.homes):
+            if key not in taken:
+                free[others[key]].append(key)
+        for key in gold.homes:
+            if key not in pairs and free[ones[key]]:
+                pairs[key] = free[ones[key]].pop()
+                taken.add(pairs[key])
+    return pairs
