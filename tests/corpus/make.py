@@ -33,6 +33,7 @@ async def make(url: str) -> tuple[dict[str, str], dict[str, Any]]:
             "shared": await seeding.shops(),
             "voyages": await seeding.voyages(),
             "errands": await seeding.errands(),
+            "villages": await seeding.villages(),
             "stances": seeding.stances,
         }
         return seeding.ids, told

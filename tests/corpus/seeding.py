@@ -14,6 +14,7 @@ from stateroom.session.care import Migrator
 from stateroom.store import Store
 from tests.corpus.environment import BEGAN, CabinetEnvironment
 from tests.corpus.errand import ErrandEnvironment
+from tests.corpus.settling import VillageEnvironment
 from tests.corpus.sharing import ShopEnvironment
 from tests.corpus.telling import own, readable, tell
 from tests.corpus.voyage import FirstVoyageEnvironment, Ship, VoyageEnvironment
@@ -189,6 +190,21 @@ class Seeding:
         names = [name for name in self.ids if name not in before]
         self.stances = {name: (await sessions.open(self.ids[name])).agent.plain() for name in names}
         return await self.tell(Sessions(ErrandEnvironment(), self.store, ttl=CENTURY), names)
+
+    async def villages(self) -> dict[str, Any]:
+        """Sessions that start from a world, and a fork of one."""
+        before = [*self.ids]
+        sessions = Sessions(VillageEnvironment(), self.store, ttl=CENTURY)
+        for number, name in enumerate(("quiet village", "village")):
+            self.label(name, await sessions.seed({"house": number}, seed=7, began=BEGAN))
+        village = await sessions.open(self.ids["village"])
+        await done(village, "invite", {"house": 7, "guest": "ann"}, call_id="ann")
+        await done(village, "invite", {"house": 1, "guest": "ben"})
+        fork = self.label("other village", await village.fork(at=2))
+        await done(fork, "invite", {"house": 7, "guest": "cem"})
+        await village.rewind(to=1)
+        again = Sessions(VillageEnvironment(), self.store, ttl=CENTURY)
+        return await self.tell(again, [name for name in self.ids if name not in before])
 
 
 async def done(session: Session[Any], tool: str, arguments: Any = None, **more: Any) -> None:

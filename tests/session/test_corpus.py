@@ -17,6 +17,7 @@ from tests.corpus import make
 from tests.corpus.environment import Cabinet, CabinetEnvironment, CabinetTask
 from tests.corpus.errand import ErrandEnvironment
 from tests.corpus.keeping import kinds_in, unpack
+from tests.corpus.settling import VillageEnvironment
 from tests.corpus.sharing import ShopEnvironment, Visit
 from tests.corpus.telling import readable, tell, whole
 from tests.corpus.voyage import VoyageEnvironment
@@ -30,7 +31,7 @@ SHARED = [each for each in KEPT if not each.values[0][0].name.startswith("format
 VOYAGES = [each for each in SHARED if each.values[0][0].name != "format-2"]
 """Those whose sessions have events, folders, and states in more than one version."""
 ERRANDS = [each for each in VOYAGES if each.values[0][0].name != "format-3"]
-"""Those whose sessions have agents."""
+"""Those whose sessions have agents, or start from a world."""
 
 
 class Kept:
@@ -43,25 +44,31 @@ class Kept:
             **told["cabinets"],
             **told.get("voyages", {}),
             **told.get("errands", {}),
+            **told.get("villages", {}),
         }
         self.shared = told.get("shared")
         self.voyages = [*told.get("voyages", {})]
         self.errands = [*told.get("errands", {})]
+        self.villages = [*told.get("villages", {})]
         self.stances = told.get("stances", {})
         self.workers: list[Sessions[Any]] = []
 
     async def open(self, label: str) -> Session[Any]:
         """A session, read from the store."""
         environment: Environment[Any] = CabinetEnvironment()
-        if label in self.voyages or label in self.errands:
-            environment = VoyageEnvironment() if label in self.voyages else ErrandEnvironment()
+        if label in self.voyages:
+            environment = VoyageEnvironment()
+        elif label in self.errands:
+            environment = ErrandEnvironment()
+        elif label in self.villages:
+            environment = VillageEnvironment()
         self.workers.append(Sessions(environment, self.store))
         return await self.workers[-1].open(self.ids[label], closed_too=True)
 
     async def cabinets(self, *, live: bool) -> AsyncIterator[tuple[str, Session[Any], dict[str, Any]]]:
         """The sessions of the cabinet that could go on, or those that could not, with what was told of each."""
         for label, told in self.told.items():
-            if label not in (*self.voyages, *self.errands) and (told["next"] is not None) == live:
+            if label not in (*self.voyages, *self.errands, *self.villages) and (told["next"] is not None) == live:
                 yield label, await self.open(label), whole(self.told, label)
 
 
@@ -91,7 +98,8 @@ async def said(session: Session[Any], revision: int | None = None) -> Any:
 
 
 def test_every_format_is_there() -> None:
-    assert {folder.name for folder in FORMATS} >= {"format-1", "format-1-sealing", "format-2", "format-3", "format-4"}
+    names = ["format-1", "format-1-sealing", *(f"format-{number}" for number in range(2, 5))]
+    assert [folder.name for folder in FORMATS] == names
     for folder in FORMATS:
         assert sorted(expected(folder)["ids"]) == kinds_in(folder)
 
@@ -234,4 +242,15 @@ async def test_agents_go_on_where_they_stood(kept: Kept) -> None:
     assert (await run(Agent(rest), posted)).output[0]["output"] == '"Ann: yes, no"'
     for label, phase in (("done errand", "done"), ("cancelled errand", "cancelled")):
         assert (await kept.open(label)).agent.phase == phase
+    assert await problems(kept.store) == {}
+
+
+@pytest.mark.parametrize("kept", ERRANDS, indirect=True)
+async def test_what_started_from_a_world_goes_on_and_new_sessions_start_from_it(kept: Kept) -> None:
+    village, fork = await kept.open("village"), await kept.open("other village")
+    assert (await village.call("invite", {"house": 7, "guest": "dan"})).output == 1
+    assert (await fork.call("invite", {"house": 7, "guest": "dan"})).output == 3
+    new = await kept.workers[-1].seed({"house": 3})
+    assert new.state.houses[3].colour == "red"
+    assert len(await kept.store.heads(environment="village:world")) == 1
     assert await problems(kept.store) == {}

@@ -9,7 +9,7 @@ from stateroom import Environment, Sessions, State, Task, tool
 from stateroom.errors import InvalidArguments, SessionError, UnknownRevision
 from stateroom.session import Session, room
 from stateroom.session.care import Policy, Retention
-from stateroom.state.describe import compare
+from stateroom.state.describe import diff
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
 
@@ -299,7 +299,7 @@ async def test_a_read_beside_a_rewind_sees_a_state() -> None:
     ("old", "new", "differs"), [(float("nan"), float("nan"), False), (1, True, True), (1, 1.0, True), ([1], [1], False)]
 )
 def test_a_difference_is_one_of_type_too(old: Any, new: Any, differs: bool) -> None:
-    assert bool([*compare({"a": old}, {"a": new})]) is differs
+    assert bool([*diff({"a": old}, {"a": new})]) is differs
 
 
 async def test_nothing_comes_before_the_seed(sessions: Sessions[Shelf]) -> None:

@@ -22,7 +22,7 @@ from tests.session.caring import go_on, new, problems, sessions_of
 from tests.session.shelf import ShelfEnvironment
 from tests.session.travelling import Run, steps
 
-EXAMPLES = {"memory": 150, "sqlite": 40, "file": 20, "redis": 30, "postgresql": 15, "tiered": 25}
+EXAMPLES = {"memory": 100, "sqlite": 30, "file": 15, "redis": 20, "postgresql": 12, "tiered": 18}
 """How many programs are run on a store of each kind."""
 
 

@@ -11,6 +11,7 @@ from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
 from stateroom.session import Session, room
 from stateroom.session.care import Migrator, Policy, Retention, kept_types
 from stateroom.session.path import load_path
+from stateroom.session.reading import Reader
 from stateroom.session.transcript import Transcript
 from stateroom.store import Store
 from tests.session.versions import Cart3, Shop3, shop
@@ -258,7 +259,7 @@ async def test_a_rewind_over_a_migration_leaves_the_path_as_it_was(
     monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
     await session.rewind(3)  # which would be worth a snapshot, in a schema that no entry tells of
     await buy(session, 7)
-    path = await load_path(store, old.id, Cart3, session.revision)
+    path = await load_path(Reader(store, Cart3), old.id, session.revision)
     assert [state.total for state in path.states] == [0, 1, 3, 10]
     assert session.state.total == 10
 

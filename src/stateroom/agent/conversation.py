@@ -12,7 +12,7 @@ from stateroom.agent.tokens import Counter, Estimate
 from stateroom.agent.units import asks
 from stateroom.agent.window import Window
 from stateroom.model import Item
-from stateroom.state.shape import detach
+from stateroom.state.values import detach
 
 ESTIMATE = Estimate()
 

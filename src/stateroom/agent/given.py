@@ -8,6 +8,7 @@ from typing import Any
 from stateroom.agent.units import kind_of
 from stateroom.errors import InvalidArguments
 from stateroom.model import Item, input_items
+from stateroom.model.items import is_content
 
 ROLES = ("user", "assistant", "system", "developer")
 
@@ -33,19 +34,11 @@ def _item(item: Any, place: int) -> Item:
         raise _wrong(f"the type of item {place} should be a text")
     if kind == "message" and item.get("role") not in ROLES:
         raise _wrong(f"the role of item {place} should be one of {', '.join(ROLES)}")
-    if kind == "message" and not _is_content(item.get("content")):
+    if kind == "message" and (item.get("content") is None or not is_content(item["content"])):
         raise _wrong(f"the content of item {place} should be a text, or a list of parts")
     if kind_of(item) in ("call", "output") and not isinstance(item.get("call_id"), str):
         raise _wrong(f"the call_id of item {place} should be a text")
     return {"type": kind, **item}
-
-
-def _is_content(content: Any) -> bool:
-    return isinstance(content, str) or (isinstance(content, list) and all(map(_is_part, content)))
-
-
-def _is_part(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text") or "", str)
 
 
 def _refuse_halves(items: Sequence[Item]) -> None:

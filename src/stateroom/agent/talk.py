@@ -6,10 +6,8 @@ from typing import Any
 
 import msgspec
 
-from stateroom.errors import UnknownRevision
 from stateroom.model import Item, input_items
 from stateroom.session import History, LogEntry
-from stateroom.session.history import line_to
 from stateroom.store import Store
 
 
@@ -31,12 +29,7 @@ async def talk(store: Store, session: str, after: int = 0) -> list[Utterance]:
     What a rewind has undone is not among it. Raises `UnknownRevision` if some of it was pruned.
     """
     head = await store.head(session)
-    entries = [entry async for entry in History(store).entries(session, after=after, until=head.revision)]
-    start, line = line_to(entries, head.revision)
-    if start > after:
-        raise UnknownRevision(
-            session, f"the past of session {session!r} was pruned, with what was said up to revision {start}"
-        )
+    line = await History(store).line(session, head.revision, after=after)
     found = (_utterance(entry) for entry in line if entry.kind in ("seed", "message"))
     return [each for each in found if each.items or each.reason]
 

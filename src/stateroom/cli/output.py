@@ -117,10 +117,12 @@ def entry_line(entry: LogEntry) -> str:
 
 
 def asides(entry: LogEntry) -> list[str]:
-    """What else an entry tells: the events of a call, the moves of the agent, the schema of a migrated state."""
+    """What else an entry tells: of events, of the agent's moves, of other sessions, of a migrated state."""
     lines = [f"{name}({_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
+    others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
+    lines += [f"{words} {entry.facts[fact]}" for fact, words in others.items() if fact in entry.facts]
     if "schema" in entry.facts and entry.kind != "seed":
         lines.append(f"the state was migrated to version {entry.facts['schema'][0]}")
     return lines

@@ -36,7 +36,7 @@ REPLY_INJECTED = frozenset({"message", *INJECTED}) - {"ask"}
 TAKEN = frozenset({"self", "task", "message", "ask"}) | VERIFY_INJECTED
 """Names that no resource can have."""
 
-SERVING = frozenset({"tools", "seeding", "verifying"})
+SERVING = frozenset({"tools", "founding", "seeding", "verifying"})
 """What sessions ask an instance for, and it keeps: with one of these it is in use."""
 
 
@@ -46,11 +46,12 @@ class Environment(Generic[S, T]):
     `Environment[Counter]` keeps a `Counter` for every session, `Environment[Counter, CounterTask]` also declares the
     fields of its tasks, and a plain `Environment` is stateless. Methods marked with `@tool` can be called by the model.
     `seed(self, task)` gives a session's first state, and `verify(self, state, episode)` its reward: a number, or a
-    `Verdict`. Each method may be sync or async, and gets what it asks for by name: `state`, `session`, `rng`, `clock`
-    and `new_id`. A tool that asks for `user: Profile`, a `State` too, gets what is kept of the task's user from session
-    to session, and one that asks for `app: Stock` what all sessions share. What a session has outside its state, a
-    folder, say, is named in `resources`, and asked for by that name. A tool that asks for `ask` can put a question to a
-    person, and `reply(self, state, message)` lets a simulated user answer the agent.
+    `Verdict`. Where all sessions start from the same large state, `world(self)` makes it, once, and `seed(self, state,
+    task)` changes in it what the task needs. Each method may be sync or async, and gets what it asks for by name:
+    `state`, `session`, `rng`, `clock` and `new_id`. A tool that asks for `user: Profile`, a `State` too, gets what is
+    kept of the task's user from session to session, and one that asks for `app: Stock` what all sessions share. What a
+    session has outside its state, a folder, say, is named in `resources`, and asked for by that name. A tool that asks
+    for `ask` can put a question to a person, and `reply(self, state, message)` lets a simulated user answer the agent.
 
     One instance serves all sessions: keep what belongs to an episode in the state, not on `self`.
     """
@@ -194,11 +195,23 @@ class Environment(Generic[S, T]):
             raise DefinitionError(
                 f"{cls.__name__}.seed has nothing to give: the environment has no state; write Environment[YourState]"
             )
+        in_world = cls._has_world()
+        if in_world and cls.state_type is None:
+            raise DefinitionError(f"{cls.__name__}.world has no type: write Environment[YourState]")
+        if in_world and cls.seed is not Environment.seed and "state" not in _parameters(cls.seed):
+            raise DefinitionError(
+                f"{cls.__name__}.seed needs `state`: sessions start from the world, and it changes what the task needs"
+            )
         resources = cls.resources.keys()
-        hooks = {"seed": SEED_INJECTED, "verify": VERIFY_INJECTED | resources, "reply": REPLY_INJECTED | resources}
+        hooks = {
+            "world": frozenset[str](),
+            "seed": SEED_INJECTED | {"state"} if in_world else SEED_INJECTED,
+            "verify": VERIFY_INJECTED | resources,
+            "reply": REPLY_INJECTED | resources,
+        }
         for hook, known in hooks.items():
             cls._check_hook(hook, known, scope)
-        kept = {"seed": cls.state_type} if cls.state_type else {}
+        kept = {"seed": cls.state_type} if cls.state_type and not in_world else {}
         kept.update({f"seed_{name}": kind for name, kind in cls.shared_types.items()})
         for hook, kind in kept.items():
             required = [name for name, field in kind.model_fields.items() if field.is_required()]
@@ -216,7 +229,8 @@ class Environment(Generic[S, T]):
             if method is getattr(Environment, hook):
                 continue
             if parameter.name not in known or parameter.kind not in named:
-                raise DefinitionError(f"{where} asks for {str(parameter)!r}; it can have {', '.join(sorted(known))}")
+                there_is = ", ".join(sorted(known)) or "nothing"
+                raise DefinitionError(f"{where} asks for {str(parameter)!r}; it can have {there_is}")
             if parameter.name in ("state", *SHARED) and cls.state_type is None:
                 raise DefinitionError(
                     f"{where} asks for `{parameter.name}`, but the environment has none; write Environment[YourState]"
@@ -246,9 +260,20 @@ class Environment(Generic[S, T]):
 
     # What an author may override.
 
-    def seed(self, task: Any) -> Any:
-        """A session's first state; the state type's defaults, unless overridden."""
-        return self.state_type() if self.state_type is not None else None
+    def world(self) -> Any:
+        """The state that all sessions start from, and share as far as they do not change it.
+
+        It is made once in a process and stored once in a store, so it may be large. It should be the same each time:
+        one that differs is another world, which is stored by itself.
+        """
+        raise NotImplementedError
+
+    def seed(self, *args: Any, **kwargs: Any) -> Any:
+        """A session's first state; the state type's defaults, unless overridden.
+
+        With a `world`, it is given that as `state`, and changes it; unless overridden, it changes nothing.
+        """
+        return self.state_type() if self.state_type is not None and self.founding is None else None
 
     def user_of(self, task: Any) -> str:
         """Whose task it is, for the state kept of that user; the task's `user`, unless overridden."""
@@ -288,6 +313,14 @@ class Environment(Generic[S, T]):
     def tools(self) -> Mapping[str, Tool]:
         """The tools by name."""
         return {name: blueprint.bound_to(self) for name, blueprint in self._blueprints.items()}
+
+    @classmethod
+    def _has_world(cls) -> bool:
+        return cls.world is not Environment.world
+
+    @cached_property
+    def founding(self) -> Procedure | None:
+        return procedure_of(self.world, frozenset()) if self._has_world() else None
 
     @cached_property
     def seeding(self) -> Procedure:

@@ -13,10 +13,10 @@ from stateroom.rollout.recorded import NOT_AGAIN, Spoken, decoded, same
 from stateroom.session import History, LogEntry, Moment, Sessions
 from stateroom.session.journal import write_body
 from stateroom.session.program import Operation
-from stateroom.session.reading import read
-from stateroom.state import State, decode, encode, schema_of
+from stateroom.session.reading import Reader
+from stateroom.state import decode, encode, schema_of
 from stateroom.state.describe import differences, readable
-from stateroom.store import Entry, Store
+from stateroom.store import Entry
 
 Reads = Literal["skip", "check"]
 """What is done about calls that have changed nothing: those of `read` tools, and those that failed."""
@@ -69,19 +69,18 @@ class Stopped(Exception):
 class Past:
     """The states of a session in a store, as plain data in the schema of now."""
 
-    def __init__(self, store: Store, session: str, state_type: type[State]) -> None:
-        self.store = store
+    def __init__(self, reader: Reader, session: str) -> None:
+        self.reader = reader
         self.session = session
-        self.state_type = state_type
 
     async def state(self, revision: int) -> Any:
-        standing, _ = await read(self.store, self.session, self.state_type, revision)
+        standing, _ = await self.reader.read(self.session, revision)
         return readable(decode(encode(standing.state)))
 
     async def is_current(self) -> bool:
         """Whether all of it is stored in the schema of now."""
-        document = await History(self.store).document(self.session, 1)
-        return document.version == schema_of(self.state_type).version
+        document = await History(self.reader.store).outline(self.session, 1)
+        return document.version == schema_of(self.reader.state_type).version
 
 
 class Player:
@@ -183,7 +182,7 @@ class Player:
     async def _apart(self, revision: int) -> list[str]:
         """What differs between the state at a revision and what it is now."""
         assert self._past is not None
-        here = Past(self._sessions.store, self._session.id, self._past.state_type)
+        here = Past(self._sessions.reader, self._session.id)
         return differences(await self._past.state(revision), await here.state(self._revisions[revision]))
 
     async def _take(self, entry: LogEntry) -> None:

@@ -16,6 +16,7 @@ from stateroom.rollout.recorded import Spoken, merged, spoken
 from stateroom.rollout.rows import Key, inputs_of, key_of, lines_of, row_of, task_of
 from stateroom.rollout.world import Row
 from stateroom.session import History, LogEntry, Moment, Sessions
+from stateroom.session.reading import Reader
 from stateroom.store import Store, open_store
 
 OURS = re.compile(r"resp_([0-9a-f]{16})")
@@ -115,9 +116,9 @@ class _Replayer:
         entries = [entry async for entry in history.entries(session)]
         for entry in entries:
             self._refuse_shared(session, entry)
-        moment = (await history.document(session, 1)).moment
+        moment = (await history.outline(session, 1)).moment
         said = [*spoken(response, environment.tools)]
-        past = Past(store, session, environment.state_type)
+        past = Past(Reader(store, environment.state_type), session)
         await self._play(replay, past, entries[0].input, moment, [*merged(entries[1:], said)])
 
     def _refuse_shared(self, session: str, entry: LogEntry) -> None:

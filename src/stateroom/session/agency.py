@@ -16,11 +16,10 @@ from stateroom.errors import (
     SessionError,
     SessionLeased,
     StateroomError,
-    UnknownRevision,
 )
 from stateroom.session.calling import Failed
 from stateroom.session.changing import Changing
-from stateroom.session.history import History, line_to
+from stateroom.session.history import History
 from stateroom.session.journal import UNSTORABLE, LogEntry
 from stateroom.session.program import Result
 from stateroom.session.reading import Standing
@@ -149,14 +148,8 @@ class Agency(Changing):
         What a rewind has undone is not among it. Raises `UnknownRevision` if some of it was pruned.
         """
         await self._sessions.catch_up(self._room, closed_too=True)
-        until = self._room.head.revision
-        after = max(since - 1, 0)
-        entries = [entry async for entry in History(self._room.store).entries(self.id, after=after, until=until)]
-        start, line = line_to(entries, until)
-        if start > after:
-            raise UnknownRevision(
-                self.id, f"the past of session {self.id!r} was pruned, with what was said up to revision {start}"
-            )
+        history = History(self._room.store)
+        line = await history.line(self.id, self._room.head.revision, after=max(since - 1, 0))
         return [entry for entry in line if entry.kind in SAID]
 
     async def _note(

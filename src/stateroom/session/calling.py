@@ -260,12 +260,18 @@ def _failure(tool: Operation, error: BaseException, *drafts: Any) -> Failed:
         logger.warning("%s raised", tool.name, exc_info=error)
         message = f"{tool.name} failed: unexpected {type(error).__name__}"
     failure = Failed(message, code)
+    failure.tampered = has_tampered(*drafts)
+    return failure
+
+
+def has_tampered(*drafts: Any) -> bool:
+    """Whether what a function did to its drafts may have changed committed state in memory."""
     try:
         for draft in drafts:
             refuse_tampering(draft)
     except TamperedState:
-        failure.tampered = True
-    return failure
+        return True
+    return False
 
 
 async def run_verifier(

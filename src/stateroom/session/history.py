@@ -10,10 +10,23 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from stateroom.errors import BadData, UnknownRevision
+from stateroom.errors import BadData, UnknownRevision, UnknownSession
 from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
 from stateroom.session.moment import Moment
-from stateroom.state import Elsewhere, Large, State, apply, decode, encode, encode_json, large_in, put_in, schema_of
+from stateroom.state import (
+    Elsewhere,
+    Large,
+    Patch,
+    State,
+    apply,
+    decode,
+    encode,
+    encode_json,
+    encode_patch,
+    large_in,
+    put_in,
+    schema_of,
+)
 from stateroom.store import Entry, Head, Loaded, Store
 
 PAGE = 1000
@@ -49,10 +62,22 @@ class Weight(msgspec.Struct, frozen=True, gc=False):
 NOWHERE = Head("", "", "", 0.0, 0.0, 0)
 
 
+class Start(msgspec.Struct, frozen=True):
+    """What a session's state follows from that is stored elsewhere: a world, which is a session of its own."""
+
+    world: str
+    """The session's id."""
+    size: int
+    """How many bytes a snapshot of it has."""
+    changes: Patch = []
+    """What has changed since."""
+
+
 class Document(NamedTuple):
     """All that a session is at one revision, as plain data."""
 
     state: Any
+    """None while only the start is known that it follows from."""
     moment: Moment
     weight: Weight = Weight()
     digests: frozenset[str] = frozenset()
@@ -65,16 +90,21 @@ class Document(NamedTuple):
     """Of the schema of the state."""
     fingerprint: str | None = None
     """Of that schema; None if whoever wrote it did not know of any."""
+    start: Start | None = None
+    """What the state follows from, while it is not known itself."""
 
 
-def write_document(state: State, moment: Moment, elsewhere: Elsewhere) -> bytes:
-    """The body of a snapshot."""
+def write_document(state: State, moment: Moment, elsewhere: Elsewhere, start: Start | None = None) -> bytes:
+    """The body of a snapshot. With a start that the state follows from, only that is written of it."""
     schema = schema_of(type(state))
-    parts = {
-        "state": msgspec.Raw(encode(state, elsewhere)),
+    parts: dict[str, Any] = {
         "moment": msgspec.Raw(encode_json(moment.plain())),
         "schema": (schema.version, schema.fingerprint),
     }
+    if start is None:
+        parts["state"] = msgspec.Raw(encode(state, elsewhere))
+    else:
+        parts["start"] = (start.world, start.size, msgspec.Raw(encode_patch(start.changes, elsewhere)))
     return msgspec.msgpack.encode(parts)
 
 
@@ -84,7 +114,11 @@ def read_document(body: bytes, large: list[Large] | None = None) -> Document:
     try:
         version, fingerprint = data.get("schema", (1, None))
         moment = Moment.of_plain(data["moment"])
-        return Document(data["state"], moment, version=version, fingerprint=fingerprint)
+        if "start" not in data:
+            return Document(data["state"], moment, version=version, fingerprint=fingerprint)
+        world, size, changes = data["start"]
+        start = Start(world, size, [tuple(operation) for operation in changes])
+        return Document(None, moment, version=version, fingerprint=fingerprint, start=start)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise BadData(f"a stored snapshot cannot be read: {error!r}") from error
 
@@ -109,11 +143,27 @@ class History:
 
         Raises `UnknownRevision` if the session has not come so far, or if that part of its past was pruned.
         """
-        at = None if revision is None else max(0, min(revision, sys.maxsize))
-        return await self.document_in(await self.store.load(session, at), revision)
+        return await self.completed(await self.outline(session, revision))
 
-    async def document_in(self, loaded: Loaded, revision: int | None = None) -> Document:
-        """The same, from what a store has loaded for that revision."""
+    async def outline(self, session: str, revision: int | None = None) -> Document:
+        """The same, but if the state follows from a world, then that is not read."""
+        at = None if revision is None else max(0, min(revision, sys.maxsize))
+        return await self.outline_in(await self.store.load(session, at), revision)
+
+    async def completed(self, document: Document) -> Document:
+        """An outline with its state."""
+        start = document.start
+        if start is None:
+            return document
+        try:
+            world = await self.document(start.world, 1)
+        except UnknownSession:
+            raise world_is_gone(document.head.id, start.world) from None
+        apply(world.state, start.changes)
+        return document._replace(state=world.state, start=None)
+
+    async def outline_in(self, loaded: Loaded, revision: int | None = None) -> Document:
+        """An outline, from what a store has loaded for that revision."""
         at = _checked(loaded.head, revision)
         newest, session = loaded.head, loaded.head.id
         last_kind = loaded.entries[-1].kind if loaded.entries else None
@@ -140,17 +190,21 @@ class History:
             loaded = await self.store.load(session, at)
         large: list[Large] = []
         document = _changed(read_document(snapshot.body, large), changes)
-        size = sum(value.size for value in large)
-        weight = Weight(len(snapshot.body), size, tail_bytes, sum(each.growth for each in tail))
+        size, start = sum(value.size for value in large), document.start
+        whole = len(snapshot.body) + (start.size if start else 0)
+        weight = Weight(whole, size, tail_bytes, sum(each.growth for each in tail))
         for each in tail:
             large += each.large
         if not large:
             return document._replace(weight=weight, head=newest, last_kind=last_kind)
         # Only now is it known which of them the state still has.
-        values = await self._values(newest, set(large_in(document.state)))
+        known = document.state if start is None else start.changes
+        values = await self._values(newest, set(large_in(known)))
+        known = put_in(known, values)
+        if start is None:
+            document = document._replace(state=known)
         digests = frozenset(value.digest for value in large)
-        state = put_in(document.state, values)
-        return document._replace(state=state, weight=weight, digests=digests, head=newest, last_kind=last_kind)
+        return document._replace(weight=weight, digests=digests, head=newest, last_kind=last_kind)
 
     async def is_whole(self, head: Head) -> bool:
         """Whether nothing of the session's own log was pruned."""
@@ -162,7 +216,7 @@ class History:
         while head.parent is not None and revision <= head.parent_revision:
             head = await self.store.head(head.parent)
         if revision == head.parent_revision + 1:  # this entry stays, and most often that is all it takes
-            await self.document(head.id, revision)
+            await self.outline(head.id, revision)
         elif revision < head.revision and not await self.store.entries(head.id, after=revision, until=revision + 1):
             raise await self._pruned(head, revision)
 
@@ -200,6 +254,17 @@ class History:
                     for entry in await self.whole(part, batch):
                         yield entry
                 start = stop
+
+    async def line(self, session: str, until: int, *, after: int = 0) -> list[LogEntry]:
+        """The entries above a revision that lead to another; what a rewind has undone is not among them.
+
+        Raises `UnknownRevision` if some of them were pruned.
+        """
+        start, line = line_to([entry async for entry in self.entries(session, after=after, until=until)], until)
+        if start > after:
+            await self.document(session, max(after, 1))  # this tells that the past was pruned
+            raise BadData(f"session {session!r} has no entry {start}")
+        return line
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
         """The entry with this call id in the session's log, or in what it shares with its parents."""
@@ -286,6 +351,11 @@ def _batches(entries: Iterable[Entry]) -> Iterator[list[Stored]]:
     yield batch
 
 
+def world_is_gone(session: str, world: str) -> BadData:
+    """Why a session cannot be read."""
+    return BadData(f"session {session!r} is damaged: it began in {world!r}, which is gone")
+
+
 def _checked(head: Head, revision: int | None) -> int:
     if revision is None:
         return head.revision
@@ -309,12 +379,14 @@ def line_to(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
 
 
 def _changed(document: Document, changes: list[LogEntry]) -> Document:
-    state, moment = document.state, document.moment
+    moment = document.moment
     for entry in changes:
-        if entry.kind == "call":
-            apply(state, entry.patch)
+        if entry.kind == "call" and document.start is not None:
+            document.start.changes.extend(entry.patch)
+        elif entry.kind == "call":
+            apply(document.state, entry.patch)
         moment = followed(moment, entry)
-    return document._replace(state=state, moment=moment)
+    return document._replace(moment=moment)
 
 
 def followed(moment: Moment, entry: LogEntry) -> Moment:

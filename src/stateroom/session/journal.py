@@ -2,7 +2,7 @@
 
 | kind | facts |
 |---|---|
-| `seed` | `input`: the task row; `replaces`: the session whose place this one took; `schema` |
+| `seed` | `input`: the task row; `schema`; `world`: that it starts from; `replaces`: the session whose place it took |
 | `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
 | `started` | `name`, `input`: an external call is about to run |
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
@@ -116,8 +116,8 @@ def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
         facts = {**facts, "agent": msgspec.Raw(encode_json(facts["agent"]))}
     said = encode(facts, elsewhere) if "events" in facts else encode_json(facts, elsewhere)
     elsewhere.size = 0
-    if patch and len(said) > LONG_TEXT:
-        elsewhere.know(text for text in long_texts(facts.get("input")) if len(text) < least)
+    if patch and len(said) > LONG_TEXT and (texts := long_texts(facts.get("input"))):
+        elsewhere.know(text for text in texts if len(text) < least)
     changed = encode_patch(patch, elsewhere)
     return Body(_PAIR + said + changed, len(changed) + elsewhere.size, elsewhere.blobs)
 
@@ -147,7 +147,7 @@ def read_stored(entry: Entry) -> Stored:
     large: list[Large] = []
     facts = decode(said, (), large)
     in_facts = len(large)
-    patch = [] if bytes(changed) == _NO_PATCH else decode(changed, list(long_texts(facts.get("input"))), large)
+    patch = [] if bytes(changed) == _NO_PATCH else decode(changed, long_texts(facts.get("input")), large)
     growth = len(entry.body)
     if large:
         growth += sum(value.size for value in large[in_facts:])

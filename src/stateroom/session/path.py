@@ -7,12 +7,10 @@ from copy import deepcopy
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, overload
 
-from stateroom.errors import BadData
-from stateroom.session.history import Document, History, line_to
+from stateroom.session.history import Document, History
 from stateroom.session.journal import LogEntry
-from stateroom.session.reading import read, typed
+from stateroom.session.reading import Reader, typed
 from stateroom.state import Desk, Patch, State, apply, draft_of, patched
-from stateroom.store import Store
 
 STRIDE = 64
 """One in so many states is kept once it was made; those between are made again from there."""
@@ -32,14 +30,9 @@ async def no_path() -> Path:
     return Path()
 
 
-async def load_path(store: Store, session: str, state_type: type[State], revision: int) -> Path:
+async def load_path(reader: Reader, session: str, revision: int) -> Path:
     """The path to a revision of a session; raises `UnknownRevision` if its beginning was pruned."""
-    history = History(store)
-    entries = [entry async for entry in history.entries(session, until=revision)]
-    missing, line = line_to(entries, revision)
-    if missing:
-        await history.document(session, 1)  # this tells that the past was pruned
-        raise BadData(f"session {session!r} has no entry {missing}")
+    line = await History(reader.store).line(session, revision)
     calls = [entry for entry in line if entry.kind == "call"]
     starts: list[tuple[int, int]] = []
     """Revisions whose states do not follow from what was stored before, and how many calls led there."""
@@ -51,16 +44,14 @@ async def load_path(store: Store, session: str, state_type: type[State], revisio
     stretches: list[tuple[int, Stretch]] = []
     for (start, first), (_, end) in pairwise([*starts, (revision, len(calls) + 1)]):
         patches = [call.patch for call in calls[first : max(first, end - 1)]]
-        stretches.append((first, await _stretch(history, session, state_type, start, patches)))
+        stretches.append((first, await _stretch(reader, session, start, patches)))
     return Path(tuple(calls), States(stretches, len(calls) + 1))
 
 
-async def _stretch(
-    history: History, session: str, state_type: type[State], revision: int, patches: Sequence[Patch]
-) -> Stretch:
-    standing, _ = await read(history.store, session, state_type, revision)
+async def _stretch(reader: Reader, session: str, revision: int, patches: Sequence[Patch]) -> Stretch:
+    standing, _ = await reader.read(session, revision)
     if standing.outdated:
-        return _Outdated(await history.document(session, revision), state_type, patches)
+        return _Outdated(await History(reader.store).document(session, revision), reader.state_type, patches)
     return _Current(standing.state, patches)
 
 

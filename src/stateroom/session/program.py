@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from stateroom.errors import DefinitionError
 from stateroom.session.lifecycle import Lifecycle
 from stateroom.state import State
 
 if TYPE_CHECKING:
     from stateroom.session.journal import LogEntry
     from stateroom.session.path import Path
+    from stateroom.session.rehearsal import Rehearsal
     from stateroom.session.resources import Resource
 
 Effect = Literal["read", "write", "external"]
@@ -74,6 +76,10 @@ class Program(Protocol):
     def state_type(self) -> type[State] | None: ...
     @property
     def tools(self) -> Mapping[str, Operation]: ...
+    @property
+    def founding(self) -> Procedure | None:
+        """What makes the world that its sessions start from, if they share one."""
+
     @property
     def seeding(self) -> Procedure: ...
     @property
@@ -144,12 +150,13 @@ class Ask:
 class Episode:
     """What a verifier judges: the task, what the agent answered, and the path that led to the state."""
 
-    __slots__ = ("_path", "_response", "path_is_missed", "response_was_read", "task")
+    __slots__ = ("_path", "_rehearsal", "_response", "path_is_missed", "response_was_read", "task")
 
-    def __init__(self, task: Any, response: Any = None, path: Path | None = None) -> None:
+    def __init__(self, task: Any, response: Any = None, rehearsal: Rehearsal | None = None) -> None:
         self.task = task
         self._response = response
-        self._path = path
+        self._rehearsal = rehearsal
+        self._path: Path | None = None
         self.response_was_read = False
         """Whether the verdict may have to do with the response."""
         self.path_is_missed = False
@@ -175,6 +182,18 @@ class Episode:
         Each is made when it is asked for. Without a state there are none.
         """
         return self._loaded().states
+
+    async def after(self, actions: Iterable[Mapping[str, Any]], *, external: bool = False) -> Any:
+        """The state that other actions would have led to from the seed, to be read: `await episode.after(task.gold)`.
+
+        An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, or something said to the user who answers
+        here, `{"message": "May I?"}`. Nothing is stored. Reads are left out. Tools that reach outside are refused,
+        unless the verifier knows that what they reach is made up: then they run with `external=True`.
+        Raises `BadTask` if an action cannot be carried out.
+        """
+        if self._rehearsal is None:
+            raise DefinitionError("episode.after() starts from a session's first state, and there is none here")
+        return await self._rehearsal.after(actions, external=external)
 
     def look_back(self, path: Path) -> None:
         """Have the path at hand from now on."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
 from pydantic import ValidationError
 
-from stateroom.errors import InvalidState, SchemaChanged, format_path
-from stateroom.session.history import Document, History
+from stateroom.errors import InvalidState, SchemaChanged, UnknownSession, format_path
+from stateroom.session.history import Document, History, Start, world_is_gone
 from stateroom.session.moment import Moment
-from stateroom.state import State, fingerprint_of, first_difference, schema_of, shape_of
+from stateroom.state import State, fingerprint_of, first_difference, patched, schema_of, shape_of
 from stateroom.state.missing import first_missing
-from stateroom.state.shape import invalid
+from stateroom.state.values import invalid
 from stateroom.store import Store
+
+WORLDS = 4
+"""So many worlds are kept at hand: that of now, and those of older code whose sessions are still there."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -26,20 +31,62 @@ class Standing(msgspec.Struct, frozen=True):
     """Whether the state is stored in an older schema than this: then nothing can build on that."""
 
 
-async def read(
-    store: Store, session: str, state_type: type[State], revision: int | None = None
-) -> tuple[Standing, Document]:
-    """What a session was at a revision, the newest by default, and the document that says so."""
-    document = await History(store).document(session, revision)
-    return await understood(store, document, state_type), document
+class Reader:
+    """Reads sessions whose states are of one type. Worlds that these began in are read once, and shared by them."""
 
+    def __init__(self, store: Store, state_type: type[State]) -> None:
+        self.store = store
+        self.state_type = state_type
+        self._worlds: OrderedDict[str, State] = OrderedDict()
+        self._reading = asyncio.Lock()
+        """Whoever has it may read a world; the others wait, and share that one."""
 
-async def understood(store: Store, document: Document, state_type: type[State]) -> Standing:
-    """What a document says, in the author's type."""
-    schema = schema_of(state_type)
-    if document.version == schema.version and document.fingerprint not in (None, schema.fingerprint):
-        raise await _other_schema(History(store), document, state_type)
-    return Standing(typed(document, state_type), document.moment, document.version < schema.version)
+    async def read(self, session: str, revision: int | None = None) -> tuple[Standing, Document]:
+        """What a session was at a revision, the newest by default, and the document that says so."""
+        document = await History(self.store).outline(session, revision)
+        return await self.understood(document), document
+
+    async def understood(self, document: Document) -> Standing:
+        """What a document, or an outline of one, says in the author's type."""
+        schema = schema_of(self.state_type)
+        if document.version == schema.version and document.fingerprint not in (None, schema.fingerprint):
+            raise await _other_schema(History(self.store), document, self.state_type)
+        outdated = document.version < schema.version
+        if document.start is not None and not outdated:
+            return Standing(await self._followed(document, document.start), document.moment)
+        document = await History(self.store).completed(document)
+        return Standing(typed(document, self.state_type), document.moment, outdated)
+
+    def keep(self, world: str, state: State) -> None:
+        """Have a world at hand."""
+        self._worlds[world] = state
+        self._worlds.move_to_end(world)
+        if len(self._worlds) > WORLDS:
+            self._worlds.popitem(last=False)
+
+    def forget(self) -> None:
+        """Have none at hand."""
+        self._worlds.clear()
+
+    async def _world(self, world: str) -> State:
+        async with self._reading:
+            state = self._worlds.get(world)
+            if state is None:
+                state = (await self.read(world))[0].state
+            self.keep(world, state)
+        return state
+
+    async def _followed(self, document: Document, start: Start) -> State:
+        """The state that follows from a world, with which it shares all that has not changed."""
+        try:
+            world = await self._world(start.world)
+        except UnknownSession:
+            raise world_is_gone(document.head.id, start.world) from None
+        try:
+            return patched(world, start.changes)
+        except InvalidState as error:  # by code that allowed more
+            message = f"the stored state of session {document.head.id!r} is not valid: {error}"
+            raise InvalidState((), message) from error
 
 
 def typed(document: Document, state_type: type[State]) -> State:

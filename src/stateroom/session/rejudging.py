@@ -14,7 +14,8 @@ from stateroom.session.holding import Holding, Keeper
 from stateroom.session.journal import VERDICT, LogEntry, read_entry
 from stateroom.session.path import load_path
 from stateroom.session.program import Episode, Program, Verdict
-from stateroom.session.reading import understood
+from stateroom.session.reading import Reader, Standing
+from stateroom.session.rehearsal import Rehearsal
 from stateroom.state import State
 from stateroom.store import Loaded, Store
 
@@ -38,7 +39,7 @@ class Rejudging:
         if environment.state_type is None:
             raise DefinitionError(f"{environment.name} is stateless: no store has its sessions")
         self._environment = environment
-        self._state_type: type[State] = environment.state_type
+        self._reader = Reader(store, environment.state_type)
         self._store = store
         self._timeout = timeout
         self._runner = Runner()
@@ -67,8 +68,8 @@ class Rejudging:
         judged = None if entry is None else entry.revision - 1
         revision = await self._chosen(session, at, judged, head.revision)
         # Since the verdict nothing has changed: the newest is what was judged.
-        document = await (history.document_in(loaded) if revision == judged else history.document(session, revision))
-        standing = await understood(self._store, document, self._state_type)
+        document = await (history.outline_in(loaded) if revision == judged else history.outline(session, revision))
+        standing = await self._reader.understood(document)
         seeded = await history.seed(head, first)
         row = read_entry(seeded).input
         procedure = environment.verifying
@@ -80,8 +81,10 @@ class Rejudging:
             return environment.parse_task(read_entry(seeded).input)
 
         scene = Scene(standing.state, standing.moment, session, revision, task, None, None, shared)
-        episode = Episode(environment.parse_task(row), response)
-        path = partial(load_path, self._store, session, self._state_type, revision)
+        first_state = partial(self._first, session)
+        rehearsal = Rehearsal(environment, self._runner, self._timeout, session, task, first_state, self._mend)
+        episode = Episode(environment.parse_task(row), response, rehearsal)
+        path = partial(load_path, self._reader, session, revision)
         holding = Holding(self._keeper)
         try:
             verdict = await run_verifier(
@@ -91,6 +94,15 @@ class Rejudging:
             if holding:
                 await holding.let_go()
         return Rejudged(verdict, revision, row, None if entry is None else Verdict(**entry.facts["verdict"]))
+
+    async def _first(self, session: str) -> Standing:
+        """Where the session stood when it was seeded."""
+        standing, _ = await self._reader.read(session, 1)
+        return standing
+
+    async def _mend(self) -> None:
+        """Have nothing at hand that may have been tampered with."""
+        self._reader.forget()
 
     async def _chosen(self, session: str, at: int | None, judged: int | None, newest: int) -> int:
         """The revision to judge."""
@@ -134,9 +146,9 @@ class Rejudging:
         return found
 
     async def _seen(self, name: str, verdict: LogEntry, identity: str, revision: int) -> State:
-        document = await History(self._store).document(identity, revision)
+        reader = Reader(self._store, self._environment.shared_types[name])
+        standing, document = await reader.read(identity, revision)
         if document.head.created > verdict.at:
             raise SessionError(identity, f"what the verifier saw as {name} is gone: {identity!r} was made anew since")
-        standing = await understood(self._store, document, self._environment.shared_types[name])
         state: State = standing.state
         return state

@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
-from stateroom.session.history import Document, History, Weight, followed, write_document
+from stateroom.session.history import Document, History, Start, Weight, followed, write_document
 from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
 from stateroom.session.moment import Moment
-from stateroom.session.reading import Standing, read, schema_facts
+from stateroom.session.reading import Reader, Standing, schema_facts
 from stateroom.state import Elsewhere, Patch, State, decode, encode_json, patched
-from stateroom.store import NO_BLOBS, Blobs, Entry, Head, Snapshot, Store
+from stateroom.store import NO_BLOBS, Blobs, Entry, Head, Snapshot
 
 if TYPE_CHECKING:
     from stateroom.session.holding import Holding
@@ -62,11 +62,12 @@ class Step(msgspec.Struct, frozen=True):
 class Room:
     """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
 
-    def __init__(self, store: Store, head: Head, state_type: type[State], max_bytes: int) -> None:
-        self.store = store
+    def __init__(self, reader: Reader, head: Head, max_bytes: int) -> None:
+        self.reader = reader
+        self.store = reader.store
+        self.state_type = reader.state_type
         self.max_bytes = max_bytes
         self.head = head
-        self.state_type = state_type
         self.lock = asyncio.Lock()
         self.state: Any = None
         """None when it is not at hand."""
@@ -154,7 +155,7 @@ class Room:
                 moment = followed(moment, each.entry)
             anew = state is None or self.outdated or pruned or any(_begins_anew(each.entry) for each in stored)
             if anew and not unread:
-                standing, document = await read(self.store, head.id, self.state_type, head.revision)
+                standing, document = await self.reader.read(head.id, head.revision)
                 weight, digests = document.weight, digests | document.digests
             else:
                 standing = Standing(None if anew else await self._patched(head, stored), moment)
@@ -262,7 +263,7 @@ class Room:
         known = self.at_hand(revision)
         if known is not None:
             return known
-        found, document = await read(self.store, self.head.id, self.state_type, revision)
+        found, document = await self.reader.read(self.head.id, revision)
         self.digests[0].update(document.digests)
         return found
 
@@ -301,7 +302,7 @@ class Room:
 
     def branch(self, head: Head, standing: Standing) -> Room:
         """A room for a fork of this session, which shares the state."""
-        room = Room(self.store, head, self.state_type, self.max_bytes)
+        room = Room(self.reader, head, self.max_bytes)
         room.seeded = self.seeded
         room.calls = (set(), *self.calls[:FOREBEARS])
         room.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
@@ -324,16 +325,28 @@ def _is_small(weight: Weight) -> bool:
 
 
 def new_room(
-    store: Store, head: Head, state: State, moment: Moment, facts: dict[str, Any], max_bytes: int
+    reader: Reader,
+    head: Head,
+    state: State,
+    moment: Moment,
+    facts: dict[str, Any],
+    max_bytes: int,
+    start: Start | None = None,
 ) -> tuple[Room, Sequence[Entry], Snapshot, Blobs]:
-    """A room for a session that is about to be created, with its first entry and snapshot, and its large values."""
-    room = Room(store, head, type(state), max_bytes)
-    facts = {**facts, "schema": schema_facts(type(state))}
-    body = write_body(facts, [], store.large)
+    """A room for a session that is about to be created, with its first entry and snapshot, and its large values.
+
+    `start` is what the state follows from, if that is stored.
+    """
+    room = Room(reader, head, max_bytes)
+    large = room.store.large
+    facts = {**facts, "schema": schema_facts(room.state_type)}
+    if start is not None:
+        facts["world"] = start.world
+    body = write_body(facts, [], large)
     entry = Entry(head.revision, "seed", head.created, body.data)
-    elsewhere = Elsewhere(store.large)
-    snapshot = Snapshot(head.revision, write_document(state, moment, elsewhere))
-    room._weight = Weight(len(snapshot.body), elsewhere.size)
+    elsewhere = Elsewhere(large)
+    snapshot = Snapshot(head.revision, write_document(state, moment, elsewhere, start))
+    room._weight = Weight(len(snapshot.body) + (start.size if start else 0), elsewhere.size)
     if room._weight.state > max_bytes:
         raise TooLarge(f"the seeded state is larger than the {max_bytes:,} bytes that it may have")
     room.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry

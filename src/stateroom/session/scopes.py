@@ -40,7 +40,7 @@ from stateroom.errors import (
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry, write_body
 from stateroom.session.moment import Moment
-from stateroom.session.reading import Standing, typed
+from stateroom.session.reading import Reader, Standing, typed
 from stateroom.session.room import Room, new_room
 from stateroom.session.turns import ATTEMPTS, give_way
 from stateroom.state import Commit, Patch, State, apply, merge, patched, shape_of
@@ -279,7 +279,7 @@ class Scopes:
         if head.expires <= sessions.now():  # nobody has used it for as long as it was to be kept
             await sessions.store.sweep(sessions.now())  # not `delete`: another may have made it anew just now
             return await self._make(identity, owner, name, room)
-        found = Room(sessions.store, head, sessions.environment.shared_types[name], sessions.max_state)
+        found = Room(self._reader(name), head, sessions.max_state)
         return Shared(sessions, name, found, settled=0)
 
     async def _make(self, identity: str, owner: str, name: str, room: Room) -> Shared:
@@ -291,7 +291,7 @@ class Scopes:
         )  # fmt: skip
         state = await self._seeded(name, room)
         made, entries, snapshot, blobs = new_room(
-            sessions.store, head, state, Moment(0, now), {"input": owner}, sessions.max_state
+            self._reader(name), head, state, Moment(0, now), {"input": owner}, sessions.max_state
         )
         try:
             await sessions.store.create(head, entries, snapshot, blobs)
@@ -300,6 +300,9 @@ class Scopes:
         except StoreError:  # another process was quicker
             return await self._find(identity, owner, name, room)
         return Shared(sessions, name, made, settled=1)
+
+    def _reader(self, name: str) -> Reader:
+        return Reader(self._sessions.store, self._sessions.environment.shared_types[name])
 
     async def _seeded(self, name: str, room: Room) -> State:
         sessions = self._sessions

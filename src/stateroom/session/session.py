@@ -34,10 +34,11 @@ from stateroom.session.occurring import Occurred, occurred
 from stateroom.session.path import load_path
 from stateroom.session.program import Episode, Result, Verdict
 from stateroom.session.reading import Standing
+from stateroom.session.rehearsal import Rehearsal
 from stateroom.session.resources import why_not_again
 from stateroom.session.turns import ATTEMPTS, give_way
 from stateroom.state import Desk, State, draft_of
-from stateroom.state.describe import Difference, compare
+from stateroom.state.describe import Difference, diff
 
 S = TypeVar("S", bound=State | None, default=Any)
 
@@ -138,10 +139,10 @@ class Session(Agency, Generic[S]):
                     raise SessionClosed(self.id)
                 if self._has_to_wait():
                     continue
-                episode = Episode(self.task, response)
+                episode = Episode(self.task, response, self._rehearsal())
                 procedure = sessions.environment.verifying
                 views = await self._views(procedure)
-                path = partial(load_path, room.store, self.id, room.state_type, room.head.revision)
+                path = partial(load_path, room.reader, self.id, room.head.revision)
                 scene = self._scene(views=views)
                 lend = sessions.holding_of(room).lend_to_judge if procedure.resources else None
                 verdict = await run_verifier(sessions.runner, procedure, scene, episode, sessions.timeout, path, lend)
@@ -160,6 +161,18 @@ class Session(Agency, Generic[S]):
                 except UNSTORABLE as error:
                     raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
         raise self._too_busy("its verdict")
+
+    def _rehearsal(self) -> Rehearsal:
+        sessions = self._sessions
+        return Rehearsal(
+            sessions.environment,
+            sessions.runner,
+            sessions.timeout,
+            self.id,
+            lambda: self.task,
+            partial(self._room.at, 1),
+            partial(sessions.mend, self._room),
+        )
 
     def _refuse_other(self, response: Any) -> None:
         judged = self._room.judged or {}
@@ -314,7 +327,7 @@ class Session(Agency, Generic[S]):
         head, history = await self._sessions.look(self._room), History(self._room.store)
         old = await history.document(self.id, since)
         new = await history.document(self.id, head.revision if to is None else to)
-        return list(compare(old.state, new.state))
+        return list(diff(old.state, new.state))
 
     async def user(self) -> Any:
         """The state of the task's user, as it is now, to be read; None if the environment keeps none."""

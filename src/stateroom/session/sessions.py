@@ -23,25 +23,27 @@ from stateroom.errors import (
     TimedOut,
     UnknownSession,
 )
+from stateroom.session.calling import has_tampered
 from stateroom.session.execution import Runner
-from stateroom.session.history import History
+from stateroom.session.history import History, Start, world_is_gone
 from stateroom.session.holding import Holding, Keeper
 from stateroom.session.journal import AFTER_VERDICT, UNSTORABLE, VERDICT, read_entry
 from stateroom.session.moment import Moment
 from stateroom.session.program import SHARED, Program
-from stateroom.session.reading import understood
+from stateroom.session.reading import Reader
 from stateroom.session.room import Room, new_room
 from stateroom.session.scopes import Scopes
 from stateroom.session.session import S, Session
 from stateroom.session.stateless import StatelessSession
-from stateroom.state import State, shape_of
+from stateroom.session.worlds import Worlds
+from stateroom.state import ENDED, Desk, State, commit, draft_of, shape_of
 from stateroom.store import Head, Store
 
 WEEK = 7 * 24 * 3600.0
 
 YEAR = 365 * 24 * 3600.0
 
-SHARED_IDS = tuple(f"{name}:" for name in sorted(SHARED))
+SHARED_IDS = tuple(f"{name}:" for name in sorted(SHARED | {"world"}))
 
 LATE = (None, "verdict", "abandoned", *AFTER_VERDICT)
 """What may be the last that is read of a session which has its verdict."""
@@ -86,6 +88,8 @@ class Sessions(Generic[S]):
         self.now = now
         self.runner = Runner()
         self.scopes = Scopes(self)
+        self.worlds = Worlds(self)
+        self.reader = Reader(store, environment.state_type or State)
         self.keeper = Keeper(environment.resources, store, self.runner, timeout, max_state)
         self._rooms: OrderedDict[str, Room] = OrderedDict()
 
@@ -114,11 +118,11 @@ class Sessions(Generic[S]):
             return self.stateless(session_id or new_session_id(), moment, self._task(row))
         if "user" in self.environment.shared_types:
             self.environment.user_of(self._task(row))  # else the first call would fail for want of it
-        state, moment = await self._seeded(self._task(row), moment)
+        state, moment, start = await self._seeded(self._task(row), moment)
         head = self.new_head(owner, 1, session_id=session_id)
         try:
             facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
-            room, entries, snapshot, blobs = new_room(self.store, head, state, moment, facts, self.max_state)
+            room, entries, snapshot, blobs = new_room(self.reader, head, state, moment, facts, self.max_state, start)
         except UNSTORABLE as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
         await self.store.create(head, entries, snapshot, blobs)
@@ -141,21 +145,53 @@ class Sessions(Generic[S]):
         """The typed task of a session."""
         return self.environment.parse_task(read_entry(room.seeded).input)
 
-    async def _seeded(self, task: Any, moment: Moment) -> tuple[State, Moment]:
-        procedure = self.environment.seeding
+    async def _seeded(self, task: Any, moment: Moment) -> tuple[State, Moment, Start | None]:
+        """The first state of a session, its moment, and the start that the state follows from, if it does."""
         luck, clock = replace(moment, steps=-1), moment.clock()  # the first call has luck of its own
         available = {"task": lambda: task, "rng": luck.rng, "clock": lambda: clock, "new_id": luck.new_id}
+        if self.environment.founding is None:
+            state, start = await self._seeded_state(available), None
+        else:
+            state, start = await self._seeded_in_world(available)
+        return state, replace(moment, offset=clock.advanced), start
+
+    async def _seeded_in_world(self, available: dict[str, Callable[[], Any]]) -> tuple[State, Start]:
+        """A world, with what the task changes in it."""
+        world = await self.worlds.current()
+        desk = Desk()
+        draft = draft_of(world.state, desk)
+        try:
+            returned = await self._run_seed({**available, "state": lambda: draft})
+            if returned is not None:
+                raise DefinitionError(
+                    f"{self.environment.name}.seed changes the `state` that it is given, and returns nothing: there is "
+                    f"a world to start from; not {type(returned).__name__}"
+                )
+            state, patch = commit(draft)
+        except Exception:
+            if has_tampered(draft):
+                await self.mend()
+            raise
+        finally:
+            desk.closed = ENDED
+        return state, Start(world.id, world.size, patch)
+
+    async def _run_seed(self, available: dict[str, Callable[[], Any]]) -> Any:
+        procedure = self.environment.seeding
         arguments = {name: available[name]() for name in procedure.needs}
         try:
-            state = await self.runner.run(procedure, arguments, self.timeout)
+            return await self.runner.run(procedure, arguments, self.timeout)
         except TimedOut as error:
             raise TimedOut(f"{self.environment.name}.seed did not finish within {error}") from None
+
+    async def _seeded_state(self, available: dict[str, Callable[[], Any]]) -> State:
+        state = await self._run_seed(available)
         expected = self.environment.state_type
         if expected is None or type(state) is not expected:  # a subclass could not be read back
             wanted = expected.__name__ if expected else None
             raise DefinitionError(f"{self.environment.name}.seed must return a {wanted}, not {type(state).__name__}")
         copy: State = shape_of(expected).admit(state, ())  # valid, and shared with nobody
-        return copy, replace(moment, offset=clock.advanced)
+        return copy
 
     async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
         """A handle on a session that was seeded before, here or in any other process.
@@ -164,12 +200,11 @@ class Sessions(Generic[S]):
         """
         room = self._rooms.get(session_id)
         if room is None:
-            state_type = self.environment.state_type
-            if state_type is None:
+            if self.environment.state_type is None:
                 raise UnknownSession(session_id)
             history = History(self.store)
             document, first = await asyncio.gather(  # at once, which is one round trip to a store far away
-                history.document(session_id), self.store.entries(session_id, until=1)
+                history.outline(session_id), self.store.entries(session_id, until=1)
             )
             head = document.head
             if head.environment != self.environment.name:
@@ -177,8 +212,10 @@ class Sessions(Generic[S]):
                     session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
                 )
             self._refuse_ended(head, closed_too)
-            room = Room(self.store, head, state_type, self.max_state)
-            room.hold(await understood(self.store, document, state_type), document)
+            room = Room(self.reader, head, self.max_state)
+            room.hold(await self.reader.understood(document), document)
+            if document.start is not None:
+                await self._renew_world(session_id, document.start.world)
             room.seeded = await history.seed(head, first)
             if document.last_kind in LATE:
                 judged = await history.find_own_call(session_id, VERDICT)
@@ -187,6 +224,12 @@ class Sessions(Generic[S]):
         else:
             await self.catch_up(room, closed_too=closed_too)
         return self.admit(self._rooms.get(session_id, room))  # another task may have opened it meanwhile
+
+    async def _renew_world(self, session_id: str, world: str) -> None:
+        try:
+            await self.worlds.renew(world)
+        except UnknownSession:  # it is at hand here, and nowhere else
+            raise world_is_gone(session_id, world) from None
 
     def at_hand(self, session_id: str) -> Session[S] | None:
         """The same without waiting, if this process has the state at hand; each use looks whether it is the newest."""
@@ -280,11 +323,15 @@ class Sessions(Generic[S]):
         await self.store.touch(head.id, now=now, expires=expires)
         return replace(head, expires=expires)
 
-    async def mend(self, room: Room) -> None:
-        """Read again what a tool may have tampered with: its session, and all that share states by forks."""
+    async def mend(self, *rooms: Room) -> None:
+        """Read again what the author's code may have tampered with: these, and all that share states with others."""
         forks = [other.head for other in self._rooms.values() if other.head.parent is not None]
-        related = {room.head.id, *(head.id for head in forks), *(head.parent for head in forks)}
-        spoiled = [room, *(other for other in self._rooms.values() if other.head.id in related and other is not room)]
+        related = {*(room.head.id for room in rooms), *(head.id for head in forks), *(head.parent for head in forks)}
+        if self.environment.founding is not None:  # all may share the world
+            related = {*self._rooms}
+            self.worlds.forget()
+            self.reader.forget()
+        spoiled = {*rooms, *(other for other in self._rooms.values() if other.head.id in related)}
         self.scopes.forget()
         for other in spoiled:  # all at once, before anybody can use one
             other.forget()

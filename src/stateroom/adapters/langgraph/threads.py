@@ -22,7 +22,7 @@ from stateroom.errors import (
 from stateroom.session.care import every_head
 from stateroom.session.history import Weight, write_document
 from stateroom.session.moment import Moment
-from stateroom.session.reading import Standing, read
+from stateroom.session.reading import Reader, Standing
 from stateroom.session.room import Room, Step, new_room
 from stateroom.session.turns import ATTEMPTS, give_way
 from stateroom.state import Elsewhere
@@ -52,6 +52,7 @@ class Threads:
         self.hot = hot
         self.now = now
         self._rooms: OrderedDict[str, Room] = OrderedDict()
+        self._reader = Reader(store, Thread)
 
     async def find(self, thread: str) -> Room | None:
         """A thread as it is now; None if there is none."""
@@ -129,8 +130,8 @@ class Threads:
     # Rooms.
 
     async def _opened(self, session: str) -> Room:
-        standing, document = await read(self.store, session, Thread)
-        room = Room(self.store, document.head, Thread, MAX_BYTES)
+        standing, document = await self._reader.read(session)
+        room = Room(self._reader, document.head, MAX_BYTES)
         room.hold(standing, document)
         return room
 
@@ -158,7 +159,8 @@ class Threads:
     async def _made(self, session: str) -> Room:
         head = self._new_head(session, 1)
         facts = {"input": {"thread_id": session.removeprefix(PREFIX)}}
-        room, entries, snapshot, blobs = new_room(self.store, head, Thread(), Moment(0, head.created), facts, MAX_BYTES)
+        beginning = Moment(0, head.created)
+        room, entries, snapshot, blobs = new_room(self._reader, head, Thread(), beginning, facts, MAX_BYTES)
         try:
             await self.store.create(head, entries, snapshot, blobs)
         except StoreUnavailable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 
 from stateroom.errors import StoreError, UnknownSession
 from stateroom.session.care.checking import whole_after
+from stateroom.session.journal import read_entry
+from stateroom.session.worlds import is_world
 from stateroom.store import Entry, Record, Snapshot, Store
 
 
@@ -26,8 +29,8 @@ class Copier:
     """Copies sessions, each as of one moment, and compares what has arrived with what was sent.
 
     A session that is in the target already is brought up to date, so copying again is safe; one that has gone on there
-    is left as it is. Leases stay behind: nobody holds the copy. What a session shares with its parents is copied with
-    them.
+    is left as it is. Leases stay behind: nobody holds the copy. What a session shares with its parents, or with
+    the world that it starts from, is copied with them.
     """
 
     def __init__(self, source: Store, target: Store) -> None:
@@ -63,6 +66,11 @@ class Copier:
             if self._has(session, needed):  # by now: another fork of it was quicker
                 return
             record = await self.source.export(session)
+            if is_world(session):
+                record = await self._as_made_there(record)
+            if world := _world_of(record):
+                with suppress(UnknownSession):  # it is gone: the session does without it, or is damaged here as there
+                    await self.copy(world)
             record = replace(record, head=replace(record.head, holder=None, leased_until=0.0))
             await self._refuse_other_way(record)
             await self.target.restore(record)
@@ -77,6 +85,15 @@ class Copier:
             size = sum(map(len, bodies)) + sum(map(len, record.blobs.values()))
             self.copied[session] = Copied(record.head.revision, len(record.entries), size)
 
+    async def _as_made_there(self, world: Record) -> Record:
+        """A world as the target has it, if it was made there too: its content is the same, but not its time."""
+        try:
+            there = await self.target.head(world.head.id)
+        except UnknownSession:
+            return world
+        head = replace(there, expires=max(there.expires, world.head.expires))
+        return replace(world, head=head, entries=await self.target.entries(there.id))
+
     async def _refuse_other_way(self, record: Record) -> None:
         """Raise if the target has an earlier moment of the session, from which that went on in another way there."""
         session = record.head.id
@@ -88,6 +105,13 @@ class Copier:
             last = await self.target.entries(session, after=there.revision - 1)
             if last != [entry for entry in record.entries if entry.revision == there.revision]:
                 raise StoreError(f"session {session!r} has gone on in the target in another way, and is left as it is")
+
+
+def _world_of(record: Record) -> str | None:
+    """The world that a session starts from, if it does."""
+    first = record.entries[0] if record.entries else None
+    world: str | None = read_entry(first).facts.get("world") if first and first.kind == "seed" else None
+    return world
 
 
 def _has_gap(record: Record) -> bool:

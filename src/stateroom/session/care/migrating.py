@@ -19,7 +19,7 @@ from stateroom.errors import (
 from stateroom.session.care.heads import each_session
 from stateroom.session.journal import VERDICT
 from stateroom.session.program import Program
-from stateroom.session.reading import read
+from stateroom.session.reading import Reader
 from stateroom.session.room import Room
 from stateroom.session.scopes import shared_environment
 from stateroom.state import State
@@ -100,9 +100,9 @@ class Migrator:
         """What is to become of a session; and a room that holds it, if it is to be migrated."""
         if head.environment not in self.types:
             return Migrated("foreign"), None
-        room = Room(self.store, head, self.types[head.environment], NO_LIMIT)
+        room = Room(Reader(self.store, self.types[head.environment]), head, NO_LIMIT)
         try:
-            standing, document = await read(self.store, head.id, room.state_type, head.revision)
+            standing, document = await room.reader.read(head.id, head.revision)
         except (SchemaChanged, InvalidState, BadData, UnknownRevision) as error:
             return Migrated("failed", why=str(error)), None
         if not standing.outdated:

@@ -190,7 +190,7 @@ class Retention:
         needed = sys.maxsize
         for revision in (None, oldest):
             with suppress(UnknownRevision):  # it was cut there before
-                agent = (await History(self.store).document(session, revision)).moment.agent
+                agent = (await History(self.store).outline(session, revision)).moment.agent
                 needed = min(needed, max(agent.view - 1, 0) if agent.said else sys.maxsize)
         return needed
 

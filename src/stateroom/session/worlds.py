@@ -1,0 +1,117 @@
+"""Worlds: a state that many sessions start from, made once by a process and stored once in a store.
+
+A world is kept as a session of its own, whose id follows from its content. The first snapshot of a session that starts
+from it says which it is and what the task changed in it, and so is small, however large the world. In memory the
+sessions share all of it that they have not changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stateroom.errors import DefinitionError, StoreError, StoreUnavailable, TimedOut, UnknownSession
+from stateroom.session.history import write_document
+from stateroom.session.moment import Moment
+from stateroom.session.room import new_room
+from stateroom.session.scopes import shared_environment, shared_id
+from stateroom.state import Elsewhere, State, shape_of
+from stateroom.state.large import digest_of
+from stateroom.store import Head
+
+if TYPE_CHECKING:
+    from stateroom.session.sessions import Sessions
+
+BEGINNING = Moment(0, 0.0)
+"""The moment of every world, so that it has no part in what a world is known by."""
+
+KEPT = 365 * 24 * 3600.0
+"""So many seconds a world outlives the sessions that were seeded or opened last: their calls do not renew it."""
+
+
+def is_world(session: str) -> bool:
+    """Whether this is the id of a world: then it says all that the world is."""
+    return session.startswith(shared_id("world", ""))
+
+
+class World(NamedTuple):
+    """A world that is at hand."""
+
+    id: str
+    state: State
+    size: int
+    """How many bytes it has as it is stored."""
+
+
+class Worlds:
+    """The world of an environment, as its new sessions need it."""
+
+    def __init__(self, sessions: Sessions[Any]) -> None:
+        self._sessions = sessions
+        self._made: World | None = None
+        self._making = asyncio.Lock()
+
+    async def current(self) -> World:
+        """The world that new sessions start from. The store has it, and keeps it for as long as they live."""
+        async with self._making:
+            if self._made is None:
+                self._made = await self._make()
+        try:
+            await self.renew(self._made.id)
+        except UnknownSession:
+            await self._store(self._made)
+        return self._made
+
+    async def renew(self, world: str) -> None:
+        """Let a world go on living, for as long as sessions that start from it may; `UnknownSession` if it is gone."""
+        sessions, store = self._sessions, self._sessions.store
+        now = sessions.now()
+        head = await store.head(world)
+        if head.expires <= now:
+            await store.sweep(now)  # not `delete`: another may have made it anew just now
+            raise UnknownSession(world)
+        if head.expires < now + sessions.ttl + KEPT / 2:
+            await store.touch(world, now=now, expires=self._expiry(now))
+
+    def forget(self) -> None:
+        """Have none at hand: it is made again when it is needed."""
+        self._made = None
+
+    async def _make(self) -> World:
+        sessions = self._sessions
+        environment, wanted = sessions.environment, sessions.environment.state_type
+        assert environment.founding is not None
+        assert wanted is not None
+        try:
+            state = await sessions.runner.run(environment.founding, {}, sessions.timeout)
+        except TimedOut as error:
+            raise TimedOut(f"{environment.name}.world did not finish within {error}") from None
+        if type(state) is not wanted:
+            raise DefinitionError(
+                f"{environment.name}.world must return a {wanted.__name__}, not {type(state).__name__}"
+            )
+        copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
+        elsewhere = Elsewhere(sessions.store.large)
+        body = write_document(copy, BEGINNING, elsewhere)
+        identity = shared_id("world", environment.name, digest_of(body))
+        sessions.reader.keep(identity, copy)
+        return World(identity, copy, len(body) + elsewhere.size)
+
+    async def _store(self, world: World) -> None:
+        sessions = self._sessions
+        now, environment = sessions.now(), sessions.environment.name
+        head = Head(
+            world.id, shared_environment("world", environment), "", now, self._expiry(now), 1, fence=int(now * 1e6)
+        )
+        _, entries, snapshot, blobs = new_room(
+            sessions.reader, head, world.state, BEGINNING, {"input": {}}, sessions.max_state
+        )
+        try:
+            await sessions.store.create(head, entries, snapshot, blobs)
+        except StoreUnavailable:
+            raise
+        except StoreError:  # another process was quicker
+            await sessions.store.head(world.id)
+
+    def _expiry(self, now: float) -> float:
+        return now + self._sessions.ttl + KEPT
