@@ -271,6 +271,24 @@ async def test_only_the_tools_that_are_offered_can_be_called(stranger: Stranger,
     assert [path for path, _ in stranger.requests] == ["/", "/seed_session", "/verify"]
 
 
+async def test_what_an_assistant_says_has_an_id_in_the_response_that_is_judged(
+    stranger: Stranger, start: Start, tmp_path: Path
+) -> None:
+    """NeMo Gym's servers refuse a message of the assistant's without one, as the Responses API has none."""
+    judged: list[Any] = []
+
+    async def verify(request: web.Request) -> web.Response:
+        judged.extend((await request.json())["response"]["output"])
+        return web.json_response({"reward": 1.0})
+
+    stranger.verify = verify  # type: ignore[method-assign]
+    stranger.url = await start(stranger.app())
+    _, given = await play(tmp_path, stranger, ADD)
+    assert [item.get("id") for item in judged] == [None, None, "msg_2"]
+    (row,) = rows(given.files.rollouts)
+    assert row["response"]["output"][2] == message("done")  # the rollouts are the same as without a server
+
+
 @pytest.mark.parametrize(
     ("verdict", "told"),
     [
