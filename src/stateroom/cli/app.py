@@ -10,8 +10,10 @@ import typer
 
 from stateroom.cli import (
     branch,
+    check,
     demo,
     environments,
+    init,
     migrate,
     model,
     replay,
@@ -32,6 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo.demo)
+app.command()(init.init)
+app.command()(check.check)
 app.command()(run.run)
 app.command()(branch.branch)
 app.command()(tree.tree)

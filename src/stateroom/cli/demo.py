@@ -11,13 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from stateroom.cli.environments import example_file
 from stateroom.cli.output import console, number, table
 from stateroom.cli.run import collect, default_store, new_path
 from stateroom.cli.sessions import print_log, read_log
 from stateroom.environment import Environment, find_environment
 from stateroom.model import open_model
-from stateroom.rollout import Report, Run, RunFiles, read_tasks
+from stateroom.rollout import Report, Run, RunFiles, example_file, read_tasks
 from stateroom.session import Sessions
 from stateroom.store import open_store
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from stateroom.cli.output import console, print_json, table
-from stateroom.environment import Environment, find_environment, registered
-from stateroom.rollout import generate_tasks, read_tasks
+from stateroom.environment import find_environment, registered
+from stateroom.rollout import example_file, generate_tasks, read_tasks
 
 
 def environments(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -41,13 +40,6 @@ def tasks(
     """
     for row in generate_tasks(find_environment(env), number, seed):
         typer.echo(json.dumps(row, ensure_ascii=False))
-
-
-def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
-    """The environment's file of example tasks."""
-    if environment.examples is None:
-        return None
-    return Path(inspect.getfile(environment)).parent / environment.examples
 
 
 def _describe(name: str) -> dict[str, Any]:

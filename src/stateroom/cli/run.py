@@ -14,12 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from stateroom.agent import MAX_STEPS, Context
-from stateroom.cli.environments import example_file
 from stateroom.cli.output import SOON, console, errors, number, print_json, table
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import NotFound, StateroomError
 from stateroom.model import open_model
-from stateroom.rollout import Left, RemoteEnvironment, Report, Run, RunFiles, read_tasks
+from stateroom.rollout import Left, RemoteEnvironment, Report, Run, RunFiles, example_file, read_tasks
 from stateroom.rollout import run as run_episodes
 from stateroom.store.url import without_secrets
 

@@ -5,7 +5,7 @@ from stateroom.rollout.metrics import aggregate, pass_at_k
 from stateroom.rollout.resuming import Left
 from stateroom.rollout.rows import verdict_fields
 from stateroom.rollout.runner import Report, Run, run
-from stateroom.rollout.tasks import RemoteEnvironment, generate_tasks, read_tasks
+from stateroom.rollout.tasks import RemoteEnvironment, example_file, generate_tasks, read_tasks
 
 __all__ = [
     "Left",
@@ -14,6 +14,7 @@ __all__ = [
     "Run",
     "RunFiles",
     "aggregate",
+    "example_file",
     "generate_tasks",
     "pass_at_k",
     "read_tasks",

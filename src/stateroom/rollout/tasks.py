@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from random import Random
@@ -23,6 +24,13 @@ class RemoteEnvironment(Environment):
         if not task.responses_create_params.get("tools"):
             raise BadTask("responses_create_params.tools: needed here; or name the environment, which knows its tools")
         return task
+
+
+def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
+    """The environment's file of example tasks."""
+    if environment.examples is None:
+        return None
+    return Path(inspect.getfile(environment)).parent / environment.examples
 
 
 def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:

@@ -1,0 +1,103 @@
+"""`stateroom check`: what is wrong with an environment, before anything runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from stateroom.cli.output import console, counted, print_json, shown_progress, table
+from stateroom.environment import Environment, find_environment
+from stateroom.errors import DefinitionError
+from stateroom.rollout.checking import Finding, Report, undefined
+from stateroom.rollout.checking import check as check_environment
+
+SHOWN = 3
+"""So many findings of a check are shown; --json gives them all."""
+
+STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
+
+
+def check(
+    env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
+    tasks: Annotated[
+        Path | None,
+        typer.Option(help="Tasks as JSONL; by default the environment's examples, or else such as it generates."),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Play all tasks; by default 20, evenly from all over the file.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Tell what is wrong with an environment: its schema, tasks, tools, verifier, and what it does with its state.
+
+    Tasks are played in memory: by the environment's reference policy, by one
+    that calls all tools by chance, but for those that reach outside, and by
+    one that does nothing; then again, and in turns. External tools that the
+    reference policy calls are really called.
+
+    The command ends with code 1 if there is a problem; a warning is none.
+
+    Example: stateroom check counter
+
+    Example: stateroom check mine.py:MyEnvironment --tasks more.jsonl --all
+    """
+    try:
+        found = find_environment(env)
+    except DefinitionError as error:
+        report = undefined(env, str(error))
+    else:
+        report = asyncio.run(_check(found, tasks, everything))
+    if json_output:
+        print_json(_summary(report))
+    else:
+        _show(report)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+async def _check(environment: type[Environment[Any, Any]], tasks: Path | None, everything: bool) -> Report:
+    async with shown_progress(f"playing {environment.name}") as step:
+        return await check_environment(environment, tasks, everything=everything, on_play=step)
+
+
+def _summary(report: Report) -> dict[str, Any]:
+    return {
+        "environment": report.environment,
+        "ok": not report.problems,
+        "tasks": report.tasks,
+        "played": report.played,
+        "checks": [asdict(finding) for finding in report.findings],
+    }
+
+
+def _show(report: Report) -> None:
+    made = table("check!", "result!", "what was found")
+    for finding in report.findings:
+        made.add_row(finding.check, Text(finding.result, STYLES[finding.result]), _told(finding))
+    console.print(made)
+    console.print()
+    console.print(_conclusion(report), soft_wrap=True)
+
+
+def _conclusion(report: Report) -> Text:
+    results = [finding.result for finding in report.findings]
+    told = [
+        counted(results.count(kind), f"check with a {kind}", f"checks with a {kind}")
+        for kind in ("problem", "warning")
+        if kind in results
+    ]
+    worst = "problem" if report.problems else "ok"
+    rest = "; --all plays each" if report.played < report.tasks else ""
+    played = f"; played {report.played} of {counted(report.tasks, 'task', 'tasks')}{rest}" if report.tasks else ""
+    return Text.assemble((f"{report.environment}: {', '.join(told) or 'no problem'}", STYLES[worst]), played)
+
+
+def _told(finding: Finding) -> str:
+    more = len(finding.found) - SHOWN
+    lines = finding.found[:SHOWN] + ([f"and {more} more; --json lists them all"] if more > 0 else [])
+    return "\n".join(lines)

@@ -1,0 +1,863 @@
+"""Checking an environment: one that is well passes, and each fault is found by the check that is there for it."""
+
+import json
+import random
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import pytest
+from jsonschema import validate
+from pydantic import PositiveInt
+
+from stateroom import (
+    Environment,
+    Episode,
+    Resource,
+    SessionInfo,
+    State,
+    Task,
+    TempFolder,
+    ToolError,
+    Verdict,
+    tool,
+)
+from stateroom.environment import find_environment, registered
+from stateroom.errors import EnvironmentFailed, TimedOut
+from stateroom.model import Item, Policy, function_call, last_user_text, message, outputs_of
+from stateroom.rollout import example_file, read_tasks
+from stateroom.rollout.checking import Finding, Report, check
+from stateroom.rollout.checking.guessing import Guess, Seen, seen_in
+
+Check = Callable[..., Any]
+
+NUMBERS = count()
+"""Something in a module that changes with each use."""
+
+CURRENT: list[int] = []
+"""Whose turn it is, in a module."""
+
+
+class Till(State):
+    total: int = 0
+    sold: list[int] = []
+    at: int = 0
+
+
+class TillTask(Task):
+    prices: list[int]
+
+
+class ReferencePolicy(Policy):
+    """Sells what the user names, then looks."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        prices = [int(word) for word in last_user_text(conversation).split() if word.isdigit()]
+        step = len(outputs_of(conversation))
+        if step < len(prices):
+            return [function_call("sell", f"call_{step}", price=prices[step])]
+        if step == len(prices):
+            return [function_call("total", f"call_{step}")]
+        return [message("Done.")]
+
+
+class TillEnvironment(Environment[Till, TillTask]):
+    """Sells, and counts the money. Nothing is wrong with it."""
+
+    policies = {"reference": ReferencePolicy}
+
+    def seed(self, task: TillTask) -> Till:
+        return Till()
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        state.sold.append(price)
+        state.total += price
+        return state.total
+
+    @tool(effect="read")
+    def total(self, state: Till) -> int:
+        """What was taken in."""
+        return state.total
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        return float(list(state.sold) == episode.task.prices)
+
+
+def task(*prices: int, **more: Any) -> dict[str, Any]:
+    asked = f"Sell for {' and '.join(map(str, prices))} , then look."
+    return {"responses_create_params": {"input": asked}, "prices": list(prices), **more}
+
+
+ROWS = [task(1, 2), task(3), task(4, 5, 6), task(7, 8)]
+
+
+def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Check:
+    """Check an environment with some tasks."""
+
+    async def run(environment: type[Environment[Any, Any]], rows: list[dict[str, Any]] = ROWS, **more: Any) -> Report:
+        return await check(environment, written(tmp_path, rows), **more)
+
+    return run
+
+
+def wrong(report: Report) -> dict[str, str]:
+    """The checks that found something, and how bad it is."""
+    return {each.check: each.result for each in report.findings if each.result in ("problem", "warning")}
+
+
+def finding(report: Report, name: str) -> Finding:
+    [found] = [each for each in report.findings if each.check == name]
+    return found
+
+
+# What is well.
+
+
+async def test_nothing_is_found_in_an_environment_that_is_well(checked: Check) -> None:
+    report = await checked(TillEnvironment)
+    assert [each for each in report.findings if each.result != "ok"] == []
+    assert report.problems == []
+    assert [each.check for each in report.findings] == [
+        *("schema", "tasks", "seed", "determinism", "isolation", "hidden state"),
+        *("reference", "idle", "verifier", "tools", "cost"),
+    ]
+
+
+@pytest.mark.parametrize("name", registered())
+async def test_the_gallery_has_no_problems(checked: Check, name: str) -> None:
+    environment = find_environment(name)
+    examples = example_file(environment)
+    assert examples is not None
+    rows = read_tasks(examples, environment())
+    report = await checked(environment, rows[:: 1 + len(rows) // 10])  # of many some will do
+    assert report.problems == []
+
+
+async def test_the_gallery_has_one_warning_that_the_protocol_wants() -> None:
+    """In weather each episode gets the full reward."""
+    report = await check(find_environment("weather"))
+    assert wrong(report) == {"idle": "warning"}
+    assert "only the metrics tell" in finding(report, "idle").found[0]
+
+
+class Asks(TillEnvironment):
+    """Has a tool that reaches outside."""
+
+    paid: ClassVar[list[str]] = []
+
+    @tool(effect="external")
+    def pay(self) -> None:
+        """Pay for all."""
+        raise AssertionError("nobody has asked for this")
+
+
+async def test_a_tool_that_reaches_outside_is_not_called_by_chance(checked: Check) -> None:
+    report = await checked(Asks)
+    assert wrong(report) == {}
+    assert "2 of 3 went well" in finding(report, "tools").found[0]
+    assert "not seen at work: pay" in finding(report, "tools").found[0]
+
+
+class Locked(TillEnvironment):
+    """Has a tool that refuses what it is asked by chance, in words, as it should."""
+
+    @tool
+    def unlock(self, state: Till, code: str) -> None:
+        """Open the till.
+
+        Args:
+            code: The code.
+        """
+        raise ToolError("that is not the code")
+
+
+async def test_to_refuse_what_was_made_up_is_no_fault(checked: Check) -> None:
+    report = await checked(Locked)
+    assert wrong(report) == {}
+    assert "not seen at work: unlock" in finding(report, "tools").found[0]
+
+
+class Members(State):
+    points: int = 0
+
+
+class Club(TillEnvironment):
+    """Sessions of one user share a state, which is no fault."""
+
+    @tool
+    def sell(self, state: Till, user: Members, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        state.sold.append(price)
+        user.points += 1
+        return user.points
+
+
+async def test_states_that_sessions_share_do_not_count_as_leaks(checked: Check) -> None:
+    report = await checked(Club, [{**row, "user": "ann"} for row in ROWS])
+    assert wrong(report) == {}
+
+
+class Street(TillEnvironment):
+    """Starts from a world, which is made once in each process."""
+
+    def world(self) -> Till:
+        return Till(sold=[1] * 1000)
+
+    def seed(self, state: Till, task: TillTask) -> None:
+        state.sold.clear()
+
+
+async def test_a_world_is_checked_with_the_seeds(checked: Check) -> None:
+    report = await checked(Street)
+    assert wrong(report) == {}
+    assert "the world and each seed are the same twice" in finding(report, "seed").found[0]
+
+
+class Slate(Resource[list[int]]):
+    """What is written on it cannot be saved."""
+
+    kind = "restart_only"
+
+    def start(self, session: SessionInfo) -> list[int]:
+        return []
+
+
+class Outside(TillEnvironment):
+    """Keeps what it sold in a file and on a slate too, by async tools."""
+
+    resources = {"folder": TempFolder(), "slate": Slate()}
+
+    @tool
+    async def sell(self, state: Till, folder: Path, slate: list[int], price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        state.sold.append(price)
+        slate.append(price)
+        (folder / "sold.json").write_text(json.dumps(list(state.sold)))
+        return len(slate)
+
+    def verify(self, folder: Path, slate: list[int], episode: Episode) -> float:
+        path = folder / "sold.json"
+        return float(path.exists() and json.loads(path.read_text()) == slate == episode.task.prices)
+
+
+async def test_resources_that_cannot_be_had_again_are_no_fault(checked: Check) -> None:
+    assert wrong(await checked(Outside)) == {}
+
+
+class Approving(TillEnvironment):
+    """Asks a person before it sells."""
+
+    @tool
+    def sell(self, state: Till, ask: Callable[[str], Any], price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        ask(f"Sell for {price}?")
+        state.sold.append(price)
+        return price
+
+
+async def test_an_episode_that_waits_for_a_person_is_told_of(checked: Check) -> None:
+    report = await checked(Approving)
+    assert wrong(report) == {"reference": "warning"}
+    assert "it waits for a person to answer 'Sell for 1?'" in finding(report, "reference").found[0]
+
+
+# What is not. Each of these has one fault.
+
+
+class Undescribed(TillEnvironment):
+    """Does not tell what a parameter is."""
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something."""
+        state.sold.append(price)
+        return price
+
+
+class Loose(TillEnvironment):
+    """Has a parameter that strict mode does not know."""
+
+    @tool(effect="read")
+    def total(self, state: Till, options: dict[str, int] = {}) -> int:  # noqa: B006 - as an author may write it
+        """What was taken in.
+
+        Args:
+            options: What to leave out.
+        """
+        return state.total
+
+
+class Silent(TillEnvironment):
+    pass
+
+
+class NoPolicy(TillEnvironment):
+    """Has something else as a policy."""
+
+    policies = {"reference": ReferencePolicy, "other": dict}
+
+
+class Lucky(TillEnvironment):
+    """Takes its chance from elsewhere."""
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> float:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        state.sold.append(price)
+        return random.random()
+
+
+class Timely(TillEnvironment):
+    """Writes the time of day into its state, and tells nobody."""
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> None:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        state.sold.append(price)
+        state.at = time.perf_counter_ns()
+
+
+class Moody(TillEnvironment):
+    """Judges by chance."""
+
+    def verify(self, state: Till, episode: Episode) -> Verdict:
+        right = float(list(state.sold) == episode.task.prices)
+        return Verdict(right, metrics={"mood": random.random()})
+
+
+class Seeded(TillEnvironment):
+    """Starts otherwise each time."""
+
+    def seed(self, task: TillTask) -> Till:
+        return Till(total=next(NUMBERS))
+
+
+class Founded(Street):
+    """Starts from another world each time."""
+
+    def world(self) -> Till:
+        return Till(total=next(NUMBERS), sold=[1] * 1000)
+
+
+class Unseeded(TillEnvironment):
+    """Cannot start."""
+
+    def seed(self, task: TillTask) -> Till:
+        raise KeyError("stock")
+
+
+class Remembering(TillEnvironment):
+    """Counts all episodes together."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        self.seen.append(price)
+        state.sold.append(price)
+        return len(self.seen)
+
+
+class Turned(TillEnvironment):
+    """Keeps the session that is its turn in a module: alone, each episode is well."""
+
+    def seed(self, task: TillTask) -> Till:
+        CURRENT[:] = []
+        return Till()
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        CURRENT.append(price)
+        state.sold.append(price)
+        return sum(CURRENT)
+
+
+class Setting(TillEnvironment):
+    """Sets something on itself that it never reads."""
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        self.last = price
+        state.sold.append(price)
+        return price
+
+
+class Caching(TillEnvironment):
+    """Keeps what it has computed."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, int] = {}
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        state.sold.append(price)
+        return self.cache.setdefault(price, price * price)
+
+
+class Unsolvable(TillEnvironment):
+    """Wants more than there is to sell."""
+
+    def verify(self, state: Till, episode: Episode) -> Verdict:
+        return Verdict(0.5 if state.sold else 0.0, reason="there should be more")
+
+
+class Generous(TillEnvironment):
+    """Pays for nothing."""
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        return 1.0
+
+
+class Meddling(TillEnvironment):
+    """Judges, and changes what it judges."""
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        state.total = 0
+        return float(list(state.sold) == episode.task.prices)
+
+
+class Fickle(TillEnvironment):
+    """Gives another verdict each time that it is asked."""
+
+    def verify(self, state: Till, episode: Episode) -> Verdict:
+        right = float(list(state.sold) == episode.task.prices)
+        return Verdict(right, reason=f"asked {next(NUMBERS)} times")
+
+
+class Endless(TillEnvironment):
+    """Gives no number."""
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        return float("nan")
+
+
+class Paying(TillEnvironment):
+    """Gives rewards as if they were money."""
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        return 100.0 * (list(state.sold) == episode.task.prices)
+
+
+class Writing(TillEnvironment):
+    """Has a read that writes."""
+
+    @tool(effect="read")
+    def peek(self, state: Till) -> int:
+        """Look, they say."""
+        state.total += 1
+        return state.total
+
+
+class Broken(TillEnvironment):
+    """Has a tool that never works."""
+
+    @tool
+    def refund(self, state: Till) -> int:
+        """Give the money back."""
+        return state.missing  # type: ignore[attr-defined,no-any-return]
+
+
+class Careless(TillEnvironment):
+    """Has a tool that does not know all that it may be asked."""
+
+    @tool(effect="read")
+    def price(self, state: Till, place: int) -> int:
+        """What something costs.
+
+        Args:
+            place: Where it stands.
+        """
+        return (4, 5, 6, 7, 8, 9, 10, 11)[place]
+
+
+class Opaque(TillEnvironment):
+    """Returns what nobody can read."""
+
+    @tool(effect="read")
+    def open(self, state: Till) -> object:
+        """Look inside."""
+        return object()
+
+
+class Refusing(TillEnvironment):
+    """Has a tool that nobody can use."""
+
+    @tool
+    def unlock(self, state: Till) -> None:
+        """Open the till."""
+        raise ToolError("there is no key")
+
+
+class Copying(TillEnvironment):
+    """Puts a copy in the place of what it changes."""
+
+    def seed(self, task: TillTask) -> Till:
+        return Till(total=5000)
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        state.sold = [*state.sold, *([] if state.sold else [0] * 5000), price]
+        return price
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        return float(state.sold[-len(episode.task.prices) :] == episode.task.prices)
+
+
+FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
+    (Undescribed, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
+    (Loose, {"schema": "warning"}, "`options` is a dict with any keys"),
+    (Silent, {"schema": "warning"}, "Silent has no docstring"),
+    (NoPolicy, {"schema": "problem"}, "policies: other is not a subclass of stateroom.model.Policy"),
+    (Lucky, {"determinism": "problem"}, "let chance, time and ids come from `rng`, `clock` and `new_id`"),
+    (Timely, {"determinism": "problem"}, "sell changes the state by"),
+    (Seeded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
+    (Founded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
+    (Unseeded, {"seed": "problem"}, "task 0: seed failed: KeyError: 'stock' (line "),
+    (
+        Remembering,
+        {"isolation": "problem", "hidden state": "warning"},
+        "comes out otherwise after other episodes: sell(price=",
+    ),
+    (Turned, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
+    (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
+    (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
+    (Unsolvable, {"reference": "problem"}, "it called sell, sell, total, and got 0.5: there should be more"),
+    (Generous, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
+    (Meddling, {"verifier": "problem"}, "verify broke down: this state may only be read"),
+    (Endless, {"verifier": "problem"}, "verify must return a finite number"),
+    (Paying, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
+    (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
+    (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
+    (Careless, {"tools": "warning"}, "IndexError: tuple index out of range (line "),
+    (Opaque, {"tools": "problem"}, "open() returned a object that is not JSON"),
+    (Refusing, {"tools": "warning"}, "unlock failed in each of 12 calls, such as unlock(): there is no key"),
+    (Copying, {"cost": "warning"}, "of the state, so each call costs more as it grows"),
+]
+
+
+@pytest.mark.parametrize(("environment", "expected", "told"), FAULTS, ids=[fault[0].__name__ for fault in FAULTS])
+async def test_a_fault_is_found_by_its_check_and_by_no_other(
+    checked: Check, environment: type[Environment[Any, Any]], expected: dict[str, str], told: str
+) -> None:
+    report = await checked(environment)
+    assert wrong(report) == expected
+    assert any(told in line for name in expected for line in finding(report, name).found), report.findings
+    assert bool(report.problems) == ("problem" in expected.values())
+
+
+@pytest.mark.parametrize("environment", [Moody, Fickle])
+async def test_a_verifier_that_is_not_the_same_twice_is_found(
+    checked: Check, environment: type[TillEnvironment]
+) -> None:
+    report = await checked(environment)
+    assert wrong(report) == {"determinism": "problem", "verifier": "problem"}
+    assert finding(report, "isolation").result == "skipped"
+    assert "asked again, verify says" in finding(report, "verifier").found[0]
+
+
+async def test_a_problem_comes_before_what_is_only_worth_a_look(checked: Check) -> None:
+    class Both(Loose):
+        """Has a policy that is not there, and a parameter that is loose."""
+
+        policies = {**Loose.policies, "lost": int}
+
+    report = await checked(Both)
+    [problem] = report.problems
+    assert problem.startswith("schema: policies:")
+    first, second = finding(report, "schema").found
+    assert problem == f"schema: {first}"
+    assert "is not strict" in second
+
+
+async def test_without_a_reference_policy_the_others_still_look(checked: Check) -> None:
+    class Alone(Lucky):
+        """Has no policy."""
+
+        policies = {}
+
+    report = await checked(Alone)
+    assert finding(report, "reference").result == "skipped"
+    assert wrong(report) == {"determinism": "problem"}
+
+
+async def test_a_policy_that_breaks_down_is_found(checked: Check) -> None:
+    class Lost(ReferencePolicy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            raise LookupError("where am I?")
+
+    class Led(TillEnvironment):
+        """Is led by one who is lost."""
+
+        policies = {"reference": Lost}
+
+    report = await checked(Led)
+    assert wrong(report) == {"reference": "problem"}
+    assert "where am I?" in finding(report, "reference").found[0]
+
+
+class Stuck(TillEnvironment):
+    """Has a tool that does not end."""
+
+    @tool
+    def sell(self, state: Till, price: PositiveInt) -> int:
+        """Sell something.
+
+        Args:
+            price: What it costs.
+        """
+        raise TimedOut("30 s")  # as is raised in its place when the time is up
+
+
+class StuckSeed(TillEnvironment):
+    """Has a seed that does not end."""
+
+    def seed(self, task: TillTask) -> Till:
+        raise TimedOut("30 s")
+
+
+class StuckVerifier(TillEnvironment):
+    """Has a verifier that does not end."""
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        raise TimedOut("30 s")
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "told"),
+    [
+        (Stuck, "tools", "sell did not finish within 30 s; if it may take longer, give it a timeout="),
+        (StuckSeed, "seed", "stuck_seed.seed did not finish within 30 s"),
+        (StuckVerifier, "verifier", "verify did not finish within 30 s"),
+    ],
+)
+async def test_what_does_not_end_is_told_of_and_not_waited_for_again(
+    checked: Check, environment: type[TillEnvironment], name: str, told: str
+) -> None:
+    played: list[None] = []
+    report = await checked(environment, on_play=lambda: played.append(None))
+    assert report.problems == [f"{name}: task 0, by reference: {told}"]
+    assert len(played) == 1
+    assert finding(report, "cost").result == "skipped"
+
+
+async def test_of_a_long_episode_only_the_first_calls_are_told(checked: Check) -> None:
+    class Tireless(ReferencePolicy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            return [function_call("total", f"call_{len(conversation)}")]
+
+    class Tiring(TillEnvironment):
+        """Is looked at for ever."""
+
+        policies = {"reference": Tireless}
+
+    problem, *_ = (await checked(Tiring)).problems
+    assert "total, total and 40 more, and got 0" in problem
+
+
+async def test_an_environment_that_cannot_be_made_is_told_of(checked: Check) -> None:
+    class Needy(TillEnvironment):
+        """Needs something."""
+
+        def __init__(self, prices: list[int]) -> None:
+            self.prices = prices
+
+    report = await checked(Needy)
+    assert wrong(report) == {"schema": "problem"}
+    assert "Needy() cannot be made without arguments: TypeError" in report.problems[0]
+    assert {each.result for each in report.findings[1:]} == {"skipped"}
+
+
+# Tasks.
+
+
+@pytest.mark.parametrize(
+    ("row", "result", "told"),
+    [
+        ({**task(9), "responses_create_params": {}}, "problem", "task 4: there is no prompt"),
+        ({**task(9), "responses_create_params": {"input": [{"role": "user", "content": " "}]}}, "problem", "task 4: "),
+        (task(3), "warning", "task 1, 4: they are the same"),
+        ({"prices": "many"}, "problem", "tasks.jsonl, line 5: prices: Input should be a valid list"),
+        (
+            {**task(9), "responses_create_params": {"input": "Sell 9", "tools": [{"name": "steal"}]}},
+            "problem",
+            "task 4: it tells of steal, and there is no such tool",
+        ),
+    ],
+)
+async def test_a_row_that_is_wrong_is_found(checked: Check, row: dict[str, Any], result: str, told: str) -> None:
+    report = await checked(TillEnvironment, [*ROWS, row])
+    assert finding(report, "tasks").result == result
+    assert any(told in line for line in finding(report, "tasks").found)
+
+
+async def test_ids_are_used_once(checked: Check) -> None:
+    report = await checked(TillEnvironment, [task(1, id="a"), task(2, id="b"), task(3, id="a")])
+    assert finding(report, "tasks").found == ["task 0, 2: they have the same id, 'a'"]
+    assert report.problems
+
+
+async def test_without_tasks_nothing_can_be_played() -> None:
+    report = await check(TillEnvironment)
+    assert wrong(report) == {"tasks": "problem"}
+    assert "there are no tasks" in report.problems[0]
+    assert finding(report, "cost").result == "skipped"
+
+
+class Generating(TillEnvironment):
+    """Makes up its tasks."""
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        return task(*(rng.randint(1, 99) for _ in range(3)))
+
+
+async def test_tasks_of_a_generator_will_do() -> None:
+    report = await check(Generating)
+    assert wrong(report) == {}
+    assert "20 from the generator" in finding(report, "tasks").found[0]
+
+
+async def test_a_generator_gives_the_same_tasks_for_the_same_seed(checked: Check) -> None:
+    class Arbitrary(Generating):
+        """Makes them up by itself."""
+
+        @classmethod
+        def generate(cls, rng: Random) -> dict[str, Any]:
+            return task(random.randint(1, 10**9))
+
+    report = await checked(Arbitrary)
+    assert wrong(report) == {"tasks": "problem"}
+    assert "generate gives other tasks for the same seed" in report.problems[0]
+
+
+async def test_a_generator_that_breaks_down_is_told_of(checked: Check) -> None:
+    class Breaking(Generating):
+        """Has a generator that never works."""
+
+        @classmethod
+        def generate(cls, rng: Random) -> dict[str, Any]:
+            raise ZeroDivisionError("prices")
+
+    told = "tasks: generate broke down: ZeroDivisionError: prices"
+    assert (await checked(Breaking)).problems == [told]
+    assert (await check(Breaking)).problems == [told]
+
+
+async def test_an_environment_of_which_there_can_be_only_one_is_refused(checked: Check) -> None:
+    class Single(TillEnvironment):
+        """Can be made once."""
+
+        made: ClassVar[list[int]] = []
+
+        def __init__(self) -> None:
+            self.made.append(1)
+            if len(self.made) > 1:
+                raise RuntimeError("there is one already")
+
+    with pytest.raises(EnvironmentFailed, match=r"another Single\(\) cannot be made: RuntimeError: there is one"):
+        await checked(Single)
+
+
+async def test_of_many_tasks_some_from_all_over_are_played_unless_all_are_to_be(checked: Check) -> None:
+    rows = [task(number) for number in range(1, 61)]
+    played: list[None] = []
+    some = await checked(TillEnvironment, rows, on_play=lambda: played.append(None))
+    assert (some.tasks, some.played) == (60, 20)
+    assert len(played) == 20 * 5  # by each of three, and twice by two of them
+    rows[-1]["prices"] = [0]  # which cannot be sold
+    assert (await checked(TillEnvironment, rows)).problems == []
+    assert (await checked(TillEnvironment, [*rows[:30], rows[-1], *rows[30:-1]])).problems != []
+    every = await checked(TillEnvironment, rows, everything=True)
+    assert (every.tasks, every.played) == (60, 60)
+    assert "task 59: it called sell, total, and got 0" in every.problems[0]
+
+
+# By chance.
+
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "string"},
+    {"type": "integer", "minimum": 3, "maximum": 5},
+    {"type": "number", "exclusiveMinimum": 0},
+    {"type": "boolean"},
+    {"enum": ["red", "blue"]},
+    {"const": 7},
+    {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 2},
+    {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]},
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+def test_what_is_made_up_fits_the_schema(schema: dict[str, Any]) -> None:
+    definitions = {"A": {"type": "string"}}
+    for seed in range(50):
+        value = Guess(Random(seed), [Seen("", value) for value in ("tea", 4, 2.5, -1)]).value(schema, definitions)
+        validate(value, {**schema, "$defs": definitions})
+
+
+def test_what_was_seen_under_a_name_is_guessed_for_a_parameter_like_it() -> None:
+    seen = [*seen_in({"files": [{"id": "F-1", "title": "tea"}, {"id": "F-2", "title": "cups"}]})]
+    values = {Guess(Random(seed), seen).value({"type": "string"}, {}, "file_id") for seed in range(100)}
+    assert values - {"a", "tea", "two words", ""} == {"F-1", "F-2"}
