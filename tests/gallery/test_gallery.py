@@ -61,7 +61,7 @@ async def test_the_reference_policy_solves_every_task(kind: type[Environment[Any
 
 
 async def test_the_faltering_policy_errs_at_its_rate_and_loses_exactly_then(kind: type[Environment[Any, Any]]) -> None:
-    tasks = generate_tasks(kind, 1000, seed=5)
+    tasks = generate_tasks(kind, 400, seed=5)
     erred = 0
     async with open_store("memory://") as store:
         sessions = Sessions[Any](kind(), store)

@@ -1,0 +1,193 @@
+"""The calendar: meetings, and times at which people are free."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from stateroom import ToolError, tool
+from stateroom.gallery.office.looking import (
+    RESERVED,
+    clock_time,
+    find,
+    has_words,
+    id_of,
+    new_id,
+    page_of,
+    replace,
+    words,
+)
+from stateroom.gallery.office.state import Event, Office
+
+OPENS, CLOSES = time(9), time(17)
+"""When the working day begins and ends."""
+
+STEP = timedelta(minutes=30)
+"""Meetings begin on the hour or at half past."""
+
+Minutes = Annotated[int, Field(ge=15, le=480)]
+
+
+class CalendarTools:
+    """Looks at meetings and changes them."""
+
+    @tool(effect="read")
+    def list_events(
+        self,
+        state: Office,
+        query: str = "",
+        attendee_id: str = "",
+        first_day: date | None = None,
+        last_day: date | None = None,
+        page: int = 1,
+    ) -> dict[str, Any]:
+        """Meetings that are not cancelled, by their time.
+
+        Args:
+            query: Words that must all be in the title.
+            attendee_id: Somebody who takes part, such as C-0001.
+            first_day: The first day of the meetings wanted.
+            last_day: The last day of the meetings wanted.
+            page: Which page of the results.
+        """
+        wanted, attendee = words(query), id_of(state.contacts, attendee_id, "contact", "search_contacts")
+        found = [
+            event
+            for event in state.events.values()
+            if not event.cancelled
+            and (not attendee or attendee in event.attendees)
+            and (first_day is None or event.start.date() >= first_day)
+            and (last_day is None or event.start.date() <= last_day)
+            and has_words(wanted, event.title)
+        ]
+        return page_of(sorted(found, key=lambda event: (event.start, event.id)), page, _brief)
+
+    @tool(effect="read")
+    def find_free_slot(
+        self, state: Office, attendee_ids: list[str], day: date, minutes: Minutes, event_id: str | None = None
+    ) -> dict[str, Any]:
+        """The times of a day at which all of these people are free, from 9:00 to 17:00, earliest first.
+
+        Args:
+            attendee_ids: The people, such as C-0001.
+            day: The day.
+            minutes: How long they must be free.
+            event_id: A meeting that is to be moved, and so does not keep them busy.
+        """
+        people = {find(state.contacts, each, "contact", "search_contacts").id for each in attendee_ids}
+        moved = id_of(state.events, event_id or "", "event", "list_events")
+        busy = [
+            (event.start, _end(event))
+            for event in state.events.values()
+            if event.start.date() == day
+            and not event.cancelled
+            and event.id != moved
+            and not people.isdisjoint(event.attendees)
+        ]
+        length = timedelta(minutes=minutes)
+        start, closes = datetime.combine(day, OPENS), datetime.combine(day, CLOSES)
+        free = []
+        while start + length <= closes:
+            if all(start + length <= begins or start >= ends for begins, ends in busy):
+                free.append(start)
+            start += STEP
+        return {"free": free}
+
+    @tool
+    def create_event(
+        self, state: Office, title: str, organizer_id: str, attendee_ids: list[str], start: datetime, minutes: Minutes
+    ) -> dict[str, str]:
+        """Set up a meeting. The organizer takes part, too.
+
+        Args:
+            title: Its title.
+            organizer_id: Whose meeting it is, such as C-0001.
+            attendee_ids: Who takes part.
+            start: When it begins, such as 2026-03-04T10:00.
+            minutes: How long it takes.
+        """
+        people = [find(state.contacts, each, "contact", "search_contacts").id for each in (organizer_id, *attendee_ids)]
+        event = Event(
+            id=new_id("EV", state.events, RESERVED),
+            title=title.strip(),
+            organizer=people[0],
+            attendees=tuple(sorted(set(people))),
+            start=clock_time(start),
+            minutes=minutes,
+            room="to be found",
+        )
+        state.events[event.id] = event
+        return {"event_id": event.id}
+
+    @tool
+    def move_event(self, state: Office, event_id: str, start: datetime) -> dict[str, Any]:
+        """Let a meeting begin at another time. It takes as long as before.
+
+        Args:
+            event_id: The meeting, such as EV-0001.
+            start: When it begins from now on, such as 2026-03-04T10:00.
+        """
+        event = replace(state.events, _standing(state, event_id), start=clock_time(start))
+        return {"start": event.start, "end": _end(event)}
+
+    @tool
+    def cancel_event(self, state: Office, event_id: str) -> dict[str, bool]:
+        """Call a meeting off.
+
+        Args:
+            event_id: The meeting, such as EV-0001.
+        """
+        replace(state.events, _standing(state, event_id), cancelled=True)
+        return {"cancelled": True}
+
+    @tool
+    def add_attendee(self, state: Office, event_id: str, contact_id: str) -> dict[str, Any]:
+        """Let somebody take part in a meeting.
+
+        Args:
+            event_id: The meeting, such as EV-0001.
+            contact_id: The person, such as C-0001.
+        """
+        event = _standing(state, event_id)
+        person = find(state.contacts, contact_id, "contact", "search_contacts")
+        attendees = tuple(sorted({*event.attendees, person.id}))
+        return {"attendees": replace(state.events, event, attendees=attendees).attendees}
+
+    @tool
+    def remove_attendee(self, state: Office, event_id: str, contact_id: str) -> dict[str, Any]:
+        """Let somebody no longer take part in a meeting.
+
+        Args:
+            event_id: The meeting, such as EV-0001.
+            contact_id: The person, such as C-0001.
+        """
+        event = _standing(state, event_id)
+        if contact_id not in event.attendees:
+            raise ToolError(f"{contact_id} does not take part in {event_id}: {', '.join(event.attendees)} do")
+        attendees = tuple(each for each in event.attendees if each != contact_id)
+        return {"attendees": replace(state.events, event, attendees=attendees).attendees}
+
+
+def _standing(state: Office, event_id: str) -> Event:
+    event = find(state.events, event_id, "event", "list_events")
+    if event.cancelled:
+        raise ToolError(f"event {event_id} was cancelled")
+    return event
+
+
+def _end(event: Event) -> datetime:
+    return event.start + timedelta(minutes=event.minutes)
+
+
+def _brief(event: Event) -> dict[str, Any]:
+    return {
+        "event_id": event.id,
+        "title": event.title,
+        "start": event.start,
+        "minutes": event.minutes,
+        "organizer_id": event.organizer,
+        "attendee_ids": event.attendees,
+        "room": event.room,
+    }

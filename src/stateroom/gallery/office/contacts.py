@@ -1,0 +1,95 @@
+"""Contacts: the people of the house and of other companies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stateroom import ToolError, tool
+from stateroom.gallery.office.looking import find, has_words, page_of, replace, words
+from stateroom.gallery.office.state import Contact, Office
+
+
+class ContactTools:
+    """Looks people up and keeps their entries in order."""
+
+    @tool(effect="read")
+    def search_contacts(self, state: Office, query: str, company: str = "", page: int = 1) -> dict[str, Any]:
+        """People whose name, address or title has all these words.
+
+        Args:
+            query: The words.
+            company: A part of the name of their company.
+            page: Which page of the results.
+        """
+        wanted, of = words(query), company.strip().lower()
+        found = [
+            contact
+            for contact in state.contacts.values()
+            if contact.merged_into is None
+            and of in contact.company.lower()
+            and has_words(wanted, contact.name, contact.email, contact.title)
+        ]
+        return page_of(found, page, _brief)
+
+    @tool(effect="read")
+    def get_contact(self, state: Office, contact_id: str) -> Contact:
+        """All that is known of a person, also whether they are away and who their deputy is.
+
+        Args:
+            contact_id: The person, such as C-0001.
+        """
+        return find(state.contacts, contact_id, "contact", "search_contacts")
+
+    @tool
+    def update_contact(
+        self,
+        state: Office,
+        contact_id: str,
+        email: str | None = None,
+        phone: str | None = None,
+        title: str | None = None,
+    ) -> Contact:
+        """Change what is known of a person; what is left out stays as it is.
+
+        Args:
+            contact_id: The person, such as C-0001.
+            email: Their new address.
+            phone: Their new number.
+            title: Their new title.
+        """
+        given = {"email": email and email.strip().lower(), "phone": phone, "title": title}
+        changes = {name: value for name, value in given.items() if value}
+        if not changes:
+            raise ToolError("nothing to change: give an email, a phone or a title")
+        return replace(state.contacts, _current(state, contact_id), **changes)
+
+    @tool
+    def merge_contacts(self, state: Office, keep_id: str, duplicate_id: str) -> dict[str, str]:
+        """Let one entry stand for a person who has two. The other is no longer found.
+
+        Args:
+            keep_id: The entry that stays, such as C-0001.
+            duplicate_id: The entry that goes.
+        """
+        keep, duplicate = _current(state, keep_id), _current(state, duplicate_id)
+        if keep.id == duplicate.id:
+            raise ToolError("keep_id and duplicate_id are the same entry")
+        replace(state.contacts, duplicate, merged_into=keep.id)
+        return {"kept": keep.id}
+
+
+def _current(state: Office, contact_id: str) -> Contact:
+    contact = find(state.contacts, contact_id, "contact", "search_contacts")
+    if contact.merged_into is not None:
+        raise ToolError(f"contact {contact_id} was merged into {contact.merged_into}: use that one")
+    return contact
+
+
+def _brief(contact: Contact) -> dict[str, Any]:
+    return {
+        "contact_id": contact.id,
+        "name": contact.name,
+        "email": contact.email,
+        "company": contact.company,
+        "title": contact.title,
+    }

@@ -1,0 +1,161 @@
+"""Expenses: what employees have spent, and paying it back.
+
+The tools do what they are told, as a bank does. What may be paid is for whoever uses them to know: `rules` has it.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from stateroom import ToolError, tool
+from stateroom.gallery.office.looking import RESERVED, find, has_words, id_of, new_id, page_of, replace, words
+from stateroom.gallery.office.state import Category, Expense, Office, Payment, Settlement
+
+Amount = Annotated[float, Field(gt=0)]
+
+
+class ExpenseTools:
+    """Files, settles and pays expenses."""
+
+    @tool(effect="read")
+    def list_expenses(
+        self,
+        state: Office,
+        query: str = "",
+        employee_id: str = "",
+        status: Settlement | None = None,
+        page: int = 1,
+    ) -> dict[str, Any]:
+        """Expenses, by their number.
+
+        Args:
+            query: Words that must all be in the vendor, the purpose or the number of the receipt.
+            employee_id: Whose they are, such as C-0001.
+            status: What became of them.
+            page: Which page of the results.
+        """
+        wanted, employee = words(query), id_of(state.contacts, employee_id, "contact", "search_contacts")
+        found = [
+            expense
+            for expense in state.expenses.values()
+            if (not employee or expense.employee == employee)
+            and (status is None or expense.status == status)
+            and has_words(wanted, expense.vendor, expense.purpose, expense.receipt)
+        ]
+        return page_of(found, page, _brief)
+
+    @tool(effect="read")
+    def get_expense(self, state: Office, expense_id: str) -> Expense:
+        """All that is known of an expense.
+
+        Args:
+            expense_id: The expense, such as EX-0001.
+        """
+        return _expense(state, expense_id)
+
+    @tool
+    def file_expense(
+        self,
+        state: Office,
+        employee_id: str,
+        vendor: str,
+        category: Category,
+        amount: Amount,
+        receipt: str,
+        spent_on: date,
+    ) -> dict[str, str]:
+        """Enter an expense, as its receipt says.
+
+        Args:
+            employee_id: Who has spent the money, such as C-0001.
+            vendor: Where.
+            category: On what kind of thing.
+            amount: How much.
+            receipt: The number of the receipt.
+            spent_on: When.
+        """
+        employee = find(state.contacts, employee_id, "contact", "search_contacts")
+        expense = Expense(
+            id=new_id("EX", state.expenses, RESERVED),
+            employee=employee.id,
+            vendor=vendor.strip(),
+            category=category,
+            amount=round(amount, 2),
+            receipt=receipt.strip(),
+            spent_on=spent_on,
+        )
+        state.expenses[expense.id] = expense
+        return {"expense_id": expense.id}
+
+    @tool
+    def categorise_expense(self, state: Office, expense_id: str, category: Category) -> dict[str, str]:
+        """Say on what kind of thing money was spent.
+
+        Args:
+            expense_id: The expense, such as EX-0001.
+            category: The kind of thing.
+        """
+        return {"category": replace(state.expenses, _unsettled(state, expense_id), category=category).category}
+
+    @tool
+    def approve_expense(self, state: Office, expense_id: str) -> dict[str, str]:
+        """Say for the office that an expense is in order, so that it can be paid. That is not the manager's approval.
+
+        Args:
+            expense_id: The expense, such as EX-0001.
+        """
+        return {"status": replace(state.expenses, _unsettled(state, expense_id), status="approved").status}
+
+    @tool
+    def reject_expense(self, state: Office, expense_id: str, reason: str) -> dict[str, str]:
+        """Say that an expense is not paid back.
+
+        Args:
+            expense_id: The expense, such as EX-0001.
+            reason: Why.
+        """
+        rejected = replace(state.expenses, _unsettled(state, expense_id), status="rejected", note=reason)
+        return {"status": rejected.status}
+
+    @tool(effect="external")
+    def pay(self, state: Office, expense_id: str, amount: Amount) -> dict[str, Any]:
+        """Pay an employee back for an approved expense. The money is gone then.
+
+        Args:
+            expense_id: The expense, such as EX-0001.
+            amount: How much to pay.
+        """
+        expense = _expense(state, expense_id)
+        if expense.status not in ("approved", "paid"):
+            raise ToolError(f"expense {expense_id} is {expense.status}: only what is approved can be paid")
+        payment = Payment(id=new_id("PAY", state.payments), expense=expense.id, amount=round(amount, 2))
+        state.payments[payment.id] = payment
+        replace(state.expenses, expense, status="paid")
+        return {"payment_id": payment.id, "paid": payment.amount}
+
+
+def _expense(state: Office, expense_id: str) -> Expense:
+    return find(state.expenses, expense_id, "expense", "list_expenses")
+
+
+def _unsettled(state: Office, expense_id: str) -> Expense:
+    expense = _expense(state, expense_id)
+    if expense.status in ("paid", "rejected"):
+        raise ToolError(f"expense {expense_id} is {expense.status} already")
+    return expense
+
+
+def _brief(expense: Expense) -> dict[str, Any]:
+    return {
+        "expense_id": expense.id,
+        "employee_id": expense.employee,
+        "vendor": expense.vendor,
+        "category": expense.category,
+        "amount": expense.amount,
+        "receipt": expense.receipt,
+        "spent_on": expense.spent_on,
+        "status": expense.status,
+    }

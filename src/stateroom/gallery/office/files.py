@@ -1,0 +1,97 @@
+"""Files, and the rules of the house, which everybody may read."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from stateroom import ToolError, tool
+from stateroom.gallery.office.looking import find, has_words, page_of, replace, words
+from stateroom.gallery.office.state import File, Office
+
+
+class FileTools:
+    """Looks files up, names them and shares them."""
+
+    @tool(effect="read")
+    def get_policy(self, state: Office, topic: Literal["spending", "files"]) -> dict[str, str]:
+        """The rules of the house about something.
+
+        Args:
+            topic: What the rules are about.
+        """
+        return {"policy": state.policies[topic]}
+
+    @tool(effect="read")
+    def search_files(self, state: Office, query: str, page: int = 1) -> dict[str, Any]:
+        """Files whose name or folder has all these words.
+
+        Args:
+            query: The words.
+            page: Which page of the results.
+        """
+        wanted = words(query)
+        found = [file for file in state.files.values() if has_words(wanted, file.name, file.folder)]
+        return page_of(found, page, _brief)
+
+    @tool(effect="read")
+    def read_file(self, state: Office, file_id: str) -> File:
+        """A file with its text, and with whom it is shared.
+
+        Args:
+            file_id: The file, such as F-0001.
+        """
+        return _file(state, file_id)
+
+    @tool
+    def share_file(self, state: Office, file_id: str, contact_id: str) -> dict[str, Any]:
+        """Let somebody read a file.
+
+        Args:
+            file_id: The file, such as F-0001.
+            contact_id: The person, such as C-0001.
+        """
+        file = _file(state, file_id)
+        person = find(state.contacts, contact_id, "contact", "search_contacts")
+        shared_with = tuple(sorted({*file.shared_with, person.id}))
+        return {"shared_with": replace(state.files, file, shared_with=shared_with).shared_with}
+
+    @tool
+    def rename_file(self, state: Office, file_id: str, new_name: str) -> dict[str, str]:
+        """Give a file another name.
+
+        Args:
+            file_id: The file, such as F-0001.
+            new_name: What it is called from now on, with its ending.
+        """
+        file = _file(state, file_id)
+        if not new_name.strip():
+            raise ToolError("new_name: should not be empty")
+        return {"name": replace(state.files, file, name=new_name.strip()).name}
+
+    @tool
+    def move_file(self, state: Office, file_id: str, folder: str) -> dict[str, str]:
+        """Put a file into another folder.
+
+        Args:
+            file_id: The file, such as F-0001.
+            folder: The folder.
+        """
+        file = _file(state, file_id)
+        if not folder.strip(" /"):
+            raise ToolError("folder: should not be empty")
+        return {"folder": replace(state.files, file, folder=folder.strip(" /")).folder}
+
+
+def _file(state: Office, file_id: str) -> File:
+    return find(state.files, file_id, "file", "search_files")
+
+
+def _brief(file: File) -> dict[str, Any]:
+    return {
+        "file_id": file.id,
+        "name": file.name,
+        "folder": file.folder,
+        "owner_id": file.owner,
+        "level": file.level,
+        "shared_with": file.shared_with,
+    }

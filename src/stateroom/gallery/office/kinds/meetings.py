@@ -1,0 +1,222 @@
+"""Errands about meetings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date, datetime, time, timedelta
+from random import Random
+
+from stateroom.gallery.office.kinds.kind import (
+    Asked,
+    Changes,
+    Drawn,
+    Kind,
+    Script,
+    call,
+    newest_mail,
+    one_of,
+    only,
+    person,
+    reading,
+)
+from stateroom.gallery.office.kinds.simple import anybody
+from stateroom.gallery.office.rules import HOUSE
+from stateroom.gallery.office.state import Event, Mail, Office
+from stateroom.gallery.office.vocabulary import MEETINGS
+from stateroom.gallery.office.world import MAILS, NOW, workday
+
+TODAY = NOW.date().isoformat()
+
+
+def coming(world: Office) -> list[Event]:
+    """Meetings to come whose titles no other one to come has."""
+    events = [event for event in world.events.values() if not event.cancelled and event.start > NOW]
+    titles = Counter(event.title for event in events)
+    return [event for event in events if titles[event.title] == 1]
+
+
+def on_the_hour(day: date, rng: Random) -> datetime:
+    return datetime.combine(day, time(rng.randint(9, 15)))
+
+
+class Invite(Kind):
+    name = "invite"
+    difficulty = 2
+    wordings = (
+        "Please add {name} of {company} to the {title} on {day}.",
+        "{name} from {company} wants to take part in the {title} on {day}. See to it.",
+        "The {title} on {day} needs {name} ({company}) as well.",
+    )
+
+    def draw(self, world: Office, rng: Random) -> Drawn:
+        event, guest = one_of(rng, coming(world)), anybody(world, rng)
+        while guest.id in event.attendees:
+            guest = anybody(world, rng)
+        day = event.start.date().isoformat()
+        return Drawn({"name": guest.name, "company": guest.company, "title": event.title, "day": day})
+
+    def script(self, asked: Asked) -> Script:
+        guest = yield from person(asked["name"], asked["company"])
+        found = yield call("list_events", query=asked["title"], first_day=asked["day"], last_day=asked["day"])
+        event = only(found["results"], title=asked["title"])
+        yield call("add_attendee", event_id=event["event_id"], contact_id=guest["contact_id"])
+        return f"{asked['name']} takes part in the {asked['title']}."
+
+
+class MovedMeeting(Kind):
+    """The mails contradict each other: the older one names another time, and a day on which the meeting is not."""
+
+    name = "moved_meeting"
+    difficulty = 3
+    wordings = (
+        "Our colleague {name} has asked by mail for the {title} to be moved. Please do that.",
+        "{name} (of the house) wrote about another time for the {title}. Move it as they wish.",
+        "See the mails of our {name} about the {title}, and bring the calendar up to date.",
+    )
+
+    def draw(self, world: Office, rng: Random) -> Drawn:
+        event = one_of(rng, coming(world))
+        organizer = world.contacts[event.organizer]
+        times: set[datetime] = set()
+        while len(times) < 3:
+            times.add(on_the_hour(workday(rng, 3, 30), rng))
+        first, right = rng.sample(sorted(times - {event.start}), 2)
+        mistaken = NOW + timedelta(days=rng.randint(40, 60))
+        bodies = (
+            f"Hello,\n\nplease move the {event.title}, which is on {mistaken:%Y-%m-%d}, "
+            f"to {first:%Y-%m-%d} at {first:%H:%M}.\n\nThanks\n{organizer.name}",
+            f"Hello,\n\nsorry, I was wrong about the {event.title}: it should be "
+            f"on {right:%Y-%m-%d} at {right:%H:%M}.\n\nThanks\n{organizer.name}",
+        )
+        mails = [
+            Mail(
+                id=f"M-{MAILS + number:04}",
+                sender=organizer.email,
+                to=("office@larkspur-works.example",),
+                subject=f"{event.title}: another time",
+                body=body,
+                sent_at=NOW - timedelta(hours=60 - 20 * number),
+            )
+            for number, body in enumerate(bodies, 1)
+        ]
+        changes = Changes(mails={mail.id: mail for mail in mails})
+        return Drawn({"name": organizer.name, "title": event.title}, changes)
+
+    def script(self, asked: Asked) -> Script:
+        organizer = yield from person(asked["name"], HOUSE)
+        mail = yield from newest_mail(organizer["email"], f"{asked['title']} another time")
+        day, hour = reading(r"on (\d{4}-\d\d-\d\d) at", mail["body"]), reading(r"at (\d\d:\d\d)", mail["body"])
+        found = yield call("list_events", query=asked["title"], first_day=TODAY)
+        event = only(found["results"], title=asked["title"])
+        yield call("move_event", event_id=event["event_id"], start=f"{day}T{hour}:00")
+        return f"The {asked['title']} is on {day} at {hour}."
+
+
+class CommonSlot(Kind):
+    name = "common_slot"
+    difficulty = 3
+    wordings = (
+        'Set up a meeting "{title}" of {minutes} minutes on {day}, at the earliest time at which our colleagues '
+        "{first}, "
+        "{second} and {third} are all free. {first} is the organizer.",
+        'Our people {first}, {second} and {third} need {minutes} minutes together on {day}. Make it "{title}", '
+        "as early as "
+        "all three can, in the name of {first}.",
+    )
+
+    def draw(self, world: Office, rng: Random) -> Drawn:
+        staff = [contact for contact in world.contacts.values() if contact.company == HOUSE]
+        first, second, third = (contact.name for contact in rng.sample(staff, 3))
+        title = f"{one_of(rng, world.projects.values()).name} {rng.choice(MEETINGS)}"
+        when = {"day": workday(rng, 1, 20).isoformat(), "minutes": str(rng.choice((30, 60, 90)))}
+        return Drawn({"title": title, "first": first, "second": second, "third": third, **when})
+
+    def script(self, asked: Asked) -> Script:
+        people = []
+        for name in (asked["first"], asked["second"], asked["third"]):
+            found = yield from person(name, HOUSE)
+            people.append(found["contact_id"])
+        minutes = int(asked["minutes"])
+        slots = yield call("find_free_slot", attendee_ids=people, day=asked["day"], minutes=minutes)
+        start = slots["free"][0]
+        yield call(
+            "create_event",
+            title=asked["title"],
+            organizer_id=people[0],
+            attendee_ids=people[1:],
+            start=start,
+            minutes=minutes,
+        )
+        return f"The {asked['title']} is at {start}."
+
+
+class Reschedule(Kind):
+    name = "reschedule"
+    difficulty = 3
+    wordings = (
+        "The {title} on {day} cannot take place then. Move it to the earliest time on {new_day} at which "
+        "everybody who takes "
+        "part is free, and tell the organizer by mail when it is.",
+        "Please find another time for the {title} of {day}: the earliest on {new_day} that suits all who take "
+        "part. Then write "
+        "a mail to the organizer with the new date and time.",
+    )
+
+    def draw(self, world: Office, rng: Random) -> Drawn:
+        event = one_of(rng, coming(world))
+        day, new_day = event.start.date(), workday(rng, 1, 30)
+        while new_day == day:
+            new_day = workday(rng, 1, 30)
+        return Drawn({"title": event.title, "day": day.isoformat(), "new_day": new_day.isoformat()})
+
+    def script(self, asked: Asked) -> Script:
+        found = yield call("list_events", query=asked["title"], first_day=asked["day"], last_day=asked["day"])
+        event = only(found["results"], title=asked["title"])
+        slots = yield call(
+            "find_free_slot",
+            attendee_ids=event["attendee_ids"],
+            day=asked["new_day"],
+            minutes=event["minutes"],
+            event_id=event["event_id"],
+        )
+        start = slots["free"][0]
+        yield call("move_event", event_id=event["event_id"], start=start)
+        organizer = yield call("get_contact", contact_id=event["organizer_id"])
+        hour = start[11:16]
+        yield call(
+            "send_mail",
+            says=(asked["new_day"], hour),
+            to=[organizer["email"]],
+            subject=f"{asked['title']}: another time",
+            body=f"Hello {organizer['name']},\n\nthe {asked['title']} is on {asked['new_day']} at {hour} now.",
+        )
+        return f"The {asked['title']} is on {asked['new_day']} at {hour}, and {organizer['name']} knows."
+
+
+class ClearDay(Kind):
+    name = "clear_day"
+    difficulty = 4
+    wordings = (
+        "Our colleague {name} is ill on {day}. Cancel the meetings of that day that they organize, and take them "
+        "off the others.",
+        "{name} of our house cannot come on {day}: meetings of their own are cancelled, from all others they are "
+        "removed.",
+    )
+
+    def draw(self, world: Office, rng: Random) -> Drawn:
+        days: Counter[tuple[str, date]] = Counter()
+        for event in world.events.values():
+            if event.start > NOW and not event.cancelled:
+                days.update((contact_id, event.start.date()) for contact_id in event.attendees)
+        contact_id, day = one_of(rng, (each for each, count in days.items() if 2 <= count <= 5))
+        return Drawn({"name": world.contacts[contact_id].name, "day": day.isoformat()})
+
+    def script(self, asked: Asked) -> Script:
+        ill = (yield from person(asked["name"], HOUSE))["contact_id"]
+        found = yield call("list_events", attendee_id=ill, first_day=asked["day"], last_day=asked["day"])
+        for event in found["results"]:
+            if event["organizer_id"] == ill:
+                yield call("cancel_event", event_id=event["event_id"])
+            else:
+                yield call("remove_attendee", event_id=event["event_id"], contact_id=ill)
+        return f"{asked['name']} has no meetings on {asked['day']}."

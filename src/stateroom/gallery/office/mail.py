@@ -1,0 +1,148 @@
+"""Mail: what was received, and what is written."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+from stateroom import ToolError, tool
+from stateroom.gallery.office.looking import find, has_words, new_id, page_of, replace, words
+from stateroom.gallery.office.state import Letter, Mail, Office
+
+
+class MailTools:
+    """Reads, files and writes mail."""
+
+    @tool(effect="read")
+    def search_mail(
+        self,
+        state: Office,
+        query: str = "",
+        sender: str = "",
+        label: str = "",
+        since: date | None = None,
+        page: int = 1,
+    ) -> dict[str, Any]:
+        """Received mails that are not archived, newest first.
+
+        Args:
+            query: Words that must all be in the subject or the text.
+            sender: A part of the sender's address.
+            label: A label that the mail must have.
+            since: The first day of the mails wanted.
+            page: Which page of the results.
+        """
+        wanted, by = words(query), sender.strip().lower()
+        found = [
+            mail
+            for mail in state.mails.values()
+            if not mail.archived
+            and by in mail.sender
+            and (not label or label in mail.labels)
+            and (since is None or mail.sent_at.date() >= since)
+            and has_words(wanted, mail.subject, mail.body)
+        ]
+        return page_of(sorted(found, key=lambda mail: mail.sent_at, reverse=True), page, _brief)
+
+    @tool(effect="read")
+    def read_mail(self, state: Office, mail_id: str) -> Mail:
+        """A received mail with its text.
+
+        Args:
+            mail_id: The mail, such as M-0001.
+        """
+        return _mail(state, mail_id)
+
+    @tool
+    def label_mail(self, state: Office, mail_id: str, label: str) -> dict[str, Any]:
+        """Put a label on a received mail.
+
+        Args:
+            mail_id: The mail, such as M-0001.
+            label: The label.
+        """
+        mail = _mail(state, mail_id)
+        if not label.strip():
+            raise ToolError("label: should not be empty")
+        if label not in mail.labels:
+            mail = replace(state.mails, mail, labels=(*mail.labels, label))
+        return {"labels": mail.labels}
+
+    @tool
+    def archive_mail(self, state: Office, mail_id: str) -> dict[str, bool]:
+        """Take a received mail out of the inbox.
+
+        Args:
+            mail_id: The mail, such as M-0001.
+        """
+        replace(state.mails, _mail(state, mail_id), archived=True)
+        return {"archived": True}
+
+    @tool
+    def draft_mail(self, state: Office, to: list[str], subject: str, body: str) -> dict[str, str]:
+        """Keep a mail that is not sent.
+
+        Args:
+            to: The addresses that it is for.
+            subject: Its subject.
+            body: Its text.
+        """
+        draft = Letter(id=new_id("D", state.drafts), to=_addresses(to), subject=subject, body=body)
+        state.drafts[draft.id] = draft
+        return {"draft_id": draft.id}
+
+    @tool(effect="external")
+    def send_mail(
+        self,
+        state: Office,
+        to: list[str],
+        subject: str,
+        body: str,
+        in_reply_to: str | None = None,
+        attachments: list[str] | None = None,
+    ) -> dict[str, str]:
+        """Send a mail. It cannot be called back.
+
+        Args:
+            to: The addresses that it goes to.
+            subject: Its subject.
+            body: Its text.
+            in_reply_to: The received mail that it answers, such as M-0001.
+            attachments: Files that go with it, such as F-0001.
+        """
+        if in_reply_to is not None:
+            in_reply_to = _mail(state, in_reply_to).id
+        attached = tuple(
+            find(state.files, file_id, "file", "search_files").id for file_id in dict.fromkeys(attachments or ())
+        )
+        letter = Letter(
+            id=new_id("S", state.outbox),
+            to=_addresses(to),
+            subject=subject,
+            body=body,
+            in_reply_to=in_reply_to,
+            attachments=attached,
+        )
+        state.outbox[letter.id] = letter
+        return {"sent_id": letter.id}
+
+
+def _mail(state: Office, mail_id: str) -> Mail:
+    return find(state.mails, mail_id, "mail", "search_mail")
+
+
+def _brief(mail: Mail) -> dict[str, Any]:
+    return {
+        "mail_id": mail.id,
+        "sender": mail.sender,
+        "subject": mail.subject,
+        "sent_at": mail.sent_at,
+        "labels": mail.labels,
+    }
+
+
+def _addresses(to: list[str]) -> tuple[str, ...]:
+    addresses = tuple(sorted({address.strip().lower() for address in to}))
+    if not addresses or not all("@" in address for address in addresses):
+        raise ToolError("to: should be one or more e-mail addresses; search_contacts finds them")
+    return addresses
