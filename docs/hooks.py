@@ -1,0 +1,36 @@
+"""Pages of the site that live elsewhere in the repository: how to contribute, what changed, the gallery."""
+
+import os
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+GALLERY = sorted((ROOT / "src" / "stateroom" / "gallery").glob("*/README.md"))
+ELSEWHERE = {
+    ROOT / "CONTRIBUTING.md": "contributing.md",
+    ROOT / "CHANGELOG.md": "changelog.md",
+    **{page: f"gallery/{page.parent.name}.md" for page in GALLERY},
+}
+LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+\.md)(?=[)#])")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    for source, uri in ELSEWHERE.items():
+        files.append(File.generated(config, uri, abs_src_path=str(source)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links lead from where a page stands in the repository to where a page stands on the site."""
+    source, docs = Path(page.file.abs_src_path or ROOT), Path(config.docs_dir)
+
+    def moved(link: re.Match[str]) -> str:
+        target = (source.parent / link["path"]).resolve()
+        uri = ELSEWHERE.get(target) or ("index.md" if target == ROOT / "README.md" else os.path.relpath(target, docs))
+        return os.path.relpath(uri, Path(page.file.src_uri).parent)
+
+    return LINK.sub(moved, markdown)

@@ -1,0 +1,20 @@
+"""What pages show, made to run: a page is read as steps, the steps are taken in order, and outputs are compared.
+
+- `python` blocks run in page order, as one module. So far as they have run, they are also there as the file `PAGE.py`.
+- A block with a `title="name"` is a file, written when its turn comes, and run only by what follows.
+- `console` blocks hold commands, lines that begin with `$ `, each with its output below if it is shown. One bash runs
+  all of a page, so `cd`, `export` and `kill %1` do what they say. A command that is to fail ends in `# exit 2`; one
+  that ends in `&` goes on until the page ends.
+- `json`, `toml` and `yaml` blocks must be just that; `text` blocks are only looked at. There is nothing else.
+
+In an output `…` stands for anything within a line, or for any lines where it has a line of its own. How many blanks
+there are between two words, or dashes in a rule, does not matter, nor where a page breaks a long line; progress
+bars are not shown. The ports 8000 to 8009 stand for free ones.
+"""
+
+from tests.pages.errors import PageError
+from tests.pages.outputs import shows
+from tests.pages.reader import run_page
+from tests.pages.steps import FENCE, steps_of
+
+__all__ = ["FENCE", "PageError", "run_page", "shows", "steps_of"]
