@@ -13,6 +13,12 @@ from tests.servers.s3 import CREDENTIALS, S3Server
 pytest.register_assert_rewrite("stateroom.store.conformance")
 
 
+@pytest.hookimpl(optionalhook=True)  # one can do without xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """Two for each core: half of the time a test waits, for a disk, a server or a process that it has started."""
+    return 2 * (os.cpu_count() or 1)
+
+
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
     """A PostgreSQL database: one that the environment names, or that of a server of our own."""

@@ -33,7 +33,7 @@ LONGEST = 5.0
 """Seconds that a reply may take on a machine that has much else to do."""
 
 careful = settings(
-    max_examples=8, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=5, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
