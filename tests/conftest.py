@@ -15,8 +15,8 @@ pytest.register_assert_rewrite("stateroom.store.conformance")
 
 @pytest.hookimpl(optionalhook=True)  # one can do without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each core: half of the time a test waits, for a disk, a server or a process that it has started."""
-    return 2 * (os.cpu_count() or 1)
+    """Three for two cores: often a test waits, for a disk, a server or a process that it has started."""
+    return (3 * (os.cpu_count() or 1) + 1) // 2
 
 
 @pytest.fixture(scope="session")
