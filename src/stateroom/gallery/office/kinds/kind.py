@@ -131,6 +131,12 @@ def project_named(name: str) -> Part[dict[str, Any]]:
     return only(found["results"], name=name)
 
 
+def file_named(name: str) -> Part[dict[str, Any]]:
+    """A file by its name."""
+    found = yield call("search_files", query=name)
+    return only(found["results"], name=name)
+
+
 def newest_mail(sender: str, query: str) -> Part[dict[str, Any]]:
     """Read the newest mail from somebody that has these words in it."""
     found = yield call("search_mail", query=query, sender=sender)

@@ -15,6 +15,7 @@ from stateroom.gallery.office.kinds.kind import (
     Script,
     answer,
     call,
+    file_named,
     newest_mail,
     one_of,
     only,
@@ -329,8 +330,7 @@ class ShareOutside(Kind):
         guest = yield from person(asked["name"], asked["company"])
         mail = yield from newest_mail(guest["email"], "file")
         name = reading(r'"(.+?)"', mail["body"])
-        found = yield call("search_files", query=name)
-        file = only(found["results"], name=name)
+        file = yield from file_named(name)
         yield call("get_policy", topic="files")
         shared = file["level"] == "public" or (yield from allowed(file["file_id"], f"{name} for {asked['name']}"))
         if shared:

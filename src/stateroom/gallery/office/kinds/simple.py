@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from stateroom.gallery.office.kinds.kind import Asked, Drawn, Kind, Script, call, one_of, only, person, project_named
+from stateroom.gallery.office.kinds.kind import (
+    Asked,
+    Drawn,
+    Kind,
+    Script,
+    call,
+    file_named,
+    one_of,
+    only,
+    person,
+    project_named,
+)
 from stateroom.gallery.office.rules import CAPS
 from stateroom.gallery.office.state import Contact, Office
 from stateroom.gallery.office.vocabulary import LABELS
@@ -82,8 +93,7 @@ class RenameFile(Kind):
         return Drawn({"file": file.name, "new": file.name.replace(".pdf", f"-{ending}.pdf")})
 
     def script(self, asked: Asked) -> Script:
-        found = yield call("search_files", query=asked["file"])
-        file = only(found["results"], name=asked["file"])
+        file = yield from file_named(asked["file"])
         yield call("rename_file", file_id=file["file_id"], new_name=asked["new"])
         return f"It is called {asked['new']} now."
 
@@ -104,8 +114,7 @@ class MoveFile(Kind):
         )
 
     def script(self, asked: Asked) -> Script:
-        found = yield call("search_files", query=asked["file"])
-        file = only(found["results"], name=asked["file"])
+        file = yield from file_named(asked["file"])
         yield call("move_file", file_id=file["file_id"], folder=asked["folder"])
         return f"It is in {asked['folder']} now."
 

@@ -17,6 +17,7 @@ from stateroom.gallery.office.kinds.kind import (
     Script,
     answer,
     call,
+    file_named,
     newest_mail,
     one_of,
     only,
@@ -106,8 +107,7 @@ class ShareWithTeam(Kind):
         return Drawn({"file": rng.choice(files).name, "project": project.name})
 
     def script(self, asked: Asked) -> Script:
-        found = yield call("search_files", query=asked["file"])
-        file = only(found["results"], name=asked["file"])
+        file = yield from file_named(asked["file"])
         project = yield from project_named(asked["project"])
         for member in project["member_ids"]:
             if member not in file["shared_with"]:
