@@ -43,6 +43,12 @@ class Room(Environment[Tally]):
         return letter * size
 
     @tool
+    def note(self, state: Tally, size: int) -> str:
+        """A text of some length, which stands in the log."""
+        state.value += 1
+        return "a" * size
+
+    @tool
     async def hang(self, state: Tally) -> None:
         """Leave a thread behind that cannot be stopped."""
         await asyncio.to_thread(time.sleep, 600)

@@ -141,7 +141,7 @@ async def test_one_who_waits_to_be_told_to_go_on_is_told_at_once_not_to(serve: A
         assert (await reply(reader))[0] == 200
 
 
-async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(serve: Any) -> None:
+async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(serve: Any, until: Any) -> None:
     environment = NotesEnvironment()
     environment.release.set()
     served = await serve(environment)
@@ -150,11 +150,9 @@ async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_no
     async with connected(served) as (reader, writer):
         writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
         assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-        assert served.app.in_flight == 1
+        waiting = len(asyncio.all_tasks())
         writer.write(b"{")
-    async with asyncio.timeout(5):
-        while served.app.in_flight:  # noqa: ASYNC110 - nobody is told of it
-            await asyncio.sleep(0)
+    await until(lambda: len(asyncio.all_tasks()) < waiting)
     assert not environment.started.is_set()
 
 
@@ -233,6 +231,36 @@ async def test_so_many_calls_may_be_in_flight_and_no_more(serve: Any) -> None:
     environment.release.set()
     assert await waiting == (200, "waited")
     assert await served.post("/write", {"text": "x"}) == (200, 7)
+
+
+async def test_a_request_that_is_not_whole_keeps_no_other_out(serve: Any) -> None:
+    served = await serve(limits=Limits(calls=1))
+    token = await token_of(served)
+    head = f"POST /increment_counter HTTP/1.1\r\nHost: x\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
+    async with connected(served) as (reader, writer):
+        writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
+        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+        await reader.readline()
+        assert await served.post("/get_counter_value") == (200, {"count": 3})
+        writer.write(b'{"count": 6}')
+        assert (await reply(reader))[0] == 200
+
+
+async def test_the_limit_of_calls_is_that_of_every_route_but_the_probes(serve: Any) -> None:
+    environment = NotesEnvironment()
+    served = await serve(environment, limits=Limits(calls=1))
+    await served.post("/seed_session", {})
+    waiting = asyncio.create_task(served.post("/wait"))
+    await environment.started.wait()
+    for path in ("/", "/health", "/ready"):
+        assert await served.get(path) == (200, {"status": "ok"})
+    for path in ("/mcp", "/admin/sessions", "/threads", "/docs", "/openapi.json", "/metrics", "/nothing"):
+        async with served.client.get(f"{served.url}{path}") as answer:
+            assert (path, answer.status, (await answer.json())["error"]["code"]) == (path, 503, "busy")
+            assert "Set-Cookie" in answer.headers
+    environment.release.set()
+    assert await waiting == (200, "waited")
+    assert (await served.get("/admin/sessions"))[0] == 200
 
 
 async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:

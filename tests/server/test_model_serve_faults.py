@@ -12,6 +12,7 @@ import uvicorn
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, message
+from stateroom.server import Limits
 from stateroom.server.model import ModelApplication, responses
 from stateroom.server.model.made import Made
 from stateroom.server.running import bind, configured
@@ -53,9 +54,9 @@ Post = Callable[..., Any]
 
 
 @asynccontextmanager
-async def posting(model: Model, max_body: int = 10_000) -> AsyncIterator[Post]:
+async def posting(model: Model, **limits: int) -> AsyncIterator[Post]:
     """Serves a model by the name of `m`; what is given sends a body to a path."""
-    app = ModelApplication(ModelSource("m", lambda seed: model), max_body)
+    app = ModelApplication(ModelSource("m", lambda seed: model), Limits(body=10_000, **limits))
     listening = bind("127.0.0.1", 0)
     server = uvicorn.Server(configured(lambda: app, 30))
     task = asyncio.create_task(server.serve([listening]))
@@ -73,6 +74,35 @@ async def posting(model: Model, max_body: int = 10_000) -> AsyncIterator[Post]:
         server.should_exit = True
         await task
         listening.close()
+
+
+class Waiting(Model):
+    """Answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.asked, self.release = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: Request) -> Answer:
+        self.asked.set()
+        await self.release.wait()
+        return Answer([message("yes")])
+
+
+async def test_so_many_requests_may_be_in_flight_and_no_more() -> None:
+    model, body = Waiting(), {"model": "m", "input": "?"}
+    async with posting(model, calls=1) as post:
+        waiting = asyncio.create_task(post("/v1/responses", body))
+        await model.asked.wait()
+        status, said, headers = await post("/v1/responses", body)
+        assert (status, said["error"]["code"], headers["Retry-After"]) == (503, "busy", "1")
+        assert (await post("/health", b"", "GET"))[0] == 200
+        model.release.set()
+        assert (await waiting)[0] == 200
+
+
+async def test_a_head_may_be_so_large_and_no_larger(post: Post) -> None:
+    status, said, _ = await post(f"/v1/models/{'x' * 50_000}", b"", "GET")
+    assert (status, said["error"]["code"]) == (431, "head_too_large")
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@
 import asyncio
 import gc
 import json
+import select
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from stateroom.server import running
+from stateroom.server import Limits, running
 from stateroom.server.admin import log
 
 SEED = {"initial_count": 3, "expected_count": 5}
@@ -58,15 +60,32 @@ async def ends(reader: asyncio.StreamReader) -> bool:
 
 
 @pytest.fixture(scope="module", params=["uvloop", "asyncio"])
-def served(request: pytest.FixtureRequest, launch_once: Any, room: str, tmp_path_factory: Any) -> Any:
-    """A server on each of the event loops; in the end it must have had nothing to complain about."""
+def start(request: pytest.FixtureRequest, launch_once: Any, room: str, tmp_path_factory: Any) -> Any:
+    """Starts servers on each of the event loops; in the end they must have had nothing to complain about."""
     stubs = tmp_path_factory.mktemp("stubs")
     if request.param == "asyncio":
         (stubs / "uvloop.py").write_text("raise ImportError('not here', name='uvloop')\n")
-    command = launch_once(room, "--max-body", "100000", PYTHONPATH=str(stubs))
-    yield command
-    assert ("/uvloop/" in Path(f"/proc/{command.process.pid}/maps").read_text()) == (request.param == "uvloop")
-    assert command.said == ""
+    commands = []
+
+    def start(*options: str) -> Any:
+        commands.append(launch_once(room, *options, PYTHONPATH=str(stubs)))
+        return commands[-1]
+
+    yield start
+    for command in commands:
+        assert ("/uvloop/" in Path(f"/proc/{command.process.pid}/maps").read_text()) == (request.param == "uvloop")
+        assert command.said == ""
+
+
+@pytest.fixture(scope="module")
+def served(start: Any) -> Any:
+    return start("--max-body", "100000")
+
+
+@pytest.fixture(scope="module")
+def impatient(start: Any) -> Any:
+    """A server that does not wait long for a client to read."""
+    return start("--send-timeout", "0.2")
 
 
 @pytest.fixture
@@ -324,6 +343,76 @@ async def test_a_client_that_reads_slowly_gets_everything_in_order(served: Any, 
         assert (await read(reader)).status == 200
 
 
+async def test_a_client_that_closes_its_own_side_is_answered(
+    served: Any, wire: Any, session: str, tmp_path: Path, until: Any
+) -> None:
+    began, go_on = tmp_path / "began", tmp_path / "go on"
+    reader, writer = await wire(served.port)
+    slow = post("/add_later", {"began": str(began), "go_on": str(go_on)}, session)
+    writer.write(slow + post("/look", {}, session) + post("/add", {}, session)[:-1])
+    writer.write_eof()
+    await until(began.exists)
+    go_on.touch()
+    assert (await read(reader)).json == 1
+    last = await read(reader)
+    assert (last.json["value"], last.headers["connection"]) == (1, "close")
+    assert await ends(reader)
+
+
+async def test_a_stream_ends_when_its_client_closes(served: Any, wire: Any, session: str) -> None:
+    reader, writer = await wire(served.port)
+    writer.write(get("/admin/sessions"))
+    newest = (await read(reader)).json["sessions"][0]["id"]
+    writer.write(get(f"/admin/sessions/{newest}/log/stream"))
+    await reader.readuntil(b"event: entry")
+    writer.write_eof()
+    async with asyncio.timeout(30):
+        await reader.read()
+
+
+def unread(port: int, *requests: bytes) -> socket.socket:
+    """A connection on which these are asked, and nothing is read."""
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(b"".join(requests))
+    return client
+
+
+def is_reset(client: socket.socket) -> bool:
+    """Whether the server has dropped a connection, and the system what was on the way."""
+    watched = select.poll()
+    watched.register(client, 0)
+    return any(happened & select.POLLERR for _, happened in watched.poll(0))
+
+
+LARGE = 15_000_000
+"""Bytes of which the system takes only a part when nobody reads them."""
+
+
+@pytest.mark.parametrize("closing", [False, True], ids=["kept", "closing"])
+async def test_a_client_that_does_not_read_its_reply_is_dropped(
+    impatient: Any, wire: Any, until: Any, closing: bool
+) -> None:
+    reader, writer = await wire(impatient.port)
+    writer.write(post("/seed_session"))
+    session = "Cookie: " + (await read(reader)).headers["set-cookie"].partition(";")[0]
+    headers = (session, "Connection: close") if closing else (session,)
+    with unread(impatient.port, post("/text", {"size": LARGE}, *headers)) as client:
+        await until(lambda: is_reset(client))
+    writer.write(get("/health"))
+    assert (await read(reader)).status == 200
+
+
+async def test_a_client_that_does_not_read_its_stream_is_dropped(impatient: Any, wire: Any, until: Any) -> None:
+    reader, writer = await wire(impatient.port)
+    writer.write(post("/seed_session"))
+    seeded = await read(reader)
+    session = "Cookie: " + seeded.headers["set-cookie"].partition(";")[0]
+    writer.write(post("/note", {"size": LARGE}, session))
+    assert (await read(reader)).status == 200
+    with unread(impatient.port, get(f"/admin/sessions/{seeded.json['session_id']}/log/stream")) as client:
+        await until(lambda: is_reset(client))
+
+
 # What requests leave behind, in a server that can be looked into.
 
 
@@ -376,20 +465,58 @@ async def test_a_stream_ends_with_its_client_though_another_request_waits(
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-@pytest.mark.parametrize(
-    "part",
-    [b"", b"GET /health HT", get("/health") + b"GET", post("/seed_session", SEED)[:-1]],
-    ids=["nothing", "head", "second head", "body"],
-)
-async def test_a_client_that_falls_silent_is_hung_up_on(
-    serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, part: bytes
+@pytest.mark.parametrize("whole", [b"", b"\r\n", get("/health")], ids=["nothing", "line", "request"])
+async def test_a_client_that_asks_for_nothing_is_hung_up_on(
+    serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, whole: bytes
 ) -> None:
     monkeypatch.setattr(running, "KEEP_ALIVE", 0.2)
     served = await serve()
     reader, writer = await wire(int(served.url.rpartition(":")[2]))
-    writer.write(part)
-    if part.startswith(get("/health")):
+    writer.write(whole)
+    if whole == get("/health"):
         await read(reader)
+    assert await ends(reader)
+
+
+PARTS = {
+    "head": (b"GET /health HTTP/1.1\r\nFill: x", b"x"),
+    "second head": (get("/health") + b"GET /health HTTP/1.1\r\nFill: x", b"x"),
+    "body": (get("/seed_session", "Content-Length: 999999", method="POST"), b"x"),
+    "chunks": (get("/seed_session", "Transfer-Encoding: chunked", method="POST"), b"1\r\nx\r\n"),
+    "offer": (get("/seed_session", "Connection: Upgrade", "Upgrade: h2c", "Content-Length: 999999"), b"x"),
+}
+
+
+@pytest.mark.parametrize("more", [False, True], ids=["silence", "trickle"])
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_request_must_be_whole_in_time(serve: Any, wire: Any, part: str, more: bool) -> None:
+    served = await serve(limits=Limits(receive=0.2))
+    reader, writer = await wire(int(served.url.rpartition(":")[2]))
+    start, trickle = PARTS[part]
+
+    async def send() -> None:
+        writer.write(start)
+        while more and not reader.at_eof():
+            writer.write(trickle)
+            await asyncio.sleep(0.01)
+
+    sending = asyncio.create_task(send())
+    if part == "second head":
+        assert (await read(reader)).status == 200
+    answer = await read(reader)
+    assert (answer.status, answer.json["error"]["code"]) == (408, "request_timeout")
+    assert answer.headers["connection"] == "close"
+    with suppress(ConnectionError):  # of what was sent after the reply
+        assert await ends(reader)
+    sending.cancel()
+    assert (await served.get("/health"))[0] == 200
+
+
+async def test_a_request_that_was_refused_before_it_was_whole_is_not_refused_again(serve: Any, wire: Any) -> None:
+    served = await serve(limits=Limits(receive=0.2, body=1000))
+    reader, writer = await wire(int(served.url.rpartition(":")[2]))
+    writer.write(get("/seed_session", "Content-Length: 999999", method="POST"))
+    assert (await read(reader)).status == 413
     assert await ends(reader)
 
 

@@ -1,10 +1,12 @@
 """The end of a server: asked for, calls in flight are finished; by force, nothing that was acknowledged is lost."""
 
 import asyncio
+import select
 import signal
+import socket
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from stateroom.server.running import bind, configured
 
 SOON = 3.0
 """Seconds in which a server ends that has nothing left to do: it needs a fraction of one."""
+
+LARGE = 15_000_000
+"""Bytes of which the system takes only a part when nobody reads them."""
 
 
 async def refuses(port: int) -> bool:
@@ -68,6 +73,32 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
     assert command.said == ""
     client = await connect(launch(room).url, like=client)
     assert (await client.post("/look"))[1]["value"] == 1
+
+
+async def test_clients_that_do_not_read_or_do_not_finish_keep_nobody_waiting(
+    launch: Any, connect: Any, room: str, until: Any
+) -> None:
+    """Calls may take ten minutes here, and so might the end."""
+    command = launch(room, "--timeout", "600", "--send-timeout", "600", "--receive-timeout", "600")
+    client = await connect(command.url)
+    _, seeded = await client.post("/seed_session")
+    assert (await client.post("/note", {"size": LARGE}))[0] == 200
+    [cookie] = client.client.cookie_jar
+    head = f"HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie.key}={cookie.value}\r\nExpect: 100-continue\r\n"
+    requests = [
+        f'POST /text {head}Content-Length: 18\r\n\r\n{{"size": {LARGE}}}',
+        f"GET /admin/sessions/{seeded['session_id']}/log/stream {head}\r\n",
+        f"POST /text {head}Content-Length: 18\r\n\r\n{{",
+    ]
+    with ExitStack() as stack:
+        for request in requests:
+            unread = stack.enter_context(socket.create_connection(("127.0.0.1", command.port)))
+            unread.sendall(request.encode())
+            await until(lambda unread=unread: select.select([unread], [], [], 0)[0])
+
+        command.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(command.wait) == 0
+    assert command.said == ""
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

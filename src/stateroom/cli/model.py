@@ -38,6 +38,7 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 9000,
+    max_calls: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1024,
 ) -> None:
     """Serve a model by OpenAI's APIs, Responses and Chat Completions, under /v1. No key is asked for.
 
@@ -46,13 +47,14 @@ def serve(
     A small model of this machine: stateroom model serve local --port 9001
     """
     try:
-        from stateroom.server.model.running import run  # noqa: PLC0415 - not every command needs a server
+        from stateroom.server import Limits  # noqa: PLC0415 - not every command needs a server
+        from stateroom.server.model.running import run  # noqa: PLC0415
         from stateroom.server.running import bind  # noqa: PLC0415
     except ImportError as error:
         raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
     source = _open(spec)
     listening = bind(host, port)
-    run(source, listening, lambda: _announce(source, listening))
+    run(source, listening, Limits(calls=max_calls), lambda: _announce(source, listening))
 
 
 def _open(spec: str) -> ModelSource:

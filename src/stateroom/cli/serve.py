@@ -59,6 +59,12 @@ def serve(
     max_state: Annotated[int, typer.Option(min=1024, help="Bytes of a state, as it is stored.")] = 64 * 2**20,
     max_sessions: Annotated[int, typer.Option(min=1, help="Live sessions.")] = 1_000_000,
     max_calls: Annotated[int, typer.Option(min=1, help="Requests in flight, per worker.")] = 1024,
+    receive_timeout: Annotated[
+        float, typer.Option(min=0.01, help="Seconds in which a request must be whole, from its first byte on.")
+    ] = 60.0,
+    send_timeout: Annotated[
+        float, typer.Option(min=0.01, help="Seconds after which a client is dropped that reads nothing of its reply.")
+    ] = 30.0,
 ) -> None:
     """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
 
@@ -80,7 +86,15 @@ def serve(
     environments = [find_environment(env) for env in envs]
     _check_store(store, workers, environments)
     secrets, origin = find_secrets()
-    limits = Limits(body=max_body, state=max_state, sessions=max_sessions, calls=max_calls, seconds=timeout)
+    limits = Limits(
+        body=max_body,
+        state=max_state,
+        sessions=max_sessions,
+        calls=max_calls,
+        seconds=timeout,
+        receive=receive_timeout,
+        send=send_timeout,
+    )
     options = Options(tuple(secrets), store, ttl, admin_token or None, limits, model, context_tokens)
     served = Served(tuple(envs), options)
     made = served.application()  # what is wrong with anything is said here, and not by each worker
@@ -95,11 +109,13 @@ def choose_allocator() -> None:
     """Start this process again with the C library's allocator, unless the user has chosen one.
 
     Python's own gives a megabyte back to the system only when no byte of it is in use. So of the memory of sessions
-    that have expired a third would stay, held by a few objects among them. It costs some percent of speed.
+    that have expired a third would stay, held by a few objects among them. It costs some percent of speed. The C
+    library's gives back what is larger than its threshold as soon as it is freed, but raises that by itself.
     """
     own = sys.orig_argv[1:][-len(sys.argv[1:]) :] == sys.argv[1:]  # else this process is another program's
     if sys.platform == "linux" and own and "PYTHONMALLOC" not in os.environ:
         os.environ["PYTHONMALLOC"] = "malloc"
+        os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

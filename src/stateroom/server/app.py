@@ -26,11 +26,12 @@ from stateroom.server.faults import error_reply, fault, wrong_method
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.hosted import Endpoint, Hosted
 from stateroom.server.http import (
-    MAX_HEAD,
+    LIMITS,
     REPLY,
     STOPPING,
     TOO_LARGE,
     Disconnected,
+    InFlight,
     Message,
     Receive,
     Reply,
@@ -57,6 +58,9 @@ logger = logging.getLogger(__name__)
 
 _ROLLOUT = re.compile(r"/ng-rollout/[A-Za-z0-9][A-Za-z0-9._-]*(?=/)")
 """A prefix by which clients tell their rollouts apart in logs."""
+
+PROBES = frozenset({"/", "/health", "/ready"})
+"""Paths that are answered however many requests are in flight: what asks there decides whether a busy server lives."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -86,7 +90,7 @@ class Application:
         self.kept: dict[str, Hosted] = {}
         """All whose sessions are kept here: those that are served, and plain threads."""
         self.answering = Answering(options, self._all)
-        self.in_flight = 0
+        self.in_flight = InFlight(self.limits.calls)
         self.stopping = asyncio.Event()
         """Set when the server has begun to stop: what would go on for ever must end."""
         self._routes: dict[tuple[str, str], Endpoint] = {}
@@ -180,26 +184,26 @@ class Application:
             path = _ROLLOUT.sub("", path, count=1)
         method = scope["method"]
         endpoint = self._routes.get(("GET" if method == "HEAD" else method, path))
-        if endpoint is None and (start := self._mounted(path)) is not None:
-            scope.pop(REPLY, None)  # it leads back to the scope, and such circles are slow to be freed
-            await self._mounts[start]({**scope, "path": path}, receive, self._with_cookies(request, send))
-            return
-        self.in_flight += 1
         try:
-            self.refuse_if_busy()
-            reply = await (self._elsewhere(request, path) if endpoint is None else endpoint(request))
+            if endpoint is not None and path in PROBES:
+                reply = await endpoint(request)
+            else:
+                await request.body()
+                with self.in_flight:
+                    if endpoint is not None:
+                        reply = await endpoint(request)
+                    elif (start := self._mounted(path)) is not None:
+                        scope.pop(REPLY, None)  # it leads back to the scope, and such circles are slow to be freed
+                        inner, replying = {**scope, "path": path}, self._with_cookies(request, send)
+                        await self._mounts[start](inner, request.replayed(), replying)
+                        return
+                    else:
+                        reply = await self._elsewhere(request, path)
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             reply = fault(error, f"{method} {path}")
-        finally:
-            self.in_flight -= 1
         await send_reply(scope, send, self._complete(request, reply), request.set_cookie)
-
-    def refuse_if_busy(self) -> None:
-        """Raise `Busy` if a request in flight is one too many."""
-        if self.in_flight > self.limits.calls:
-            raise Busy(f"{self.limits.calls} requests are in flight already; try again in a second")
 
     def _mounted(self, path: str) -> str | None:
         """The start of a path below which something else answers."""
@@ -273,7 +277,7 @@ class Application:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         if "state" in scope:
-            told = {STOPPING: self.stopping, MAX_HEAD: self.limits.head, TOO_LARGE: self.refuse_head}
+            told = {STOPPING: self.stopping, LIMITS: self.limits, TOO_LARGE: self.refuse_head}
             scope["state"] |= told  # for the protocol
         await send({"type": "lifespan.startup.complete"})
         await receive()

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from stateroom.errors import InvalidArguments, TooLarge
+from stateroom.errors import Busy, InvalidArguments, TooLarge
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -21,8 +21,8 @@ JSON = b"application/json"
 STOPPING = "stateroom.stopping"
 """The key of the server's state under which lies the event that it is stopping."""
 
-MAX_HEAD = "stateroom.max_head"
-"""The key of the server's state under which lies how many bytes the head of a request may have."""
+LIMITS = "stateroom.limits"
+"""The key of the server's state under which lie the application's limits."""
 
 TOO_LARGE = "stateroom.too_large"
 """The key of the server's state under which lies the application that answers requests with a larger head."""
@@ -40,11 +40,12 @@ class Disconnected(Exception):
 class Request:
     """What an endpoint sees of a request, and may say of the reply: the cookie that goes with it, whatever it is."""
 
-    __slots__ = ("_announced", "_receive", "call_id", "cookies", "max_body", "scope", "secure", "set_cookie")
+    __slots__ = ("_announced", "_body", "_receive", "call_id", "cookies", "max_body", "scope", "secure", "set_cookie")
 
     def __init__(self, scope: Scope, receive: Receive, max_body: int) -> None:
         self.scope = scope
         self._receive = receive
+        self._body: bytes | None = None
         self.max_body = max_body
         self.set_cookie: bytes | None = None
         """The `Set-Cookie` of the reply."""
@@ -79,11 +80,14 @@ class Request:
 
     async def body(self) -> bytes:
         """The whole body; one that is said to be too large is not waited for."""
+        if self._body is not None:
+            return self._body
         if self._announced and int(self._announced) > self.max_body:
             raise self._too_large()
         message = await self._receive()
         data: bytes = message.get("body", b"")
         if not message.get("more_body") and message["type"] == "http.request" and len(data) <= self.max_body:
+            self._body = data
             return data
         parts, size = [data], len(data)
         while True:
@@ -92,10 +96,20 @@ class Request:
             if size > self.max_body:
                 raise self._too_large()
             if not message.get("more_body"):
-                return b"".join(parts)
+                self._body = b"".join(parts)
+                return self._body
             message = await self._receive()
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+
+    def replayed(self) -> Receive:
+        """What an application receives that reads the body for itself, after it was read here."""
+        unread: list[Message] = [{"type": "http.request", "body": self._body, "more_body": False}]
+
+        async def receive() -> Message:
+            return unread.pop() if unread else await self._receive()
+
+        return receive
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body is larger than the {self.max_body:,} bytes that this server takes")
@@ -112,6 +126,28 @@ class Request:
         if type(value) is not dict:
             raise InvalidArguments("the body must be a JSON object")
         return value
+
+
+class InFlight:
+    """Counts requests while they are answered, of which there may be so many: `with in_flight: ...`.
+
+    Raises `Busy` for one too many. A request is counted when it is whole, so that a client that is slow to send keeps
+    nobody out.
+    """
+
+    __slots__ = ("count", "most")
+
+    def __init__(self, most: int) -> None:
+        self.count = 0
+        self.most = most
+
+    def __enter__(self) -> None:
+        if self.count >= self.most:
+            raise Busy(f"{self.most} requests are in flight already; try again in a second")
+        self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
 
 
 class BadJSON(InvalidArguments):

@@ -24,6 +24,10 @@ class Limits:
     """Requests in flight."""
     seconds: float = 30.0
     """What a tool may take that sets no limit of its own."""
+    receive: float = 60.0
+    """Seconds in which a request must be whole, from its first byte on."""
+    send: float = 30.0
+    """Seconds after which a client is dropped that reads nothing of what is sent to it."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from stateroom.server.app import Application, Mount
 from stateroom.server.monitoring.tracing import configure
 from stateroom.server.options import Options
 from stateroom.server.processes import InWorker, Server, Supervisor, log_to_stderr
-from stateroom.server.protocol import Protocol
+from stateroom.server.protocol import LAST_WORDS, Protocol
 
 if TYPE_CHECKING:
     from stateroom.server.monitoring.spans import Tracing
@@ -32,9 +32,6 @@ BACKLOG = 2048
 
 GARBAGE = (10_000, 20, 20)
 """When to look for garbage: ten times as rarely as Python does, since a request leaves none behind."""
-
-LAST_WORDS = 5
-"""Seconds that are left for replies to be sent when the time of the slowest call is up."""
 
 HUNG = 30
 """Seconds without a sign of life after which a worker is replaced; on a busy machine one may take some to start."""

@@ -28,7 +28,7 @@ from stateroom.environment.tool import Tool
 from stateroom.errors import Unauthorized
 from stateroom.server.faults import fault
 from stateroom.server.hosted import TOKEN_HEADER, Hosted
-from stateroom.server.http import JSON, Message, Receive, Reply, Request
+from stateroom.server.http import JSON, Message, Reply, Request
 from stateroom.session import Result, Session
 from stateroom.session.program import Effect
 from stateroom.state import to_json
@@ -81,20 +81,16 @@ class ToolServer:
         """The time in which it answers."""
         return self._manager.run()
 
-    async def answer(self, request: Request, receive: Receive) -> Reply:
+    async def answer(self, request: Request) -> Reply:
         """The reply to a request; to one without a good token, with the status that says so."""
         exchange = _Exchange(request)
-        body = await request.body()
-        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        await request.body()
         said: list[Message] = []
-
-        async def receive_again() -> Message:
-            return unread.pop() if unread else await receive()
 
         async def collect(message: Message) -> None:
             said.append(message)
 
-        await self._manager.handle_request({**request.scope, _EXCHANGE: exchange}, receive_again, collect)
+        await self._manager.handle_request({**request.scope, _EXCHANGE: exchange}, request.replayed(), collect)
         return _whole(said, 401 if exchange.refused else said[0]["status"])
 
     async def _list_tools(

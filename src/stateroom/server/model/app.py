@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 from stateroom.errors import NotFound
 from stateroom.model import ModelSource, answer_of
 from stateroom.server.faults import wrong_field
-from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
+from stateroom.server.http import (
+    LIMITS,
+    TOO_LARGE,
+    Disconnected,
+    InFlight,
+    Receive,
+    Reply,
+    Request,
+    Scope,
+    Send,
+    send_reply,
+)
 from stateroom.server.model import chat, responses
 from stateroom.server.model.asked import Asked
 from stateroom.server.model.faults import UnknownModel, error_reply, fault
@@ -20,6 +31,9 @@ from stateroom.state import to_json
 EVENTS = b"text/event-stream; charset=utf-8"
 
 MODELS = "/v1/models"
+
+PROBES = frozenset({"/", "/health"})
+"""Paths that are answered however many requests are in flight."""
 
 
 class API(NamedTuple):
@@ -43,12 +57,11 @@ class ModelApplication:
     that is the same for all requests of an episode.
     """
 
-    def __init__(
-        self, source: ModelSource, max_body: int = Limits.body, on_start: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, source: ModelSource, limits: Limits, on_start: Callable[[], None] | None = None) -> None:
         self.source = source
         self.name = source.name
-        self.max_body = max_body
+        self.limits = limits
+        self.in_flight = InFlight(limits.calls)
         self._on_start = on_start
         self._since = int(time.time())
 
@@ -56,10 +69,15 @@ class ModelApplication:
         if scope["type"] != "http":
             await self._lifespan(scope, receive, send)
             return
-        request = Request(scope, receive, self.max_body)
+        request = Request(scope, receive, self.limits.body)
         what = f"{scope['method']} {scope['path']}"
         try:
-            reply = await self._endpoint(scope["method"], scope["path"])(request)
+            if scope["path"] in PROBES:
+                reply = await self._endpoint(scope["method"], scope["path"])(request)
+            else:
+                await request.body()
+                with self.in_flight:
+                    reply = await self._endpoint(scope["method"], scope["path"])(request)
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
@@ -72,7 +90,7 @@ class ModelApplication:
             return self._answer if method == "POST" else _only("POST")
         if path == MODELS or path.startswith(f"{MODELS}/"):
             return self._models if reads else _only("GET")
-        if path in ("/", "/health"):
+        if path in PROBES:
             return _health if reads else _only("GET")
         raise NotFound(f"there is nothing at {path}; there are {', '.join([*APIS, MODELS])} and /health")
 
@@ -101,12 +119,19 @@ class ModelApplication:
         if name != self.name:
             raise UnknownModel(f"there is no model {name!r:.200} here; this server has {self.name!r}")
 
+    async def refuse_head(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose head is larger than it may be."""
+        message = f"the path and headers are larger than {self.limits.head:,} bytes"
+        await send_reply(scope, send, error_reply(431, "invalid_request_error", "head_too_large", message))
+
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":
             return  # a WebSocket, say: it is refused
         await receive()
         if self._on_start is not None:
             self._on_start()
+        if "state" in scope:
+            scope["state"] |= {LIMITS: self.limits, TOO_LARGE: self.refuse_head}  # for the protocol
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.source.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from stateroom import errors
+from stateroom.server.faults import RETRY_AFTER
 from stateroom.server.http import Reply
 from stateroom.state import to_json
 
@@ -16,11 +17,12 @@ FAULTS: dict[type[Exception], tuple[int, str, str | None]] = {
     errors.TooLarge: (413, "invalid_request_error", "too_large"),
     errors.ModelFailed: (500, "server_error", "model_failed"),
     errors.ModelUnavailable: (503, "server_error", "model_unavailable"),
+    errors.Busy: (503, "server_error", "busy"),
 }
 """Status, type and code by error; an error that is not here is one of the server's own: 500."""
 
-FINAL = (b"x-should-retry", b"false")
-"""A header by which OpenAI's clients see that the same request would fail again."""
+HEADERS = {500: ((b"x-should-retry", b"false"),), 503: (RETRY_AFTER,)}
+"""Headers by status: OpenAI's clients see in them that the same request would fail again, or when to try it."""
 
 
 class UnknownModel(errors.NotFound):
@@ -43,4 +45,4 @@ def fault(error: Exception, what: str) -> Reply:
 def error_reply(status: int, kind: str, code: str | None, message: str, field: str | None = None) -> Reply:
     """An error as JSON."""
     body = to_json({"error": {"message": message, "type": kind, "param": field, "code": code}})
-    return Reply(status, body, headers=(FINAL,) if status == 500 else ())
+    return Reply(status, body, headers=HEADERS.get(status, ()))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from stateroom.model import ModelSource
 from stateroom.server.model.app import ModelApplication
+from stateroom.server.options import Limits
 from stateroom.server.processes import Server, log_to_stderr
 from stateroom.server.running import configured
 
@@ -14,10 +15,10 @@ PATIENCE = 30.0
 """Seconds that answers may still take when it is told to stop."""
 
 
-def run(source: ModelSource, listening: socket.socket, announce: Callable[[], None]) -> None:
+def run(source: ModelSource, listening: socket.socket, limits: Limits, announce: Callable[[], None]) -> None:
     """Serve a model: answers in the making are finished, and new requests refused.
 
     `announce` is called as soon as a signal to stop would be heard.
     """
     log_to_stderr()
-    Server(configured(lambda: ModelApplication(source, on_start=announce), PATIENCE)).run([listening])
+    Server(configured(lambda: ModelApplication(source, limits, announce), PATIENCE)).run([listening])

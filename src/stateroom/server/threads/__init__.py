@@ -58,20 +58,15 @@ class ThreadsAPI:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.app.in_flight += 1
-        try:
-            reply = await self._reply(Request(scope, receive, self.app.limits.body))
-            if isinstance(reply, Streaming):
-                await reply.send(send)
-            elif reply is not None:
-                await send_reply(scope, send, reply)
-        finally:
-            self.app.in_flight -= 1
+        reply = await self._reply(Request(scope, receive, self.app.limits.body))
+        if isinstance(reply, Streaming):
+            await reply.send(send)
+        elif reply is not None:
+            await send_reply(scope, send, reply)
 
     async def _reply(self, request: Request) -> Reply | Streaming | None:
         """The reply to a request; none if the client has gone."""
         try:
-            self.app.refuse_if_busy()
             reply = await self._answer(request)
             return await reply.start() or reply if isinstance(reply, Streaming) else reply
         except Disconnected:
