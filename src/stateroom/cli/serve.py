@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -65,6 +65,10 @@ def serve(
     send_timeout: Annotated[
         float, typer.Option(min=0.01, help="Seconds after which a client is dropped that reads nothing of its reply.")
     ] = 30.0,
+    access_log: Annotated[
+        Literal["text", "json"] | None,
+        typer.Option(help="Write a line for each request to standard error.", show_default=False),
+    ] = None,
 ) -> None:
     """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
 
@@ -95,7 +99,9 @@ def serve(
         receive=receive_timeout,
         send=send_timeout,
     )
-    options = Options(tuple(secrets), store, ttl, admin_token or None, limits, model, context_tokens)
+    options = Options(
+        tuple(secrets), store, ttl, admin_token or None, limits, model, context_tokens, access_log=access_log
+    )
     served = Served(tuple(envs), options)
     made = served.application()  # what is wrong with anything is said here, and not by each worker
     asyncio.run(_try(store, made))

@@ -26,6 +26,7 @@ from stateroom.server.faults import error_reply, fault, wrong_method
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.hosted import Endpoint, Hosted
 from stateroom.server.http import (
+    ACCESS_LOG,
     LIMITS,
     REPLY,
     STOPPING,
@@ -41,6 +42,7 @@ from stateroom.server.http import (
     send_reply,
 )
 from stateroom.server.mcp import MCP
+from stateroom.server.monitoring.access_log import AccessLog
 from stateroom.server.monitoring.measured import MeasuredStore
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.server.options import Options
@@ -279,6 +281,9 @@ class Application:
         if "state" in scope:
             told = {STOPPING: self.stopping, LIMITS: self.limits, TOO_LARGE: self.refuse_head}
             scope["state"] |= told  # for the protocol
+            if self.options.access_log is not None:
+                as_json = self.options.access_log == "json"
+                scope["state"][ACCESS_LOG] = AccessLog(lambda *asked: self.place_of(*asked)[1], as_json=as_json)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.stop()

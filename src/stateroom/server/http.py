@@ -24,6 +24,9 @@ STOPPING = "stateroom.stopping"
 LIMITS = "stateroom.limits"
 """The key of the server's state under which lie the application's limits."""
 
+ACCESS_LOG = "stateroom.access_log"
+"""The key of the server's state under which lies the access log, if one is kept."""
+
 TOO_LARGE = "stateroom.too_large"
 """The key of the server's state under which lies the application that answers requests with a larger head."""
 

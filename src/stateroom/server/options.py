@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from stateroom.session.sessions import WEEK
 
@@ -45,5 +46,7 @@ class Options:
     """What answers in threads, as a user names a model; without one, nothing does."""
     context_tokens: int | None = None
     """Tokens of a thread that the model is shown."""
+    access_log: Literal["text", "json"] | None = None
+    """How each request is told in the log; None when it is not."""
     figures: Path | None = None
     """The folder in which worker processes share what they count; None when there is but one."""

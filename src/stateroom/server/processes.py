@@ -120,3 +120,7 @@ def log_to_stderr() -> None:
     """Let the log of a process that serves be seen, but not a line for each client that sends nonsense."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    access = logging.getLogger("stateroom.access")
+    access.setLevel(logging.INFO)
+    access.propagate = False  # its lines are whole: they may be JSON
+    access.handlers = [logging.StreamHandler()]

@@ -20,7 +20,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from stateroom.server.faults import error_reply
-from stateroom.server.http import LIMITS, REPLY, STOPPING, TOO_LARGE, Reply
+from stateroom.server.http import ACCESS_LOG, LIMITS, REPLY, STOPPING, TOO_LARGE, Reply
+from stateroom.server.monitoring.access_log import AccessLog
 from stateroom.server.options import Limits
 
 OUTBOX = "stateroom.outbox"
@@ -45,6 +46,7 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.limits: Limits = self.app_state.get(LIMITS, Limits())
+        self.requests: AccessLog | None = self.app_state.get(ACCESS_LOG)
         self.outbox: Outbox = self.app_state.setdefault(OUTBOX, Outbox(self.loop))
         self._head: float = 0
         """Bytes of a head that is not whole yet; below zero while a body comes in."""
@@ -105,6 +107,8 @@ class Protocol(HttpToolsProtocol):
         if self._head + self._uncounted > most and self._size() > most:
             self.url = b"/"  # wherever it was meant to go, and some are too long to be parsed
             self.app = self.app_state.get(TOO_LARGE, self.app)
+        if self.requests is not None:
+            self.app = partial(self.requests.around, self.app)
         self._head = -inf
         try:
             super().on_headers_complete()
@@ -130,7 +134,7 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Say in JSON what is wrong, and hang up; what was asked before is answered first."""
         if not self._end_with_replies():
-            self._refuse(error_reply(400, "bad_request", "this is not an HTTP request that can be understood"))
+            self._refuse(error_reply(400, "bad_request", "this is not an HTTP request that can be understood"), 0.0)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what was asked: a client may close its own side of the connection and still read.
@@ -151,10 +155,12 @@ class Protocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         return True
 
-    def _refuse(self, reply: Reply) -> None:
+    def _refuse(self, reply: Reply, seconds: float) -> None:
         """Answer the request that has begun, unless that was done before it was whole, and hang up."""
         if self.cycle is None or self.cycle.scope is not self.scope or not self.cycle.response_started:
             self.transport.write(b"".join([*_head(reply), b"connection: close\r\n\r\n", reply.body]))
+            if self.requests is not None:
+                self.requests.write(self.scope or {"client": self.client}, reply.status, len(reply.body), seconds)
         self.transport.close()
 
     # How long it takes.
@@ -169,7 +175,7 @@ class Protocol(HttpToolsProtocol):
             self._wait_for_rest()
         else:
             message = f"the request was not whole within {self.limits.receive:g} s"
-            self._refuse(error_reply(408, "request_timeout", message))
+            self._refuse(error_reply(408, "request_timeout", message), self.limits.receive)
 
     def pause_writing(self) -> None:
         super().pause_writing()
