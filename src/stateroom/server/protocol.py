@@ -171,6 +171,7 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse_late(self) -> None:
         self._deadline = None
+        self.outbox.flush()
         if self._is_answering():  # until that is done, no more may be read
             self._wait_for_rest()
         else:
