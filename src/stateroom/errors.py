@@ -68,6 +68,18 @@ class Unauthorized(StateroomError):
     """A request came without a token, or with one that is forged, altered, out of date or of another environment."""
 
 
+class UnknownKey(Unauthorized):
+    """A request came without an API key where one is needed, or with one that is not known."""
+
+
+class RateLimited(StateroomError):
+    """An API key has had as much as it may in this minute; `seconds` from now there is more."""
+
+    def __init__(self, message: str, seconds: int) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
 class Forbidden(StateroomError):
     """A request may not be made from where it came, or by whoever made it."""
 

@@ -81,18 +81,19 @@ async def seed(served: Any) -> Any:
     return await served.app.hosted["counter"].sessions.seed(ROW)
 
 
-async def test_a_growing_log_is_followed_to_its_end(serve: Any, store_url: str) -> None:
+async def test_a_growing_log_is_followed_to_its_end(serve: Any, connect: Any, store_url: str) -> None:
     served = await serve(store=store_url)
+    admin = await connect(served.url)
     _, seeded = await served.post("/seed_session", ROW)
     session = seeded["session_id"]
-    async with follow(served, session) as stream:
+    async with follow(admin, session) as stream:
         assert (await stream.entry())["kind"] == "seed"
         for count in (4, 2):
             await served.post("/increment_counter", {"count": count})
             entry = await stream.entry()
             assert (entry["name"], entry["input"]) == ("increment_counter", {"count": count})
             assert entry["changes"] == [f"value: {7 if count == 2 else 3} → {9 if count == 2 else 7}"]
-        await served.post(f"/admin/sessions/{session}/rewind", {"to": 1})
+        await admin.post(f"/admin/sessions/{session}/rewind", {"to": 1})
         assert (await stream.entry())["changes"] == ["value: 9 → 3"]
         await served.post("/increment_counter", {"count": 1})
         assert (await stream.entry())["changes"] == ["value: 3 → 4"]

@@ -204,7 +204,7 @@ async def test_what_is_not_http_is_told_so(serve: Any) -> None:
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2",
     ):
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(start + b"\r\nHost: x\r\n\r\n")
+        writer.write(start + b"\r\nHost: localhost\r\n\r\n")
         async with asyncio.timeout(5):
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()

@@ -166,10 +166,10 @@ MISCHIEF: list[tuple[str, Any, int]] = [
     ("mcp", RPC, 401),
     ("mcp", {}, 400),
     ("mcp/x", {}, 404),
-    ("admin", {}, 404),
-    ("admin/sessions", {}, 405),
-    ("admin/sessions/guessed/rewind", {"to": 1}, 410),
-    ("admin%2Fsessions", {}, 404),
+    ("admin", {}, 403),
+    ("admin/sessions", {}, 403),
+    ("admin/sessions/guessed/rewind", {"to": 1}, 403),
+    ("admin%2Fsessions", {}, 403),
     ("aggregate_metrics", {}, 422),
     ("reverify_mode", {}, 405),
     ("health", {}, 405),
@@ -240,25 +240,29 @@ async def test_a_model_that_judges_itself_is_judged_as_it_stands(serve: Any, utt
         assert len(agent.jar) == 1
 
 
-async def test_among_many_environments_no_reply_leaves_a_client_without_its_cookie(serve: Any) -> None:
+async def test_among_many_environments_a_client_keeps_its_cookie_and_gets_no_other_session(serve: Any) -> None:
     served = await serve(CounterEnvironment(), UnsteadyEnvironment(), WeatherEnvironment())
     async with agent_of(served, "/counter") as agent:
         await agent.seed(ROW)
         [(name, token)] = agent.jar.items()
         for uttered, arguments, status in [
-            ("../unsteady/seed_session", FORGED, 200),
-            ("../unsteady/increment_counter", {"count": 1}, 200),
-            ("../unsteady/nothing", {}, 404),
             ("../unsteady/seed_session", FORGED, 409),
-            ("../weather/get_weather", {"city": "Lima"}, 200),
-            ("../weather/seed_session", {}, 200),
+            ("../unsteady/seed_session", {"resources_session_id": "mine", "task_data": FORGED}, 409),
+            ("../unsteady/reset", FORGED, 409),
+            ("../unsteady/increment_counter", {"count": 1}, 401),
+            ("../unsteady/nothing", {}, 401),
+            ("../weather/get_weather", {"city": "Lima"}, 401),
+            ("../weather/verify", {}, 401),
+            ("../weather/step", {"response": {"output": []}}, 401),
+            ("../weather/seed_session", {}, 409),
+            ("../threads", {}, 409),
             ("../counter/seed_session", FORGED, 409),
             ("..", {}, 405),
             ("../health", {}, 405),
             ("../seed_session", FORGED, 404),
             ("../nowhere/seed_session", FORGED, 404),
-            ("../admin/sessions", {}, 405),
-            ("../weather/mcp", {}, 400),
+            ("../admin/sessions", {}, 403),
+            ("../weather/mcp", {}, 401),
             ("../mcp", {}, 404),
             ("x" * 100_000, {}, 431),
             ("seed_session", FORGED, 409),
@@ -266,7 +270,7 @@ async def test_among_many_environments_no_reply_leaves_a_client_without_its_cook
             said = await agent.call(uttered, arguments)
             assert (said.status, said.cookies.get(name)) == (status, token), (uttered, said)
             assert await agent.value() == 3
-        assert sorted(agent.jar) == ["stateroom_counter", "stateroom_unsteady", "stateroom_weather"]
+        assert agent.jar == {name: token}
         assert json.loads((await agent.verify()).text)["reward"] == 0.0
 
 

@@ -119,7 +119,7 @@ async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any)
     token = await token_of(served)
     for path in ("increment_counter", "seed_session", "verify", "close_session", "aggregate_metrics", "step"):
         async with connected(served) as (reader, writer):
-            head = f"POST /{path} HTTP/1.1\r\nHost: x\r\nCookie: {token}\r\nContent-Length: 99999999999\r\n\r\n"
+            head = f"POST /{path} HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nContent-Length: 99999999999\r\n\r\n"
             writer.write(head.encode())
             status, headers, said = await reply(reader)
             assert (status, said["error"]["code"]) == (413, "too_large")
@@ -129,7 +129,7 @@ async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any)
 async def test_one_who_waits_to_be_told_to_go_on_is_told_at_once_not_to(serve: Any) -> None:
     served = await serve(limits=Limits(body=1000))
     token = await token_of(served)
-    head = f"POST /increment_counter HTTP/1.1\r\nHost: x\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
+    head = f"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
     async with connected(served) as (reader, writer):
         writer.write(f"{head}Content-Length: 1001\r\n\r\n".encode())
         assert (await reply(reader))[0] == 413
@@ -146,7 +146,7 @@ async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_no
     environment.release.set()
     served = await serve(environment)
     token = await token_of(served)
-    head = f"POST /wait HTTP/1.1\r\nHost: x\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
+    head = f"POST /wait HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
     async with connected(served) as (reader, writer):
         writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
         assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
@@ -162,7 +162,7 @@ async def test_a_head_may_be_so_large_and_no_larger(serve: Any) -> None:
     for size, status in [(3000, 404), (5000, 431), (50_000, 431)]:
         for request in (f"POST /{'x' * size} HTTP/1.1\r\n", f"POST /x HTTP/1.1\r\nX-Filler: {'x' * size}\r\n"):
             async with connected(served) as (reader, writer):
-                writer.write(f"{request}Host: x\r\nCookie: {token}\r\nContent-Length: 0\r\n\r\n".encode())
+                writer.write(f"{request}Host: localhost\r\nCookie: {token}\r\nContent-Length: 0\r\n\r\n".encode())
                 found, headers, said = await reply(reader)
                 assert headers["set-cookie"].startswith(token)
                 assert (found, said["error"]["code"]) == (status, "unknown_tool" if status == 404 else "head_too_large")

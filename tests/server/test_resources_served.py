@@ -21,24 +21,26 @@ async def used(client: Any, environment: DeskEnvironment) -> tuple[str, Page, Pa
     return seeded["session_id"], page, folder
 
 
-async def test_a_fork_or_rewind_that_cannot_be_honest_is_refused_by_name(serve: Any) -> None:
+async def test_a_fork_or_rewind_that_cannot_be_honest_is_refused_by_name(serve: Any, connect: Any) -> None:
     environment = DeskEnvironment()
     served = await serve(environment)
     session, *_ = await used(served, environment)
     await served.post("/visit", {"address": "b"})
+    admin = await connect(served.url)
     for action, body in (("fork", {"at": 3}), ("rewind", {"to": 3})):
-        status, reply = await served.post(f"/admin/sessions/{session}/{action}", body)
+        status, reply = await admin.post(f"/admin/sessions/{session}/{action}", body)
         assert (status, reply["error"]["code"]) == (409, f"cannot_{action}")
         assert "the browser of this session can only be started afresh, and it was used at revision 2" in str(reply)
 
 
 @pytest.mark.parametrize("how", ["delete", "close_session", "verify"])
-async def test_a_session_that_ends_lets_go_of_its_resources(serve: Any, how: str) -> None:
+async def test_a_session_that_ends_lets_go_of_its_resources(serve: Any, connect: Any, how: str) -> None:
     environment = DeskEnvironment()
     served = await serve(environment)
     session, page, folder = await used(served, environment)
     if how == "delete":
-        async with served.client.delete(f"{served.url}/admin/sessions/{session}") as reply:
+        admin = await connect(served.url)
+        async with admin.client.delete(f"{served.url}/admin/sessions/{session}") as reply:
             assert reply.status == 200
     elif how == "close_session":
         assert (await served.post("/close_session", {"resources_session_id": session}))[0] == 200

@@ -45,10 +45,11 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
     command = launch(room, "--workers", str(workers))
     client = await connect(command.url)
     _, seeded = await client.post("/seed_session")
-    stream = await client.client.get(f"{command.url}/admin/sessions/{seeded['session_id']}/log/stream")
+    admin = await connect(command.url)
+    stream = await admin.client.get(f"{command.url}/admin/sessions/{seeded['session_id']}/log/stream")
     assert await stream.content.readline() == b"event: entry\n"
     idle_reader, idle_writer = await wire(command.port)
-    idle_writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    idle_writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await idle_reader.readuntil(b'ok"}')).startswith(b"HTTP/1.1 200")
     fresh_reader, _ = await wire(command.port)
     began, go_on = tmp_path / "began", tmp_path / "go on"
@@ -151,7 +152,7 @@ async def test_a_reply_that_waits_to_be_sent_is_not_lost() -> None:
     server = uvicorn.Server(configured(lambda: app, 1.0))
     task = asyncio.create_task(server.serve([listening]))
     reader, writer = await asyncio.open_connection(*listening.getsockname())
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await reader.read()).endswith(b"\r\n\r\nthe last word")
     writer.close()
     server.should_exit = True

@@ -179,7 +179,9 @@ async def test_cookies_of_others_do_no_harm(serve: Any) -> None:
         f"Cookie: a=b\r\nCookie: {good}\r\nCookie: c=d\r\n",
         f"Cookie: xstateroom_counter=bad; stateroom_counter2=bad; =; ;; {good} \r\n",
     ):
-        writer.write(f"POST /get_counter_value HTTP/1.1\r\nHost: x\r\n{cookies}Content-Length: 0\r\n\r\n".encode())
+        writer.write(
+            f"POST /get_counter_value HTTP/1.1\r\nHost: localhost\r\n{cookies}Content-Length: 0\r\n\r\n".encode()
+        )
         async with asyncio.timeout(5):
             said = (await reader.readuntil(b'{"count":3}')).decode()
         assert f"set-cookie: {good};" in said

@@ -15,6 +15,7 @@ from stateroom.cli.output import console, counted, errors, number, print_json, t
 from stateroom.cli.run import (
     NO_STORE,
     AdminToken,
+    APIKey,
     AsJSON,
     EnvName,
     Limit,
@@ -68,6 +69,7 @@ def branch(
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Branches at a time.")] = 8,
     store: StoreChoice = None,
     server: ServerURL = None,
+    api_key: APIKey = None,
     admin_token: AdminToken = None,
     output: Output = None,
     limit: Limit = None,
@@ -102,6 +104,7 @@ def branch(
         files=files,
         store=store or (default_store(environment, files) if server is None else NO_STORE),
         server=server,
+        api_key=api_key or None,
         admin_token=admin_token or None,
         concurrency=concurrency,
         limit=limit,

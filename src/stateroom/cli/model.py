@@ -39,6 +39,10 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 9000,
     max_calls: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1024,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that requests may be for, besides localhost. Repeatable.", show_default=False),
+    ] = None,
 ) -> None:
     """Serve a model by OpenAI's APIs, Responses and Chat Completions, under /v1. No key is asked for.
 
@@ -48,13 +52,15 @@ def serve(
     """
     try:
         from stateroom.server import Limits  # noqa: PLC0415 - not every command needs a server
+        from stateroom.server.hosts import hosts_at  # noqa: PLC0415
         from stateroom.server.model.running import run  # noqa: PLC0415
         from stateroom.server.running import bind  # noqa: PLC0415
     except ImportError as error:
         raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
     source = _open(spec)
     listening = bind(host, port)
-    run(source, listening, Limits(calls=max_calls), lambda: _announce(source, listening))
+    hosts = hosts_at(listening.getsockname()[0], allow_host or ())
+    run(source, listening, Limits(calls=max_calls), hosts, lambda: _announce(source, listening))
 
 
 def _open(spec: str) -> ModelSource:

@@ -66,6 +66,14 @@ AdminToken = Annotated[
         show_default=False,
     ),
 ]
+APIKey = Annotated[
+    str | None,
+    typer.Option(
+        envvar="STATEROOM_API_KEY",
+        help="The API key that the server wants from those who seed sessions.",
+        show_default=False,
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="The rollouts file; the others are named after it.")
 ]
@@ -97,6 +105,7 @@ def run(
         ),
     ] = None,
     server: ServerURL = None,
+    api_key: APIKey = None,
     admin_token: AdminToken = None,
     output: Output = None,
     limit: Limit = None,
@@ -143,6 +152,7 @@ def run(
         files=files,
         store=store or (default_store(environment, files) if server is None else NO_STORE),
         server=server,
+        api_key=api_key or None,
         admin_token=admin_token or None,
         repeats=repeats,
         group=group,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from ipaddress import ip_address
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -34,6 +35,22 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, help="Processes that serve; any of them serves any session.")] = 1,
     ttl: Annotated[float, typer.Option(min=0.1, help="Seconds that a session lives after its last use.")] = WEEK,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that a tool may take.")] = 30.0,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name that requests may be for, besides localhost; on another --host the first closes it to all "
+            "others. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of API keys, one a line: NAME SHA256 [sessions=N] [calls=N]. Without one of them nobody can "
+            "create a session or a thread; N is how many a minute.",
+            show_default=False,
+        ),
+    ] = None,
     admin_token: Annotated[
         str | None,
         typer.Option(
@@ -83,6 +100,8 @@ def serve(
     """
     try:
         from stateroom.server import Limits, Options  # noqa: PLC0415 - not every command needs a server
+        from stateroom.server.hosts import hosts_at, is_loopback  # noqa: PLC0415
+        from stateroom.server.keys import read_keys  # noqa: PLC0415
         from stateroom.server.running import Served, bind, run  # noqa: PLC0415
         from stateroom.server.tokens import find_secrets  # noqa: PLC0415
     except ImportError as error:
@@ -100,15 +119,28 @@ def serve(
         send=send_timeout,
     )
     options = Options(
-        tuple(secrets), store, ttl, admin_token or None, limits, model, context_tokens, access_log=access_log
+        tuple(secrets),
+        store=store,
+        ttl=ttl,
+        admin_token=admin_token or None,
+        keys=() if api_keys is None else read_keys(api_keys),
+        hosts=tuple(allow_host or ()),
+        limits=limits,
+        model=model,
+        context_tokens=context_tokens,
+        access_log=access_log,
     )
-    served = Served(tuple(envs), options)
-    made = served.application()  # what is wrong with anything is said here, and not by each worker
+    made = Served(tuple(envs), options).application()  # what is wrong is said here, and not by each worker
     asyncio.run(_try(store, made))
     listening = bind(host, port)
-    _warn(host, options, origin)
+    address = listening.getsockname()[0]
+    options = replace(options, hosts=hosts_at(address, allow_host or ()))
+    if api_keys is not None and api_keys.stat().st_mode & 0o077:
+        _warn(f"{api_keys} can be read by others: chmod 600 it")
+    if not is_loopback(address) and (missing := _missing(options, origin)):
+        _warn(f"{host} can be reached from elsewhere; {'; and '.join(missing)}")
     _announce(listening, environments, options, workers)
-    run(served, listening, workers)
+    run(Served(tuple(envs), options), listening, workers)
 
 
 def choose_allocator() -> None:
@@ -151,20 +183,18 @@ def _announce(
     console.print(f"docs: {root}/docs   store: {store}   workers: {workers}   stop with Ctrl-C", soft_wrap=True)
 
 
-def _warn(host: str, options: Options, origin: str) -> None:
-    """Say what is less safe than it could be, when others can reach the server."""
-    try:
-        if host == "localhost" or ip_address(host).is_loopback:
-            return
-    except ValueError:
-        pass  # a name, which may mean any address
+def _warn(problem: str) -> None:
+    errors.print(f"warning: {problem}", style="bold yellow", soft_wrap=True)
+
+
+def _missing(options: Options, origin: str) -> list[str]:
+    """What is less safe than it could be, of a server that others can reach."""
     complaints = []
     if options.admin_token is None:
         complaints.append("there is no --admin-token, so /admin is closed to all but this machine")
     if origin != "STATEROOM_SECRET":
         complaints.append(f"session tokens are signed with the secret in {origin}, which other hosts do not share")
-    if options.model is not None:
-        complaints.append("whoever reaches it can create threads, and let --model answer in them")
-    if complaints:
-        warning = f"warning: {host} can be reached from elsewhere; {'; and '.join(complaints)}"
-        errors.print(warning, style="bold yellow", soft_wrap=True)
+    if not options.keys:
+        answered = "" if options.model is None else ", and let --model answer in them"
+        complaints.append(f"there are no --api-keys, so anybody can create sessions and threads{answered}")
+    return complaints

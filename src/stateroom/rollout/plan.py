@@ -35,6 +35,8 @@ class Plan:
     """Where the sessions live, if they do so here."""
     server: str | None = None
     """The URL of the server where the episodes take place; None when they take place in this process."""
+    api_key: str | None = None
+    """The key that the server wants from those who seed sessions."""
     admin_token: str | None = None
     """The token of that server's admin API, which forks sessions."""
     concurrency: int = 8
@@ -73,7 +75,12 @@ class Plan:
                 f"a server cannot be reached without {error.name}: pip install 'stateroom[server]'"
             ) from error
         return remote_world(
-            self.server, self.environment, self.concurrency, forking=forking, admin_token=self.admin_token
+            self.server,
+            self.environment,
+            self.concurrency,
+            forking=forking,
+            api_key=self.api_key,
+            admin_token=self.admin_token,
         )
 
     def seed_of(self, *place: int | str) -> int:

@@ -207,12 +207,14 @@ class RemoteWorld:
         client: aiohttp.ClientSession,
         root: str,
         environment: Environment[Any, Any],
+        api_key: str | None,
         admin_token: str | None,
     ) -> None:
         self._client = client
         self._root = root
         self._tools = environment.tools
         self.lifecycle = environment.lifecycle
+        self._api_key = api_key
         self._admin_token = admin_token
         self._forking: Forking | None = None
 
@@ -225,6 +227,8 @@ class RemoteWorld:
     async def seed(self, row: Row, *, seed: int, began: float) -> RemoteSeat:
         wire = Wire(self._client, self._root)
         headers = {"Stateroom-Seed": str(seed), "Stateroom-Began": repr(began)}
+        if self._api_key is not None:
+            headers["Authorization"] = f"Bearer {self._api_key}"
         if SESSION in row:
             headers["Stateroom-Session"] = row[SESSION]
         task = {name: value for name, value in given_row(row).items() if name != NAMES_A_SESSION}
@@ -274,16 +278,17 @@ async def remote_world(
     *,
     seconds: float = SECONDS,
     forking: bool = False,
+    api_key: str | None = None,
     admin_token: str | None = None,
 ) -> AsyncIterator[RemoteWorld]:
-    """The server at a URL, if it is there; with `forking`, if it also forks sessions for whoever has this token."""
+    """The server at a URL, if it is there; with `forking`, if it also forks sessions for that admin token."""
     root = _root(server)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEPT),
         cookie_jar=aiohttp.DummyCookieJar(),  # cookies are each episode's own
         timeout=aiohttp.ClientTimeout(total=seconds),
     ) as client:
-        world = RemoteWorld(client, root, environment, admin_token)
+        world = RemoteWorld(client, root, environment, api_key, admin_token)
         await world.greet()
         if forking:
             await world.forking()

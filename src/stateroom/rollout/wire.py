@@ -21,10 +21,10 @@ TRIES = 4
 PAUSE = 0.1
 """About so many seconds pass before the second try, and twice as many before each further one."""
 
-LONGEST_WAIT = 30.0
+LONGEST_WAIT = 90.0
 """A server that asks for more seconds than this is not waited for any longer."""
 
-UNAVAILABLE = frozenset({502, 503, 504})
+UNAVAILABLE = frozenset({429, 502, 503, 504})
 """Statuses which say that a request, or a gateway's, did not get through; a little later it may."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})

@@ -25,6 +25,7 @@ from stateroom.server.description import Description
 from stateroom.server.faults import error_reply, fault, wrong_method
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.hosted import Endpoint, Hosted
+from stateroom.server.hosts import Hosts
 from stateroom.server.http import (
     ACCESS_LOG,
     LIMITS,
@@ -41,6 +42,7 @@ from stateroom.server.http import (
     Send,
     send_reply,
 )
+from stateroom.server.keys import Keys
 from stateroom.server.mcp import MCP
 from stateroom.server.monitoring.access_log import AccessLog
 from stateroom.server.monitoring.measured import MeasuredStore
@@ -84,7 +86,9 @@ class Application:
         self.environments = environments
         self.options = options
         self.limits = options.limits
+        self._hosts = None if options.hosts is None else Hosts(options.hosts)
         self.now = now
+        self.keys = Keys(options.keys, now, options.figures)
         self._all = (*environments, Conversing())
         self.figures = Figures({each.name: each.tools for each in self._all}, options.figures)
         self.tracing = tracing
@@ -157,7 +161,7 @@ class Application:
         self._resources.push_async_callback(made.stop)
         signer = Signer(self.options.secrets, environment.name, self.options.ttl, self.now)
         prefix = f"/{environment.name}" if len(self.environments) > 1 else ""
-        return Hosted(environment, made, signer, self.census, self.figures, prefix)
+        return Hosted(environment, made, signer, self.census, self.figures, prefix, self.keys, self.hosted)
 
     @property
     def store(self) -> Store:
@@ -190,6 +194,8 @@ class Application:
             if endpoint is not None and path in PROBES:
                 reply = await endpoint(request)
             else:
+                if self._hosts is not None and (refused := self._hosts.refusal(scope)) is not None:
+                    raise refused
                 await request.body()
                 with self.in_flight:
                     if endpoint is not None:

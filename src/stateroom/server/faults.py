@@ -34,6 +34,7 @@ FAULTS: dict[type[Exception], tuple[int, str]] = {
     errors.BadTask: (422, "invalid_task"),
     errors.Unauthorized: (401, "unauthorized"),
     errors.Forbidden: (403, "forbidden"),
+    errors.RateLimited: (429, "rate_limited"),
     errors.NotFound: (404, "not_found"),
     errors.UnknownRevision: (404, "unknown_revision"),
     errors.UnknownSession: (410, "unknown_session"),
@@ -60,6 +61,7 @@ FAULTS: dict[type[Exception], tuple[int, str]] = {
 """Status and code by error; an error that is not here is one of the server's or the environment's own: 500."""
 
 RETRY_AFTER = (b"retry-after", b"1")
+CHALLENGE = (b"www-authenticate", b'Bearer realm="stateroom"')
 
 
 def fault(error: Exception, what: str) -> Reply:
@@ -68,13 +70,20 @@ def fault(error: Exception, what: str) -> Reply:
         if kind in FAULTS:
             status, code = FAULTS[kind]
             fields = error.fields if isinstance(error, errors.InvalidArguments) else None
-            return error_reply(status, code, str(error), fields)
+            reply = error_reply(status, code, str(error), fields)
+            return replace(reply, headers=(*reply.headers, *_headers_for(error)))
     logger.error("%s failed", what, exc_info=error)
     if isinstance(error, errors.StateroomError):
         return error_reply(500, "environment_error", str(error))
     return error_reply(
         500, "internal_error", f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
     )
+
+
+def _headers_for(error: Exception) -> tuple[tuple[bytes, bytes], ...]:
+    if isinstance(error, errors.RateLimited):
+        return ((b"retry-after", b"%d" % error.seconds),)
+    return (CHALLENGE,) if isinstance(error, errors.UnknownKey) else ()
 
 
 def wrong_method(path: str, allowed: Iterable[str]) -> Reply:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import getrandbits
 from time import perf_counter
@@ -25,6 +25,7 @@ from stateroom.rollout import aggregate, verdict_fields
 from stateroom.server.census import Census
 from stateroom.server.faults import STATUS_OF_RESULT, error_reply, wrong_field
 from stateroom.server.http import Reply, Request
+from stateroom.server.keys import Keys
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.server.response import checked_response
 from stateroom.server.seeding import LONGEST_NAME, began_of, name_and_row, named, seed_of
@@ -39,6 +40,9 @@ Endpoint = Callable[[Request], Awaitable[Reply]]
 INSECURE = b"; Path=/; HttpOnly; SameSite=Lax"
 SECURE = INSECURE + b"; Secure"
 """The attributes of the cookie, without and with TLS."""
+
+COOKIE = b"stateroom_"
+"""What the names of all sessions' cookies begin with; an environment's name follows."""
 
 NO_TOKEN = "this environment has a state: seed a session, and use the token that it gives"
 
@@ -62,6 +66,8 @@ class Hosted:
         census: Census,
         figures: Figures,
         prefix: str,
+        keys: Keys,
+        neighbours: Mapping[str, Hosted],
     ) -> None:
         self.environment = environment
         self.sessions = sessions
@@ -70,8 +76,11 @@ class Hosted:
         self.figures = figures
         self.prefix = prefix
         """What the paths of its endpoints begin with: nothing, or `/name`."""
-        self.cookie_name = f"stateroom_{environment.name}"
-        self._cookie_start = f"{self.cookie_name}=".encode()
+        self.keys = keys
+        self.neighbours = neighbours
+        """All environments of the server by name, this one included."""
+        self._cookie_start = COOKIE + f"{environment.name}=".encode()
+        self.cookie_name = self._cookie_start[:-1].decode()
 
     @property
     def stateless(self) -> bool:
@@ -97,6 +106,14 @@ class Hosted:
 
     def token_of(self, request: Request) -> tuple[str, bytes] | None:
         """The subject of the request's cookie, which goes back with the reply; None if there is no cookie."""
+        found = self._own(request)
+        if found is None and self._has_foreign(request):
+            raise Unauthorized(f"the session token in the cookie is of another environment; {NO_TOKEN}")
+        self.keys.admit(request, found and found[1])
+        return found
+
+    def _own(self, request: Request) -> tuple[str, bytes] | None:
+        """The same, whatever other cookies there are."""
         given = self._given(request)
         if given is None:
             return None
@@ -128,6 +145,19 @@ class Hosted:
         with suppress(Unauthorized):
             return self._cookie(request, self.signer.read(given)[1])
         return None
+
+    def _has_foreign(self, request: Request) -> bool:
+        """Whether the request comes with a cookie of another environment's session, as the calls of its model do."""
+        others = [one for one in self.neighbours.values() if one is not self] if request.cookies else ()
+        return any(one.unsaid_cookie(request) is not None for one in others)
+
+    def admit_mcp(self, request: Request) -> None:
+        """Let a request of an MCP client in; it has its token in a header."""
+        given = request.header(TOKEN_HEADER)
+        if given is None:
+            self.token_of(request)
+        elif self.keys:
+            self.keys.admit(request, self.signer.read(given)[1])
 
     def subject_of(self, request: Request) -> str | None:
         """The subject of the request's cookie, which only without a state may be missing."""
@@ -200,10 +230,12 @@ class Hosted:
 
     def _token_if_any(self, request: Request) -> str | None:
         """The subject of the request's cookie; one that is worth nothing is as good as none to seed with."""
-        try:
-            found = self.token_of(request)
-        except Unauthorized:
-            return None
+        found = None
+        with suppress(Unauthorized):
+            found = self._own(request)
+        if found is None and self._has_foreign(request):
+            raise Conflict("", 0, "this client has a session of another environment: send no cookie to seed one here")
+        self.keys.admit(request, found and found[1])
         return found[0] if found else None
 
     async def _seed(self, request: Request, row: dict[str, Any], held: str | None) -> tuple[Session[Any], str]:
@@ -239,6 +271,7 @@ class Hosted:
         self, request: Request, row: dict[str, Any], *, replaces: str | None = None, session_id: str | None = None
     ) -> tuple[Session[Any], str]:
         seed, began = seed_of(request), began_of(request)
+        self.keys.admit_session(request)
         if self.stateless:
             self.environment.parse_task(row)
             moment = Moment(getrandbits(63) if seed is None else seed, self.sessions.now() if began is None else began)
@@ -251,7 +284,7 @@ class Hosted:
                 )
             subject = session.id
         self.figures.created(self.environment.name)
-        self._hand_out(request, self.signer.sign(subject))
+        self._hand_out(request, self.signer.sign(subject, request.key))
         return session, self.signer.seed_key(subject)
 
     async def _seed_named(self, request: Request, body: dict[str, Any], held: str | None) -> Reply:
@@ -288,7 +321,7 @@ class Hosted:
         if seeded.input != row:
             problem = "resources_session_id: a session of this name was seeded with another task; use another name"
             raise Conflict(session.id, session.revision, problem)
-        self._hand_out(request, self.signer.sign(session.id))
+        self._hand_out(request, self.signer.sign(session.id, request.key))
         return None
 
     async def _first(self, ids: list[str]) -> Session[Any] | None:
@@ -383,6 +416,7 @@ class Hosted:
             self.census.leave()
 
     async def aggregate_metrics(self, request: Request) -> Reply:
+        self.token_of(request)
         rows = (await request.json()).get("verify_responses")
         if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
             raise wrong_field("verify_responses", "should be a list of verify replies, each with its _ng_task_index")

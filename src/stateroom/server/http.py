@@ -43,7 +43,10 @@ class Disconnected(Exception):
 class Request:
     """What an endpoint sees of a request, and may say of the reply: the cookie that goes with it, whatever it is."""
 
-    __slots__ = ("_announced", "_body", "_receive", "call_id", "cookies", "max_body", "scope", "secure", "set_cookie")
+    __slots__ = (
+        *("_announced", "_body", "_receive", "call_id", "cookies"),
+        *("key", "max_body", "scope", "secure", "set_cookie"),
+    )
 
     def __init__(self, scope: Scope, receive: Receive, max_body: int) -> None:
         self.scope = scope
@@ -57,6 +60,8 @@ class Request:
         """The length that the body is said to have."""
         self.call_id: str | None = None
         """The id that the client gave a call, so that to send it again is to do nothing."""
+        self.key = ""
+        """The name of the API key that it is made with, if there are keys."""
         self.secure = scope["scheme"] == "https"
         """True when the client speaks TLS, with us or with a proxy before us."""
         for name, value in scope["headers"]:  # once: this is on the way of every call
@@ -74,6 +79,16 @@ class Request:
         for name, value in self.scope["headers"]:
             if name == wanted:
                 return value  # type: ignore[no-any-return]
+        return None
+
+    @property
+    def bearer(self) -> bytes | None:
+        """The token in `Authorization: Bearer TOKEN`, if there is one."""
+        for name, value in self.scope["headers"]:
+            if name == b"authorization":
+                scheme, _, given = value.partition(b" ")
+                if scheme.lower() == b"bearer" and given.strip():
+                    return given.strip()  # type: ignore[no-any-return]
         return None
 
     @property

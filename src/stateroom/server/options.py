@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from stateroom.server.keys import Key
 from stateroom.session.sessions import WEEK
 
 
@@ -41,6 +42,10 @@ class Options:
     ttl: float = WEEK
     """Seconds that a session lives after its last use."""
     admin_token: str | None = field(default=None, repr=False)
+    keys: tuple[Key, ...] = ()
+    """API keys, of which one is needed to create a session or a thread; without any, all may."""
+    hosts: tuple[str, ...] | None = ()
+    """Names that requests may be for, besides this machine's own (`localhost` and loopback addresses); None: any."""
     limits: Limits = Limits()
     model: str | None = None
     """What answers in threads, as a user names a model; without one, nothing does."""

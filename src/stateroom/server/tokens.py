@@ -1,7 +1,7 @@
 """Tokens: what a client holds of its session, signed so that nobody can make or alter one.
 
-A token is `subject.issued.signature`. The signature covers the environment too, so that a token of one environment is
-worth nothing in another.
+A token is `subject.issued.signature`, or `subject.issued-key.signature` where an API key was needed. The signature
+covers the environment too, so that a token of one environment is worth nothing in another.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Signer:
         self._seed_keys = [_key(secret, f"seeding of {environment}") for secret in secrets]
         self._id_keys = [_key(secret, f"ids of {environment}") for secret in secrets]
 
-    def sign(self, subject: str) -> bytes:
-        """A token for a subject, from now on."""
-        text = f"{subject}.{int(self.now()):x}".encode()
+    def sign(self, subject: str, key: str = "") -> bytes:
+        """A token for a subject, from now on; `key` names the API key that it was made with."""
+        text = f"{subject}.{int(self.now()):x}{f'-{key}' if key else ''}".encode()
         return text + b"." + _mac(self._keys[0], text).encode()
 
     def read(self, token: bytes) -> tuple[str, bytes]:
@@ -64,12 +64,13 @@ class Signer:
                 break
         else:
             raise Unauthorized("this session token was not made here: seed a session, and use the token it gives")
-        subject, _, issued = text.decode().rpartition(".")
+        subject, _, said = text.decode().rpartition(".")
+        issued, _, name = said.partition("-")
         age = self.now() - int(issued, 16)
         if age > self.life:
             raise Unauthorized("this session token is out of date: seed a new session")
         if renewed or age > DAY / 2:
-            return subject, self.sign(subject)
+            return subject, self.sign(subject, name)
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self._known[token] = subject, int(issued, 16) + DAY / 2
@@ -87,6 +88,11 @@ class Signer:
         """The session ids that a client's own name for a session stands for: the one for now, and by older secrets."""
         text = name.encode("utf-8", "surrogatepass")
         return [blake2b(text, key=key, digest_size=12).hexdigest() for key in self._id_keys]
+
+
+def key_of(token: bytes) -> str:
+    """The name of the API key in a good token; empty if there is none."""
+    return token.rpartition(b".")[0].rpartition(b".")[2].partition(b"-")[2].decode()
 
 
 def _key(secret: str, purpose: str) -> bytes:

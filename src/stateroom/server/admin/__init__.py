@@ -119,7 +119,7 @@ class Admin:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, self.app.limits.body)
         try:
-            reply = refusal(scope, self.app.options.admin_token) or await self._answer(request)
+            reply = refusal(request, self.app.options.admin_token) or await self._answer(request)
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told

@@ -49,7 +49,10 @@ class MCP:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, self.max_body)
         try:
-            reply = self._refusal(scope) or await (await self._server()).answer(request)
+            reply = self._refusal(scope)
+            if reply is None:
+                self.hosted.admit_mcp(request)
+                reply = await (await self._server()).answer(request)
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told

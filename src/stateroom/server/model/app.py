@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stateroom.errors import NotFound
 from stateroom.model import ModelSource, answer_of
 from stateroom.server.faults import wrong_field
+from stateroom.server.hosts import Hosts
 from stateroom.server.http import (
     LIMITS,
     TOO_LARGE,
@@ -57,12 +58,19 @@ class ModelApplication:
     that is the same for all requests of an episode.
     """
 
-    def __init__(self, source: ModelSource, limits: Limits, on_start: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        limits: Limits,
+        hosts: Sequence[str] | None = (),
+        on_start: Callable[[], None] | None = None,
+    ) -> None:
         self.source = source
         self.name = source.name
         self.limits = limits
         self.in_flight = InFlight(limits.calls)
         self._on_start = on_start
+        self._hosts = None if hosts is None else Hosts(hosts)
         self._since = int(time.time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,6 +83,8 @@ class ModelApplication:
             if scope["path"] in PROBES:
                 reply = await self._endpoint(scope["method"], scope["path"])(request)
             else:
+                if self._hosts is not None and (refused := self._hosts.refusal(scope)) is not None:
+                    raise refused
                 await request.body()
                 with self.in_flight:
                     reply = await self._endpoint(scope["method"], scope["path"])(request)

@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 FAULTS: dict[type[Exception], tuple[int, str, str | None]] = {
     errors.InvalidArguments: (400, "invalid_request_error", None),
+    errors.Forbidden: (403, "invalid_request_error", "forbidden"),
     errors.NotFound: (404, "invalid_request_error", "not_found"),
     errors.TooLarge: (413, "invalid_request_error", "too_large"),
     errors.ModelFailed: (500, "server_error", "model_failed"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stateroom.model import ModelSource
 from stateroom.server.model.app import ModelApplication
@@ -15,10 +15,17 @@ PATIENCE = 30.0
 """Seconds that answers may still take when it is told to stop."""
 
 
-def run(source: ModelSource, listening: socket.socket, limits: Limits, announce: Callable[[], None]) -> None:
+def run(
+    source: ModelSource,
+    listening: socket.socket,
+    limits: Limits,
+    hosts: Sequence[str] | None,
+    announce: Callable[[], None],
+) -> None:
     """Serve a model: answers in the making are finished, and new requests refused.
 
-    `announce` is called as soon as a signal to stop would be heard.
+    `announce` is called as soon as a signal to stop would be heard. `hosts` are the names that requests may be for,
+    besides this machine's own; None: any.
     """
     log_to_stderr()
-    Server(configured(lambda: ModelApplication(source, limits, announce), PATIENCE)).run([listening])
+    Server(configured(lambda: ModelApplication(source, limits, hosts, announce), PATIENCE)).run([listening])

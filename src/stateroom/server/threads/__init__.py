@@ -10,7 +10,7 @@ import msgspec
 
 from stateroom.agent.threads import OnItems, Thread, Threads
 from stateroom.errors import Conflict, NotFound, Unauthorized
-from stateroom.server.admin.access import bearer, refusal
+from stateroom.server.admin.access import refusal
 from stateroom.server.faults import fault, wrong_field, wrong_method
 from stateroom.server.hosted import Hosted
 from stateroom.server.http import Disconnected, Receive, Reply, Request, Scope, Send, send_reply
@@ -94,13 +94,14 @@ class ThreadsAPI:
 
     def _known(self, request: Request, thread: str) -> OneThread:
         """The thread of a path, if the request comes with its token."""
-        given = bearer(request.scope)
+        given = request.bearer
         if given is None:
             raise Unauthorized("there is no bearer token: send the thread's token as Authorization: Bearer TOKEN")
-        subject, _ = self.signer.read(given)
+        subject, token = self.signer.read(given)
         environment, _, known = subject.partition("/")
         if known != thread:
             raise Unauthorized("this is the token of another thread")
+        self.app.keys.admit(request, token)
         return OneThread(self._hosted(environment), thread)
 
     def _hosted(self, environment: str) -> Hosted:
@@ -110,9 +111,9 @@ class ThreadsAPI:
             raise wrong_field("environment", f"there are no threads of {environment!r:.200} here; there are of: {kept}")
         return hosted
 
-    def _told(self, thread: Thread) -> dict[str, Any]:
+    def _told(self, thread: Thread, request: Request) -> dict[str, Any]:
         """A thread as JSON data, with a token for it from now on."""
-        token = self.signer.sign(f"{thread.environment}/{thread.id}").decode()
+        token = self.signer.sign(f"{thread.environment}/{thread.id}", request.key).decode()
         return {**msgspec.to_builtins(thread), "token": token}
 
     # All threads.
@@ -120,14 +121,16 @@ class ThreadsAPI:
     async def create(self, request: Request) -> Reply:
         """A new thread, and its token."""
         self._refuse_with_session(request)
+        self.app.keys.admit(request, None)
         wanted = parse(NewThread, await request.json(), strict=True)
         hosted = self._hosted(wanted.environment)
+        self.app.keys.admit_session(request)
         async with hosted.census.admission():
             made = await Threads(hosted.sessions).create(
                 wanted.user, metadata=wanted.metadata, instructions=wanted.instructions, task=wanted.task
             )
         hosted.figures.created(hosted.environment.name)
-        return _reply(self._told(made))
+        return _reply(self._told(made, request))
 
     def _refuse_with_session(self, request: Request) -> None:
         """Raise if a session's cookie comes with a request, as with the calls of its model: that can get no other."""
@@ -136,7 +139,7 @@ class ThreadsAPI:
 
     async def list(self, request: Request) -> Reply:
         """Threads, the newest first, for whoever runs the server."""
-        refused = refusal(request.scope, self.app.options.admin_token)
+        refused = refusal(request, self.app.options.admin_token)
         if refused is not None:
             return refused
         wanted = parse(ThreadList, request.query)
@@ -144,13 +147,13 @@ class ThreadsAPI:
         threads = Threads(self._hosted(wanted.environment).sessions)
         page = await threads.list(wanted.user, after=after, limit=wanted.limit)
         following = None if page.next is None else cursor_of(*page.next)
-        return _reply({"threads": [self._told(thread) for thread in page.found], "next": following})
+        return _reply({"threads": [self._told(thread, request) for thread in page.found], "next": following})
 
     # One thread.
 
     async def show(self, request: Request, one: OneThread) -> Reply:
         parse(Nothing, request.query)
-        return _reply(self._told(await one.threads.get(one.id)))
+        return _reply(self._told(await one.threads.get(one.id), request))
 
     async def items(self, request: Request, one: OneThread) -> Reply:
         wanted = parse(ThreadPart, request.query)
@@ -187,10 +190,11 @@ class ThreadsAPI:
 
     async def fork(self, request: Request, one: OneThread) -> Reply:
         wanted = parse(ThreadFork, await request.json(), strict=True)
+        self.app.keys.admit_session(request)
         async with one.hosted.census.admission():
             made = await one.threads.fork(one.id, wanted.at)
         one.hosted.figures.created(one.hosted.environment.name)
-        return _reply(self._told(made))
+        return _reply(self._told(made, request))
 
     async def cancel(self, request: Request, one: OneThread) -> Reply:
         wanted = parse(ThreadCancel, await request.json(), strict=True)
