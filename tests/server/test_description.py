@@ -381,7 +381,7 @@ class TestPage:
             assert status == 200, found
 
     async def test_examples_have_the_url_that_the_client_uses(self, serve: Any) -> None:
-        served = await serve()
+        served = await serve(hosts=None)
         text, _ = await page_of(served, headers={"Host": "rooms.example:8080"})
         assert "http://rooms.example:8080/increment_counter" in text
         text, _ = await page_of(served, headers={"Host": "[::1]:80", "X-Forwarded-Proto": "https"})

@@ -431,8 +431,8 @@ async def test_a_path_may_name_the_rollout(serve: Any) -> None:
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
 
 
-async def test_any_host_name_will_do(serve: Any) -> None:
-    served = await serve()
+async def test_the_sdk_minds_no_host_name(serve: Any) -> None:
+    served = await serve(hosts=None)
     headers = {"Host": "gym.example:8000", "Origin": "https://gym.example"}
     assert (await post(served, message("tools/list"), headers))[0] == 200
 
@@ -445,7 +445,8 @@ async def test_a_body_may_be_as_large_as_elsewhere(serve: Any) -> None:
         assert told.structured_content["city"] == city
     host, port = served.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, port)
-    writer.write(b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\naccept: application/json\r\n")
+    writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\naccept: application/json\r\n")
+    writer.write(b"content-type: application/json\r\n")
     writer.write(b"content-length: %d\r\n\r\n{" % (17 * 2**20))
     assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
     head = await reader.readuntil(b"\r\n\r\n")

@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from stateroom import Environment, Episode, Verdict, tool
 from stateroom.gallery.counter import CounterEnvironment
@@ -126,16 +127,19 @@ async def test_aggregating_much_lets_others_go_on(serve: Any) -> None:
     assert answered > 3
 
 
-async def test_many_environments_share_a_server_and_not_their_sessions(serve: Any, store: str) -> None:
+async def test_many_environments_share_a_server_and_not_their_sessions(serve: Any, connect: Any, store: str) -> None:
     served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment(), store=store)
     words = {"expected_synonym_values": [543], "expected_synonyms": ["large"]}
     mines = {"minefield_label": "big", "minefield_label_value": 306}
     for path in ("/", "/counter/", "/extraction/", "/weather/"):
         assert await served.get(path) == (200, {"status": "ok"})
-    _, counter = await served.post("/counter/seed_session", ROW)
-    _, extraction = await served.post("/extraction/seed_session", {"id": 1, **words, **mines})
-    assert (await served.post("/weather/seed_session", {}))[0] == 200
-    assert len({cookie.key for cookie in served.client.cookie_jar}) == 3
+    clients = {name: await connect(served.url) for name in ("counter", "extraction", "weather")}
+    _, counter = await clients["counter"].post("/counter/seed_session", ROW)
+    _, extraction = await clients["extraction"].post("/extraction/seed_session", {"id": 1, **words, **mines})
+    assert (await clients["weather"].post("/weather/seed_session", {}))[0] == 200
+    cookies = {cookie.key: cookie.value for client in clients.values() for cookie in client.client.cookie_jar}
+    assert len(cookies) == 3
+    served.client.cookie_jar.update_cookies(cookies, URL(served.url))
     assert await served.post("/ng-rollout/a/counter/increment_counter", {"count": 6}) == (200, {"success": True})
     assert (await served.post("/extraction/extract_synonym_values", {"synonym_values": [543]}))[0] == 200
     assert (await served.post("/weather/get_weather", {"city": "Lima"}))[0] == 200

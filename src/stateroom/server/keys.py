@@ -108,9 +108,8 @@ class Keys:
         now = self._now()
         if not self._counts.add(key.name, what, int(now // MINUTE), limit):
             seconds = int(MINUTE - now % MINUTE) + 1
-            raise RateLimited(
-                f"the API key {key.name!r} may have {limit:,} {what} a minute; try again in {seconds} seconds", seconds
-            )
+            problem = f"the API key {key.name!r} is limited to {what}={limit} a minute; try again in {seconds} seconds"
+            raise RateLimited(problem, seconds)
 
 
 class _Counts:

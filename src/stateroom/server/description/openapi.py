@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from stateroom.environment import Tool
 from stateroom.server.description import shapes, threads
-from stateroom.server.description.operations import ACTING, READING, SLOW, as_json, operation, taken
+from stateroom.server.description.operations import ACTING, READING, SLOW, as_json, errors, operation, taken
 from stateroom.server.description.schemas import Schema, Wanted, schemas_of
 from stateroom.server.faults import FAULTS, STATUS_OF_RESULT
 from stateroom.server.hosted import Hosted
@@ -51,6 +51,8 @@ ERRORS = {
     410: "The session was closed, has expired, or is not in the store. Seed another one.",
     413: "The body, or the state, is larger than it may be.",
     422: "The arguments or the task do not fit; `fields` says what is wrong with which.",
+    429: "The API key has had as many sessions or calls as it may in this minute. "
+    "Try again after `Retry-After` seconds.",
     500: "The environment or the server failed by mistake. The server's log has more.",
     502: "The model that plays the user, or answers in threads, gave an answer that is of no use.",
     503: "As much is going on as may, or the store does not answer. Try again after `Retry-After` seconds.",
@@ -67,6 +69,9 @@ KEY: Schema = {
     "description": "The call's id. The same id again gives the recorded result, and runs nothing.",
     "schema": {"type": "string", "pattern": "^[!-~]+$"},
 }
+
+API_KEY = "key"
+"""The name of the security scheme of API keys."""
 
 LUCK: list[Schema] = [
     {
@@ -105,6 +110,9 @@ def document(hosted: Sequence[Hosted]) -> Schema:
     paths: dict[str, Schema] = {}
     for one in hosted:
         paths |= _Endpoints(one, schemas).paths()
+    paths |= threads.paths(hosted, schemas)
+    if any(one.keys for one in hosted):
+        _ask_for_keys(paths)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -113,17 +121,27 @@ def document(hosted: Sequence[Hosted]) -> Schema:
             "description": f"{_introduction(hosted)}\n\n{ABOUT.strip()}",
         },
         "tags": [{"name": one.environment.name, "description": _said_of(one)} for one in hosted],
-        "paths": paths | threads.paths(hosted, schemas) | _server_paths(schemas),
+        "paths": paths | _server_paths(schemas),
         "components": {
             "schemas": definitions,
             "responses": {f"error_{status}": _error(status, schemas[shapes.Error]) for status in ERRORS},
             "securitySchemes": threads.SECURITY
+            | {API_KEY: {"type": "http", "scheme": "bearer"}}
             | {
                 f"{one.environment.name}.session": {"type": "apiKey", "in": "cookie", "name": one.cookie_name}
                 for one in hosted
             },
         },
     }
+
+
+def _ask_for_keys(paths: Mapping[str, Schema]) -> None:
+    """Describe what API keys change: without a session, each request to act needs one, and all count."""
+    for path in paths.values():
+        for method, described in path.items():
+            described["responses"] |= errors((401, 429))
+            if method == "post":
+                described["security"] = [one or {API_KEY: []} for one in described.get("security", [{}])]
 
 
 def _types(hosted: Hosted) -> Wanted:
@@ -319,6 +337,6 @@ def _error(status: int, schema: Schema) -> Schema:
     codes |= {code for code, known in STATUS_OF_RESULT.items() if code is not None and known == status}
     codes |= {*UNEXPECTED} if status == 500 else set()
     response: Schema = {"description": ERRORS[status], "content": as_json(schema), "x-stateroom-codes": sorted(codes)}
-    if status == 503:
+    if status in (429, 503):
         response["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
     return response

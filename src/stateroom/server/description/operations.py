@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stateroom.server.description.schemas import Schema
@@ -19,15 +19,17 @@ SLOW = (504,)
 
 def operation(operation_id: str, summary: str, reply: Schema, statuses: Sequence[int], **more: Any) -> Schema:
     """An endpoint that replies so, or with one of these statuses."""
-    errors = {
-        str(status): {"$ref": f"#/components/responses/error_{status}"} for status in sorted({*statuses, *ALWAYS})
-    }
     return {
         "operationId": operation_id,
         "summary": summary,
         **more,
-        "responses": {"200": {"description": "It went well.", "content": reply}, **errors},
+        "responses": {"200": {"description": "It went well.", "content": reply}, **errors({*statuses, *ALWAYS})},
     }
+
+
+def errors(statuses: Iterable[int]) -> Schema:
+    """The replies with these statuses."""
+    return {str(status): {"$ref": f"#/components/responses/error_{status}"} for status in sorted(statuses)}
 
 
 def as_json(schema: Schema) -> Schema:
