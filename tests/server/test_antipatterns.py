@@ -111,6 +111,7 @@ async def test_servers_and_environments_in_one_process_are_strangers(serve: Any)
     for served, prefix in ((first, "/cafe"), (second, "")):
         await served.post(f"{prefix}/seed_session")
         assert await served.post(f"{prefix}/order") == (200, 1)
+    first.client.cookie_jar.clear()
     await first.post("/counter/seed_session", ROW)
     assert await first.post("/counter/get_counter_value") == (200, {"count": 3})
     assert (len(await first.app.store.heads()), len(await second.app.store.heads())) == (2, 1)
