@@ -41,28 +41,27 @@ class Hosts:
 
     def stranger(self, scope: Scope) -> str | None:
         """What shows that a request is not meant for this server; None if nothing does."""
-        hosts, origins = [], []
-        for name, value in scope["headers"]:  # it is on the way of every call
+        of_page = False
+        for name, value in scope["headers"]:  # once: this is on the way of every call
             if name == b"host":
-                hosts.append(value)
+                if not self._allows(value):
+                    return f"is for the host {_text(value)}"
             elif name == b"origin":
-                origins.append(value)
-        for host in hosts:
-            if not self._allows(host):
-                return f"is for the host {_text(host)}"
-        for origin in origins:
-            if not self._allows_origin(origin, hosts):
+                of_page = True
+        return self._foreign_page(scope) if of_page else None
+
+    def _foreign_page(self, scope: Scope) -> str | None:
+        """A page may be of this very server, or of an allowed name; another server of this machine is another site."""
+        hosts = [value.lower() for name, value in scope["headers"] if name == b"host"]
+        for origin in [value for name, value in scope["headers"] if name == b"origin"]:
+            host = origin.lower().partition(b"://")[2]
+            if host not in hosts and _name_of(host) not in self._names:
                 return f"is of a web page of {_text(origin)}"
         return None
 
     def _allows_host(self, host: bytes) -> bool:
         name = _name_of(host)
         return name in self._names or name == "localhost" or is_loopback(name)
-
-    def _allows_origin(self, origin: bytes, hosts: list[bytes]) -> bool:
-        """A page may be of this very server, or of an allowed name; another server of this machine is another site."""
-        host = origin.lower().partition(b"://")[2]
-        return any(host == each.lower() for each in hosts) or _name_of(host) in self._names
 
 
 def hosts_at(address: str, allowed: Iterable[str]) -> tuple[str, ...] | None:
