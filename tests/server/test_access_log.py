@@ -67,9 +67,9 @@ async def test_every_route_has_its_line(
     ("request_", "path", "status"),
     [
         (b"nonsense\r\n\r\n", "", 400),
-        (b"GET /large HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n", "/large", 413),
-        (b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * 5000), f"/{'x' * 999}...", 404),
-        (b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % (b"x" * 50_000), "/", 431),
+        (b"GET /large HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n\r\n", "/large", 413),
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 5000), f"/{'x' * 999}...", 404),
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 50_000), "/", 431),
     ],
     ids=["400", "413", "long", "431"],
 )
@@ -88,7 +88,7 @@ async def test_a_request_that_was_not_whole_in_time_has_its_line(
     caplog.set_level("INFO", "stateroom.access")
     served = await serve(limits=Limits(receive=0.1), access_log="json")
     reader, writer = await wire(int(served.url.rpartition(":")[2]))
-    writer.write(b"POST /increment_counter HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+    writer.write(b"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
     await reader.read()
     [line] = [json.loads(record.message) for record in caplog.records]
     assert (line["method"], line["path"], line["status"]) == ("POST", "/increment_counter", 408)
@@ -116,10 +116,10 @@ async def test_lines_may_be_text(launch: Any, connect: Any, until: Any) -> None:
 
 
 async def test_a_stream_is_a_line_when_it_has_ended(logged: Any, connect: Any, until: Any) -> None:
-    client = await connect(logged.url)
+    client, admin = await connect(logged.url), await connect(logged.url)
     _, seeded = await client.post("/seed_session", SEED)
     path = f"/admin/sessions/{seeded['session_id']}/log/stream"
-    async with client.client.get(f"{logged.url}{path}") as stream:
+    async with admin.client.get(f"{logged.url}{path}") as stream:
         await stream.content.readline()
         assert lines(logged, path) == []
         await client.post("/close_session", {"resources_session_id": seeded["session_id"]})

@@ -59,10 +59,16 @@ async def test_a_page_from_elsewhere_reaches_nothing(serve: Any) -> None:
 
 async def test_the_refusal_says_what_to_do(serve: Any) -> None:
     served = await serve()
-    told, refused = await served.get("/health", headers={"Host": "rooms.example:8000"})
+    told, refused = await served.get("/metrics", headers={"Host": "rooms.example:8000"})
     assert (told, refused["error"]["code"]) == (403, "forbidden")
     assert "is for the host rooms.example:8000" in refused["error"]["message"]
     assert "--allow-host NAME" in refused["error"]["message"]
+
+
+async def test_probes_are_answered_whatever_host_they_are_for(serve: Any) -> None:
+    served = await serve()
+    for path in ("/", "/health", "/ready"):
+        assert await status(served, "GET", path, None, Host="10.0.0.7:8000") == 200
 
 
 async def test_a_server_answers_to_the_names_that_are_allowed(launch: Any) -> None:
