@@ -1,4 +1,5 @@
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,11 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from tests.servers.postgresql import PostgreSQLServer
-from tests.servers.redis import RedisServer
-from tests.servers.s3 import CREDENTIALS, S3Server
+from tests.servers.s3 import CREDENTIALS
+from tests.servers.shared import ADDRESS, SharedServers, shared_url
 
 pytest.register_assert_rewrite("stateroom.store.conformance")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts with `&`; processes would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)  # one can do without xdist
@@ -19,39 +21,35 @@ def pytest_xdist_auto_num_workers() -> int:
     return (3 * (os.cpu_count() or 1) + 1) // 2
 
 
-@pytest.fixture(scope="session")
-def postgresql_url() -> Iterator[str]:
-    """A PostgreSQL database: one that the environment names, or that of a server of our own."""
-    given = os.environ.get("STATEROOM_TEST_POSTGRES_URL")
-    if given:
-        yield given
-        return
-    with PostgreSQLServer() as server:
-        yield server.url
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that runs the tests, or starts the workers that do, keeps their servers."""
+    if ADDRESS not in os.environ:
+        config.add_cleanup(SharedServers().stop)
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """A Redis server: one that the environment names, or one of our own. Each test has a prefix of its own in it."""
-    given = os.environ.get("STATEROOM_TEST_REDIS_URL")
-    if given:
-        yield given
-        return
-    with RedisServer() as server:
-        yield server.url
+def postgresql_url() -> str:
+    """A PostgreSQL database: one that the environment names, or that of the run's server."""
+    return os.environ.get("STATEROOM_TEST_POSTGRES_URL") or shared_url("postgresql")
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> str:
+    """A Redis server: one that the environment names, or the run's. Each test has a prefix of its own in it."""
+    return os.environ.get("STATEROOM_TEST_REDIS_URL") or shared_url("redis")
 
 
 @pytest.fixture(scope="session")
 def s3_url() -> Iterator[str]:
-    """A bucket: one that the environment names, or that of a server of our own. Each test has a prefix of its own."""
+    """A bucket: one that the environment names, or that of the run's server. Each test has a prefix of its own."""
     given = os.environ.get("STATEROOM_TEST_S3_URL")
     if given:
         yield given
         return
-    with S3Server() as server, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
-        yield server.url
+        yield shared_url("s3")
 
 
 @pytest.fixture

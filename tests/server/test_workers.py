@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -19,9 +20,9 @@ def served(launch_once: Any, room: str, request: pytest.FixtureRequest) -> Any:
     if request.param == "sqlite":
         url = "sqlite:///rooms.db"
     elif request.param == "redis":
-        url = f"{request.getfixturevalue('redis_url')}?prefix=workers:"
+        url = f"{request.getfixturevalue('redis_url')}?prefix=w{uuid4().hex}:"
     else:
-        url = f"{request.getfixturevalue('postgresql_url')}?schema=workers"
+        url = f"{request.getfixturevalue('postgresql_url')}?schema=w{uuid4().hex}"
     return launch_once(room, "--workers", str(WORKERS), "--store", url)
 
 

@@ -381,12 +381,14 @@ async def test_a_restart_under_load_loses_nothing_and_does_nothing_twice() -> No
 
 
 async def test_a_backend_that_is_ended_is_an_error_and_not_the_end(url: str) -> None:
-    async with opened(url) as store:
+    name = f"test {uuid4()}"
+    async with opened(f"{url}&application_name={quote(name)}") as store:
         await begin(store)
         with locked(url, "room") as waiting, admin(url) as connection:
             append = asyncio.ensure_future(store.append("room", entry(2), expires=None))
             await until(waiting)
-            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+            mine = "FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
+            connection.execute(f"SELECT pg_terminate_backend(pid) {mine}", (name,))
             with pytest.raises(StoreUnavailable, match="terminating connection due to administrator command"):
                 await append
         assert (await store.head("room")).revision == 1
@@ -595,10 +597,19 @@ async def test_orphans_are_told_of_and_removed(url: str) -> None:
         assert await store.orphans() == ["session 'fork', forked from session 'room', which is gone"]
 
 
-async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to_nothing(url: str) -> None:
-    async with opened(url) as store:
+@pytest.fixture
+def own_server() -> Iterator[PostgreSQLServer]:
+    """A server that nobody else uses."""
+    with PostgreSQLServer() as server:
+        yield server
+
+
+async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to_nothing(
+    own_server: PostgreSQLServer,
+) -> None:
+    async with opened(f"{own_server.url}?schema=rooms") as store:
         await store.create(head(revision=0))
-        with admin(url) as connection:
+        with admin(f"{own_server.url}?schema=rooms") as connection:
 
             def written() -> int:
                 ((position,),) = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchall()
