@@ -1,16 +1,20 @@
 import os
 import signal
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from stateroom.store import Store, open_store
 from tests.servers.s3 import CREDENTIALS
 from tests.servers.shared import ADDRESS, SharedServers, shared_url
 
 pytest.register_assert_rewrite("stateroom.store.conformance")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles Stateroom anew
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts with `&`; processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -50,6 +54,28 @@ def s3_url() -> Iterator[str]:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         yield shared_url("s3")
+
+
+STORES = ["memory", "sqlite", "redis", "postgresql"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of a `store` has one in memory, and one of each kind if it is marked with `every_store`."""
+    if "store_kind" in metafunc.fixturenames:
+        every = metafunc.definition.get_closest_marker("every_store")
+        metafunc.parametrize("store_kind", STORES if every else ["memory"])
+
+
+@pytest.fixture
+def url(store_kind: str, fresh_url: Callable[[str], str]) -> str:
+    """Where a fresh store may be opened."""
+    return fresh_url(store_kind)
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with open_store(url) as opened:
+        yield opened
 
 
 @pytest.fixture

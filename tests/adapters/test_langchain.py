@@ -20,6 +20,7 @@ EVERY_KIND: list[BaseMessage] = [
 ]
 
 
+@pytest.mark.every_store
 async def test_messages_of_every_kind_come_back_as_they_were(url: str) -> None:
     async with StateroomHistories.from_url(url) as histories:
         await histories.history("h").aadd_messages(EVERY_KIND)

@@ -10,6 +10,8 @@ from langgraph.checkpoint.conformance.validate import validate
 
 from stateroom.adapters.langgraph import StateroomSaver
 
+pytestmark = pytest.mark.every_store
+
 
 @pytest.mark.parametrize("capability", [each.value for each in Capability])
 async def test_the_saver_can_do_all_that_a_saver_may(url: str, capability: str) -> None:

@@ -22,6 +22,7 @@ def said(state: Any) -> list[str]:
     return [message.content for message in state["messages"]]
 
 
+@pytest.mark.every_store
 async def test_a_graph_waits_for_a_person_and_goes_on_with_another_saver(store: Store) -> None:
     graph = talking(StateroomSaver(store))
     waiting = await graph.ainvoke({"messages": [HumanMessage("hello")], "approved": False}, CONFIG)

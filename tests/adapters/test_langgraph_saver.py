@@ -30,6 +30,7 @@ async def total(store: Store) -> int:
     return sum([(await store.size(head.id)).bytes for head in await store.heads()])
 
 
+@pytest.mark.every_store
 async def test_a_conversation_is_stored_once_not_at_every_step(store: Store, saver: StateroomSaver) -> None:
     await talk(saver, "t", 1, 20)
     early = await total(store)
@@ -40,6 +41,7 @@ async def test_a_conversation_is_stored_once_not_at_every_step(store: Store, sav
     assert await values_of(saver, "t", "0070") == {"messages": words(70), "step": 70}
 
 
+@pytest.mark.every_store
 async def test_another_saver_reads_every_step(store: Store, saver: StateroomSaver) -> None:
     await talk(saver, "t", 1, 60)
     other = StateroomSaver(store)
@@ -50,6 +52,7 @@ async def test_another_saver_reads_every_step(store: Store, saver: StateroomSave
     assert listed[-1].checkpoint["channel_values"]["messages"] == words(21)
 
 
+@pytest.mark.every_store
 async def test_two_savers_at_once_lose_nothing(store: Store) -> None:
     savers = [StateroomSaver(store) for _ in range(2)]
     await put(savers[0], "t", "000", {"a": 0})
@@ -110,6 +113,7 @@ async def test_a_branch_has_its_own_values_though_their_versions_are_the_same() 
     assert await values_of(saver, "t", "3") == {"a": "right", "b": "root"}
 
 
+@pytest.mark.every_store
 async def test_a_copy_costs_the_same_however_long_the_thread_is(store: Store, saver: StateroomSaver) -> None:
     await talk(saver, "t", 1, 40)
     before = await total(store)
@@ -122,6 +126,7 @@ async def test_a_copy_costs_the_same_however_long_the_thread_is(store: Store, sa
     assert await values_of(saver, "t") == {"messages": words(42), "step": 42}
 
 
+@pytest.mark.every_store
 async def test_a_copy_outlives_the_thread_and_the_name_is_free_again(store: Store, saver: StateroomSaver) -> None:
     await talk(saver, "t", 1, 5)
     await saver.acopy_thread("t", "copy")
@@ -149,6 +154,7 @@ async def test_nothing_is_copied_from_a_thread_that_is_not_there_or_over_one_tha
     assert await ids_of(saver, "b") == ["2"]
 
 
+@pytest.mark.every_store
 async def test_to_prune_gives_the_space_back(store: Store, saver: StateroomSaver) -> None:
     await talk(saver, "t", 1, 60)
     await put(saver, "t", "sub", {"a": 1}, None, "child:1")
@@ -199,6 +205,7 @@ async def test_the_past_before_what_runs_have_left_is_given_back(store: Store, s
     assert await total(store) < before / 10
 
 
+@pytest.mark.every_store
 async def test_a_thread_lives_for_its_time_and_then_begins_anew(store: Store) -> None:
     time = 1000.0
     saver = StateroomSaver(store, ttl=60.0, now=lambda: time)
@@ -242,6 +249,7 @@ async def test_a_thread_may_be_named_by_a_number(saver: StateroomSaver) -> None:
     assert found.checkpoint["channel_values"] == {"a": 1}
 
 
+@pytest.mark.every_store
 async def test_large_values_lie_outside_the_log(store: Store, saver: StateroomSaver) -> None:
     large = "x" * 200_000
     for step in range(1, 6):

@@ -107,6 +107,7 @@ def test_it_does_what_the_sdks_own_session_does(steps: list[Any], most: int | No
     asyncio.run(compare())
 
 
+@pytest.mark.every_store
 async def test_two_handles_lose_nothing_that_both_add(store: Store) -> None:
     one, two = (StateroomSessions(store).session("s") for _ in range(2))
     await asyncio.gather(*(handle.add_items([said(f"{n}")]) for n in range(20) for handle in (one, two)))
@@ -121,6 +122,7 @@ async def test_what_is_handed_out_can_be_changed_without_harm(store: Store) -> N
     assert await session.get_items() == [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
 
 
+@pytest.mark.every_store
 async def test_a_conversation_ends_when_its_time_is_up_and_can_begin_anew(url: str) -> None:
     now = 1_000.0
     async with open_store(url) as store:

@@ -93,6 +93,7 @@ async def workers(url: str, store: Store) -> AsyncIterator[list[Sessions[Purse]]
         yield [Sessions[Purse](BankEnvironment(), each) for each in (one, other)]
 
 
+@pytest.mark.every_store
 async def test_calls_of_one_session_at_once_lose_nothing(bank: Sessions[Purse]) -> None:
     session = await bank.seed(ANN)
     results = await asyncio.gather(*(session.call("add", {"coins": 1}) for _ in range(20)))
@@ -100,6 +101,7 @@ async def test_calls_of_one_session_at_once_lose_nothing(bank: Sessions[Purse]) 
     assert session.state.coins == 20
 
 
+@pytest.mark.every_store
 async def test_two_workers_on_one_session_lose_nothing(workers: list[Sessions[Purse]]) -> None:
     session = await workers[0].seed(ANN)
     handles = [await worker.open(session.id) for worker in workers]
@@ -107,6 +109,7 @@ async def test_two_workers_on_one_session_lose_nothing(workers: list[Sessions[Pu
     assert sorted(result.output for result in results) == list(range(1, 11))
 
 
+@pytest.mark.every_store
 async def test_two_sessions_on_one_user_s_state_lose_nothing(workers: list[Sessions[Purse]]) -> None:
     sessions = [await worker.seed(ANN) for worker in workers for _ in range(2)]
     results = await asyncio.gather(*(each.call("draw", {"coins": 2}) for each in sessions for _ in range(3)))
@@ -114,6 +117,7 @@ async def test_two_sessions_on_one_user_s_state_lose_nothing(workers: list[Sessi
     assert [(await each.call("look")).output for each in sessions] == [[6, 0, 76]] * 4
 
 
+@pytest.mark.every_store
 async def test_a_call_that_is_sent_twice_is_made_once(workers: list[Sessions[Purse]]) -> None:
     session = await workers[0].seed(ANN)
     handles = [await worker.open(session.id) for worker in workers]

@@ -15,6 +15,8 @@ from stateroom.model import ModelSource
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.store import Store
 
+pytestmark = pytest.mark.every_store
+
 
 class Note(State):
     text: str = ""

@@ -279,6 +279,7 @@ async def test_of_two_that_run_one_session_one_is_refused(store: Store, answer: 
     assert len(final.state.notes) == (0 if answer == "hello" else 1)
 
 
+@pytest.mark.every_store
 async def test_two_that_carry_out_the_same_calls_carry_them_out_once(store: Store) -> None:
     here = await sessions_in(store).seed({})
     there = await sessions_in(store).open(here.id)
@@ -300,6 +301,7 @@ async def test_two_that_carry_out_the_same_calls_carry_them_out_once(store: Stor
     assert outputs == ["1", "2", "3"]
 
 
+@pytest.mark.every_store
 async def test_who_speaks_of_an_older_stance_is_refused_and_nothing_is_said(store: Store) -> None:
     here = await sessions_in(store).seed({})
     there = await sessions_in(store).open(here.id)
@@ -332,6 +334,7 @@ async def test_calls_by_hand_do_not_get_in_the_agents_way(store: Store) -> None:
     assert here.state.notes == ["by hand"]
 
 
+@pytest.mark.every_store
 async def test_whoever_holds_the_session_is_the_only_one_who_says_something_but_for_cancelling(store: Store) -> None:
     here = await sessions_in(store).seed({})
     there = await sessions_in(store).open(here.id)
@@ -366,6 +369,7 @@ async def test_after_a_rewind_that_has_not_read_a_large_state_an_agent_goes_on(s
     assert list(session.state.notes)[1:] == FINAL
 
 
+@pytest.mark.every_store
 async def test_a_question_and_an_answer_may_be_large(store: Store) -> None:
     text = "why " * store.large
     model = Scripted([[function_call("note_if", "c" * store.large, text=text)], "done", "done"])

@@ -23,6 +23,7 @@ def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
 
 
+@pytest.mark.every_store
 async def test_nothing_is_wrong_with_what_was_written(store: Store) -> None:
     await family(store)
     await (await new(store, 2)).call("meet")
@@ -177,6 +178,7 @@ async def test_entries_that_a_store_must_refuse_are_found() -> None:
     }
 
 
+@pytest.mark.every_store
 async def test_every_session_is_visited_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "PAGE", 7)
     ids = [(await new(store, 1)).id for _ in range(30)]
@@ -205,6 +207,7 @@ async def test_work_that_fails_ends_the_visit(store: Store) -> None:
     assert len(started) <= listing.AT_ONCE
 
 
+@pytest.mark.every_store
 async def test_counting(store: Store) -> None:
     parent, fork, _, _ = await family(store)
     await new(store, 1, now=lambda: 5.0, ttl=1.0)

@@ -15,6 +15,8 @@ from stateroom.store import Record, Store
 from stateroom.store.memory import MemoryStore
 from tests.session.caring import family, go_on, new, problems, sessions_of
 
+pytestmark = pytest.mark.every_store
+
 
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from stateroom.session.care import Migrator, check_session, kept_types
 from stateroom.store import Store
 from tests.session.versions import Shop1, Shop3, shop
 
+pytestmark = pytest.mark.every_store
+
 
 def migrator(store: Store, environment: Any = None) -> Migrator:
     return Migrator(store, kept_types(environment or Shop3()), time.time)

@@ -22,6 +22,8 @@ from stateroom.store import Entry, Store
 from tests.session.caring import Notes, family, go_on, new, problems, sessions_of
 from tests.session.travelling import Run, calls
 
+pytestmark = pytest.mark.every_store
+
 
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ from stateroom.session import Session
 from stateroom.session.turns import ATTEMPTS
 from stateroom.store import Store
 
+pytestmark = pytest.mark.every_store
+
 
 class Counter(State):
     value: int = 0

@@ -223,6 +223,7 @@ async def test_a_fork_begins_with_the_events_of_its_parent_and_a_rewind_takes_so
     assert [each.revision for each in await events_of(await session.fork(at=4))] == [2, 3, 4]
 
 
+@pytest.mark.every_store
 async def test_events_of_writers_in_other_processes_are_all_there(session: Session[Account], store: Store) -> None:
     other = await Sessions[Account](Bank(), store).open(session.id)
     calls = [each.call("deposit", {"amounts": [1, 2]}) for each in (session, other) * 5]
@@ -232,6 +233,7 @@ async def test_events_of_writers_in_other_processes_are_all_there(session: Sessi
     assert sum(each.event.amount for each in await events_of(session)) == 30
 
 
+@pytest.mark.every_store
 async def test_pruned_events_are_missed(
     session: Session[Account], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +256,7 @@ async def test_pruned_events_are_missed(
         await events_of(await session.fork())
 
 
+@pytest.mark.every_store
 async def test_large_values_in_events_are_read_back(session: Session[Account], store: Store) -> None:
     names = ["x" * 100_000, "y" * 100_000]
     assert (await session.call("rename", {"names": names})).output == names

@@ -6,6 +6,8 @@ from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import SessionExpired, UnknownSession
 from stateroom.store import Store
 
+pytestmark = pytest.mark.every_store
+
 TTL = 100.0
 
 

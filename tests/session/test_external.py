@@ -172,6 +172,7 @@ async def test_a_fork_inherits_what_is_unknown(
     assert (await early.call("send", {"text": "a"}, call_id="c")).ok
 
 
+@pytest.mark.every_store
 async def test_what_another_process_finished_is_its_recorded_result(
     session: Session[Outbox], store: Store, environment: OutboxEnvironment
 ) -> None:
@@ -196,6 +197,7 @@ async def test_while_another_process_runs_it_the_outcome_is_unknown(
     assert "unknown" in seen[0].error
 
 
+@pytest.mark.every_store
 async def test_a_change_is_never_merged_with_what_others_wrote_meanwhile(
     session: Session[Outbox], store: Store, environment: OutboxEnvironment
 ) -> None:
@@ -228,6 +230,7 @@ async def test_an_entry_of_others_that_changes_no_state_is_no_hindrance(
     assert final.state == session.state
 
 
+@pytest.mark.every_store
 async def test_of_two_who_try_again_at_once_one_is_recorded(
     session: Session[Outbox], store: Store, environment: OutboxEnvironment
 ) -> None:

@@ -13,6 +13,8 @@ from stateroom.state.describe import diff
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
 
+pytestmark = pytest.mark.every_store
+
 
 class Shelf(State):
     books: list[str] = []

@@ -8,6 +8,8 @@ from stateroom import Environment, Sessions, State, tool
 from stateroom.session import Session
 from stateroom.store import Store
 
+pytestmark = pytest.mark.every_store
+
 
 class Counter(State):
     value: int = 0

@@ -133,6 +133,7 @@ async def test_a_reader_that_catches_up_does_not_let_a_stale_write_through(
     assert (await other.call("look")).output == (3 if result.ok else 2)
 
 
+@pytest.mark.every_store
 async def test_readers_and_writers_of_two_processes_lose_no_update(session: Session[Board], store: Store) -> None:
     other = await Sessions[Board](BoardEnvironment(), store).open(session.id)
 

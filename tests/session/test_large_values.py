@@ -19,6 +19,8 @@ from stateroom.state import digest_of
 from stateroom.store import Entry, Head, Store, open_store
 from stateroom.store.memory import MemoryStore
 
+pytestmark = pytest.mark.every_store
+
 LARGE = 64 * 1024
 
 

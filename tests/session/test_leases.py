@@ -9,6 +9,8 @@ from stateroom.errors import SessionLeased, StoreUnavailable
 from stateroom.session import lease
 from stateroom.store import Head, Store
 
+pytestmark = pytest.mark.every_store
+
 
 class Counter(State):
     value: int = 0

@@ -71,6 +71,7 @@ async def test_a_fork_and_its_parent_have_a_folder_each(session: Session[Desk]) 
     assert set(await files(fork)) == {"both", "forks"}
 
 
+@pytest.mark.every_store
 async def test_a_fork_of_the_past_has_the_folder_of_then(session: Session[Desk]) -> None:
     for number in range(12):  # farther than a room remembers
         await write(session, "file", str(number))
@@ -93,6 +94,7 @@ async def test_a_rewind_brings_the_folder_back(session: Session[Desk], elsewhere
     assert set(await files(session)) == set(await files(other)) == {"first", "second"}
 
 
+@pytest.mark.every_store
 async def test_another_process_has_the_same_folder(session: Session[Desk], elsewhere: Office) -> None:
     await write(session, "mine")
     other = await elsewhere.sessions.open(session.id)
@@ -249,6 +251,7 @@ async def test_an_external_call_is_not_merged_with_what_others_wrote(
     assert set(await files(session)) == set(await files(other)) == {"scribble"}
 
 
+@pytest.mark.every_store
 async def test_a_large_content_is_stored_and_read_back(session: Session[Desk], elsewhere: Office) -> None:
     await write(session, "large", "x" * 500_000)
     for number in range(3):
@@ -267,6 +270,7 @@ async def test_a_snapshot_knows_of_the_folder(store: Store, session: Session[Des
     assert await files(await elsewhere.sessions.open(session.id)) == {"file": "text\n"}
 
 
+@pytest.mark.every_store
 async def test_a_copied_session_has_its_folder(session: Session[Desk]) -> None:
     await write(session, "file", "x" * 100_000)
     fork = await session.fork()
@@ -430,6 +434,7 @@ async def test_a_session_that_is_used_again_at_once_keeps_its_browser(store: Sto
     await office.sessions.stop()
 
 
+@pytest.mark.every_store
 async def test_of_two_that_have_a_browser_the_one_that_was_used_last_keeps_it(store: Store) -> None:
     office = Office(store, hot=2)
     old, used = await office.sessions.seed({}), await office.sessions.seed({})

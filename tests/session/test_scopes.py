@@ -22,6 +22,8 @@ from stateroom.session import scopes
 from stateroom.session.care import Policy, Retention
 from stateroom.store import Entry, Store
 
+pytestmark = pytest.mark.every_store
+
 
 class Trip(State):
     steps: int = 0

@@ -9,6 +9,8 @@ from stateroom import Environment, Session, Sessions, State, Verdict, tool
 from stateroom.errors import SessionClosed, SessionSealed
 from stateroom.store import Store
 
+pytestmark = pytest.mark.every_store
+
 
 class Tally(State):
     value: int = 0

@@ -75,6 +75,7 @@ async def kinds(session: Session[Counter]) -> list[str]:
     return [entry.kind async for entry in session.log()]
 
 
+@pytest.mark.every_store
 async def test_a_session_from_seed_to_verdict(sessions: Sessions[Counter]) -> None:
     session = await sessions.seed(TASK)
     assert (session.revision, session.state.value, session.parent, session.task.expected_count) == (1, 3, None, 6)
@@ -87,6 +88,7 @@ async def test_a_session_from_seed_to_verdict(sessions: Sessions[Counter]) -> No
     assert await kinds(session) == ["seed", "call", "verdict"]
 
 
+@pytest.mark.every_store
 async def test_the_log_tells_everything_in_order(sessions: Sessions[Counter]) -> None:
     session = await sessions.seed(TASK)
     await session.call("increment", {"count": 2}, call_id="c1")
@@ -150,6 +152,7 @@ async def test_n_forks_are_a_list(sessions: Sessions[Counter]) -> None:
     assert isinstance(await session.fork(n=1), list)
 
 
+@pytest.mark.every_store
 async def test_forks_of_forks_read_through_all_their_parents(sessions: Sessions[Counter], store: Store) -> None:
     session = await sessions.seed(TASK)
     for _ in range(40):
@@ -247,6 +250,7 @@ async def test_an_output_is_a_copy_of_the_state(sessions: Sessions[Counter], sto
     assert (await again.call("whole", call_id="c")).output["steps"] == [99]
 
 
+@pytest.mark.every_store
 async def test_another_process_opens_what_was_seeded(sessions: Sessions[Counter], store: Store) -> None:
     session = await sessions.seed(TASK)
     await session.call("increment", {"count": 1})
@@ -279,6 +283,7 @@ async def test_handles_opened_together_share_one_room(sessions: Sessions[Counter
     assert second.revision == first.revision == 2
 
 
+@pytest.mark.every_store
 async def test_a_cold_session_is_as_good_as_a_hot_one(store: Store) -> None:
     sessions = Sessions(CounterEnvironment(), store, hot=1)
     first, second = await sessions.seed(TASK), await sessions.seed(TASK)
@@ -326,6 +331,7 @@ async def test_a_closed_session_can_be_read_and_forked_but_not_changed(
     assert (await (await sessions.open(session.id, closed_too=True)).fork(at=1)).state.value == 3
 
 
+@pytest.mark.every_store
 async def test_closing_what_another_process_closed_is_fine(sessions: Sessions[Counter], store: Store) -> None:
     session = await sessions.seed(TASK)
     elsewhere = await Sessions(CounterEnvironment(), store).open(session.id)

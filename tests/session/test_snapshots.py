@@ -108,6 +108,7 @@ async def test_many_rewinds_are_loaded_with_few_reads() -> None:
     assert store.loads <= 20
 
 
+@pytest.mark.every_store
 async def test_forks_and_rewinds_cost_no_more_with_a_large_state(store: Store) -> None:
     session = await Sessions(NotesEnvironment(), store).seed({"size": 20_000})
     before = (await History(store).document(session.id)).weight.snapshot

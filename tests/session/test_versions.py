@@ -31,6 +31,7 @@ async def old(store: Store) -> Session[Any]:
     return session
 
 
+@pytest.mark.every_store
 async def test_an_old_session_is_opened_and_goes_on(old: Session[Any], store: Store) -> None:
     session = await shop(3, store).open(old.id)
     assert session.state == Cart3(items={"item 0": 1, "item 1": 2, "item 2": 3}, total=6)
@@ -102,6 +103,7 @@ async def test_older_code_refuses_what_newer_code_has_written(old: Session[Any],
     assert await store.export(old.id) == before
 
 
+@pytest.mark.every_store
 async def test_code_of_two_generations_takes_turns_until_one_migrates(old: Session[Any], store: Store) -> None:
     newer = await shop(3, store).open(old.id)
     await buy(old, 4)  # still in the first schema
@@ -123,6 +125,7 @@ async def test_an_old_session_that_has_ended_can_be_read_and_forked(old: Session
     assert (await shop(3, store).open(fork.id)).state.total == 7
 
 
+@pytest.mark.every_store
 async def test_shared_states_have_versions_of_their_own(store: Store) -> None:
     first = await shop(1, store).seed({"user": "ann"})
     for _ in range(3):
@@ -344,6 +347,7 @@ class NewPostOffice(Environment[Post]):
         return 0.0
 
 
+@pytest.mark.every_store
 async def test_what_an_external_call_came_to_is_noted_though_newer_code_was_quicker(store: Store) -> None:
     async def migrated() -> None:
         assert [each.outcome async for _, each in Migrator(store, {"post": Post}, time.time).carry_out()] == ["in use"]

@@ -85,6 +85,7 @@ async def test_each_session_has_the_world_to_itself(store: Store) -> None:
     assert (second.state.people["p1"].name, second.state.people["p2"].age) == ("bob", 30)
 
 
+@pytest.mark.every_store
 async def test_another_process_reads_them_and_shares_what_has_not_changed(store: Store) -> None:
     first = await town(store).seed({"mayor": "ada"})
     await first.call("birthday", {"person": "p2"})
@@ -105,6 +106,7 @@ async def test_sessions_that_are_opened_at_once_share_the_world_too(store: Store
     assert len({id(each._room.state.people["p9"]) for each in opened}) == 1
 
 
+@pytest.mark.every_store
 async def test_a_world_is_stored_once_whoever_made_it(store: Store) -> None:
     sizes = []
     for sessions in (town(store), town(store)):
@@ -157,6 +159,7 @@ async def test_a_few_changes_are_not_worth_a_snapshot_of_the_world(store: Store)
     assert snapshot.revision == 1
 
 
+@pytest.mark.every_store
 async def test_a_world_that_is_gone_is_stored_again_for_new_sessions_and_missed_by_old_ones(store: Store) -> None:
     sessions = town(store)
     old = await sessions.seed({"mayor": "ada"})
@@ -172,6 +175,7 @@ async def test_a_world_that_is_gone_is_stored_again_for_new_sessions_and_missed_
     assert (await town(store).open(old.id)).state.people["p1"].name == "ada"  # it is the same world
 
 
+@pytest.mark.every_store
 async def test_a_world_lives_as_long_as_the_sessions_that_start_from_it(store: Store) -> None:
     now = 1_000_000.0
     day, year = 24 * 3600.0, 365 * 24 * 3600.0
@@ -290,6 +294,7 @@ async def test_a_world_that_differs_each_time_is_another_one_for_each_process(st
     assert len(await worlds(store)) == 2
 
 
+@pytest.mark.every_store
 async def test_copies_of_sessions_come_with_their_world(store: Store) -> None:
     session = await town(store).seed({"mayor": "ada"})
     fork = await session.fork()
@@ -325,6 +330,7 @@ async def test_a_session_that_needs_its_world_no_longer_is_copied_without_it(sto
         assert len((await town(target).open(session.id)).state.chronicle) == 12
 
 
+@pytest.mark.every_store
 async def test_large_texts_of_the_world_and_of_the_task_are_there_again(store: Store) -> None:
     class Archive(TownEnvironment):
         name = "town"
