@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+import tests.examples  # noqa: F401 - it chooses the profile of Hypothesis
 from stateroom.store import Store, open_store
 from tests.servers.s3 import CREDENTIALS
 from tests.servers.shared import ADDRESS, SharedServers, shared_url

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
@@ -165,7 +165,6 @@ def few_open_namespaces() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=100, deadline=None)
 @given(seeds, lengths)
 def test_what_is_read_is_what_was_put(seed: int, length: int) -> None:
     async def tell() -> None:
@@ -179,7 +178,6 @@ def test_what_is_read_is_what_was_put(seed: int, length: int) -> None:
     asyncio.run(tell())
 
 
-@settings(max_examples=50, deadline=None)
 @given(seeds, lengths)
 def test_the_log_leads_to_the_state_that_is_held(seed: int, length: int) -> None:
     async def tell() -> None:

@@ -10,7 +10,7 @@ from agents.items import ModelResponse
 from agents.memory import Session, SessionSettings
 from agents.models.interface import Model
 from agents.usage import Usage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
@@ -93,7 +93,6 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, most=st.none() | st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
 def test_it_does_what_the_sdks_own_session_does(steps: list[Any], most: int | None) -> None:
     async def compare() -> None:
         limit = SessionSettings(limit=most) if most is not None else None

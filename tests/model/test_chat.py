@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stateroom.errors import ModelFailed
@@ -269,14 +269,12 @@ def any_items(draw: st.DrawFn) -> Item:
     return function_call_output(draw(call_ids), text)
 
 
-@settings(deadline=None)
 @given(st.lists(normal_turns(), max_size=4))
 def test_there_and_back_is_the_same_conversation(turns: list[list[Item]]) -> None:
     items = [item for turn in turns for item in turn]
     assert items_of(messages_of(items)) == items
 
 
-@settings(deadline=None)
 @given(st.lists(any_items(), max_size=8))
 def test_any_conversation_comes_to_its_normal_form_at_once(items: list[Item]) -> None:
     messages = messages_of(items)
@@ -285,7 +283,6 @@ def test_any_conversation_comes_to_its_normal_form_at_once(items: list[Item]) ->
     assert items_of(messages_of(normal)) == normal
 
 
-@settings(deadline=None)
 @given(st.lists(any_items(), max_size=8))
 def test_no_word_call_or_result_is_lost_on_the_way(items: list[Item]) -> None:
     normal = items_of(messages_of(items))
@@ -315,7 +312,6 @@ def is_the_assistants(item: Item) -> bool:
     return item.get("role", "assistant") == "assistant" and item.get("type") != "function_call_output"
 
 
-@settings(deadline=None)
 @given(st.lists(any_items().filter(is_the_assistants), max_size=8))
 def test_all_calls_of_a_turn_are_in_the_message_before_their_results(turn: list[Item]) -> None:
     """Chat refuses anything else."""

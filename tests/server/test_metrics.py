@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
@@ -170,7 +170,6 @@ def check(found: Samples, calls: list[Any]) -> None:
             assert found(f"{histogram}_bucket", environment, name, "+Inf") == len(times)
 
 
-@settings(deadline=None)
 @given(CALLS)
 def test_every_call_is_counted_once_by_one_process(calls: list[Any]) -> None:
     figures = Figures(TOOLS)
@@ -179,7 +178,6 @@ def test_every_call_is_counted_once_by_one_process(calls: list[Any]) -> None:
     check(scrape(figures), calls)
 
 
-@settings(max_examples=30, deadline=None)
 @given(CALLS)
 def test_any_worker_tells_of_the_calls_of_all(calls: list[Any]) -> None:
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A stranger who has only read the OpenAPI document: what it sends is answered as the document says, and soon."""
+"""A stranger who has only read the OpenAPI document: what it sends is answered as the document says."""
 
 import asyncio
 from collections import Counter
@@ -16,6 +16,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
+from tests.examples import share
 
 ROWS: dict[str, dict[str, Any]] = {
     "counter": {"initial_count": 3, "expected_count": 9},
@@ -29,12 +30,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "weather": {},
 }
 
-LONGEST = 5.0
-"""Seconds that a reply may take on a machine that has much else to do."""
-
-careful = settings(
-    max_examples=5, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-)
+careful = settings(max_examples=share(0.1), derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 class Stranger:
@@ -69,7 +65,6 @@ class Stranger:
             self.replies[operation.label, reply.status_code] += 1
             # Fields and headers that are not for an endpoint pass by it, so not all that is wrong is refused.
             case.validate_response(reply, excluded_checks=[negative_data_rejection])
-            assert reply.elapsed < LONGEST
 
         send()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateroom import open_store
@@ -19,6 +19,7 @@ from stateroom.session import Said, Session, room
 from stateroom.session.care import Cut, Policy, Retention, retention
 from stateroom.session.transcript import Transcript
 from stateroom.store import Entry, Store
+from tests.examples import share
 from tests.session.caring import Notes, family, go_on, new, problems, sessions_of
 from tests.session.travelling import Run, calls
 
@@ -421,7 +422,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=share(0.4))
 @given(
     kind=st.sampled_from(["memory", "memory", "sqlite"]),
     programs=st.lists(st.lists(STEPS, min_size=10, max_size=30), min_size=1, max_size=3),

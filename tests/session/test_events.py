@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
@@ -343,7 +343,6 @@ steps = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(steps, max_size=12))
 async def test_the_events_come_to_the_state_at_every_revision(program: list[tuple[str, Any]]) -> None:
     async with open_store("memory://") as store:

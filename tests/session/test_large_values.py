@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -460,7 +460,6 @@ steps = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(script=st.lists(steps, max_size=15), least=st.integers(1, 40), small=st.sampled_from([1, 200]))
 async def test_nothing_depends_on_what_is_large(
     script: list[tuple[str, Any]], least: int, small: int, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stateroom import Environment, Merge, Session, Sessions, State, Task, Verdict, open_store, tool
@@ -21,6 +21,7 @@ from stateroom.errors import (
 from stateroom.session import scopes
 from stateroom.session.care import Policy, Retention
 from stateroom.store import Entry, Store
+from tests.examples import share
 
 pytestmark = pytest.mark.every_store
 
@@ -305,7 +306,7 @@ async def test_a_call_lands_in_all_states_or_in_none_wherever_its_process_dies(
     assert (await prior.call("sell")).output == 3
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(0.4))
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7), st.booleans()), max_size=6))
 async def test_any_number_of_crashes_loses_and_doubles_nothing(crashes: list[tuple[int, int, bool]]) -> None:
     async with open_store("memory://") as store:

@@ -17,13 +17,14 @@ from stateroom.errors import UnknownRevision
 from stateroom.session import room
 from stateroom.session.care import Policy, Retention, retention
 from stateroom.store import Store
+from tests.examples import share
 from tests.servers.postgresql import fresh_schema
 from tests.session.caring import go_on, new, problems, sessions_of
 from tests.session.shelf import ShelfEnvironment
 from tests.session.travelling import Run, steps
 
-EXAMPLES = {"memory": 100, "sqlite": 30, "file": 15, "redis": 20, "postgresql": 12, "tiered": 18}
-"""How many programs are run on a store of each kind."""
+SHARES = {"memory": 1, "sqlite": 0.3, "file": 0.15, "redis": 0.2, "postgresql": 0.1, "tiered": 0.15}
+"""How many of the programs are run on a store of each kind."""
 
 
 @contextmanager
@@ -57,11 +58,11 @@ async def carry_out(url: str, program: list[Any], large: int) -> None:
         await running.check_all()
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", SHARES)
 def test_every_session_is_what_it_must_be_at_every_revision(
     kind: str, request: pytest.FixtureRequest, quick_folder: Path
 ) -> None:
-    @settings(max_examples=EXAMPLES[kind], deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=share(SHARES[kind]), suppress_health_check=list(HealthCheck))
     @given(
         program=st.lists(steps, min_size=15, max_size=60),
         smallest=st.sampled_from([1, 60, 300]),

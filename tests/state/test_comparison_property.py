@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -150,11 +150,9 @@ def normal(board: Any) -> Any:
 
 ORDERS = st.lists(st.integers(0, 9), max_size=6)
 SCRIPTS = ACTIONS.map(in_order)
-law = settings(deadline=None)
 ROUTES = st.lists(st.sampled_from("abc"), max_size=5)
 
 
-@law
 @given(SCRIPTS, ORDERS)
 def test_the_order_of_independent_actions_and_the_ids_of_what_they_make_are_free(
     script: list[Action], order: list[int]
@@ -163,7 +161,6 @@ def test_the_order_of_independent_actions_and_the_ids_of_what_they_make_are_free
     assert result(played(script, order), played(script)).same  # with ids that mean something else in the other
 
 
-@law
 @given(SCRIPTS, SCRIPTS, ORDERS)
 def test_states_are_the_same_if_their_new_records_can_be_renamed_so(
     script: list[Action], other: list[Action], order: list[int]
@@ -172,7 +169,6 @@ def test_states_are_the_same_if_their_new_records_can_be_renamed_so(
     assert result(found, gold).same is are_alike(found, gold)
 
 
-@law
 @given(SCRIPTS, st.integers(0, 5), st.integers(0, 9), ORDERS)
 def test_what_is_about_another_record_is_seen_unless_the_two_are_alike(
     script: list[Action], which: int, of: int, order: list[int]
@@ -186,7 +182,6 @@ def test_what_is_about_another_record_is_seen_unless_the_two_are_alike(
     assert result(found, gold).same is are_alike(found, gold)
 
 
-@law
 @given(SCRIPTS, ROUTES)
 def test_an_idle_agent_misses_all_and_touches_nothing(script: list[Action], route: list[str]) -> None:
     gold = played(script)
@@ -196,7 +191,6 @@ def test_an_idle_agent_misses_all_and_touches_nothing(script: list[Action], rout
     assert bool(found.missing) is (normal(gold) != normal(BASE))
 
 
-@law
 @given(SCRIPTS, ROUTES)
 def test_what_nobody_asked_for_is_extra_and_nothing_is_missing(script: list[Action], route: list[str]) -> None:
     found = played(script)
@@ -206,7 +200,6 @@ def test_what_nobody_asked_for_is_extra_and_nothing_is_missing(script: list[Acti
     assert bool(told.extra) is (normal(found) != normal(BASE))
 
 
-@law
 @given(SCRIPTS, st.sampled_from(["ticket", "note", "watch", "log", "route", "old"]), ORDERS)
 def test_one_thing_too_many_is_extra_and_the_goal_is_reached_still(
     script: list[Action], kind: str, order: list[int]
@@ -223,7 +216,6 @@ def test_one_thing_too_many_is_extra_and_the_goal_is_reached_still(
     assert len(told.extra) == 1
 
 
-@law
 @given(SCRIPTS, SCRIPTS, ROUTES, ROUTES)
 def test_it_does_not_matter_what_the_states_share(
     script: list[Action], other: list[Action], route: list[str], another: list[str]
@@ -237,7 +229,6 @@ def test_it_does_not_matter_what_the_states_share(
     assert shared.same is (result(gold, found).same)
 
 
-@law
 @given(ROUTES, ROUTES)
 def test_a_list_in_which_order_counts_is_the_same_only_if_it_is_equal(route: list[str], another: list[str]) -> None:
     found, gold = (BASE.model_copy(update={"route": each}) for each in (route, another))

@@ -19,6 +19,7 @@ from pydantic import BaseModel, JsonValue
 
 from stateroom.errors import BadData
 from stateroom.state import Desk, State, apply, commit, decode, draft_of, encode, patched
+from tests.examples import share
 
 
 class Color(Enum):
@@ -263,9 +264,7 @@ def exact(value: Any) -> Any:
 
 
 # Shrinking a whole world takes minutes; the failing one is shown as it was found.
-fast = settings(
-    max_examples=200, phases=[Phase.explicit, Phase.generate], deadline=None, suppress_health_check=list(HealthCheck)
-)
+fast = settings(max_examples=share(2), phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck))
 
 
 @fast
@@ -345,7 +344,7 @@ def test_a_state_survives_its_bytes(base: World) -> None:
     assert exact(World.model_validate(decode(encode(base)))) == exact(base)
 
 
-@settings(fast, max_examples=60)
+@settings(fast, max_examples=share(1))
 @given(worlds)
 def test_a_draft_that_was_only_read_commits_to_the_same_object(base: World) -> None:
     draft = draft_of(base, Desk())
@@ -357,7 +356,7 @@ def test_a_draft_that_was_only_read_commits_to_the_same_object(base: World) -> N
     assert patch == []
 
 
-@settings(fast, max_examples=60)
+@settings(fast, max_examples=share(1))
 @given(worlds, st.sampled_from(["nodes", "table", "queue", "grid", "root"]), integers)
 def test_what_was_not_touched_is_shared(base: World, chosen: str, value: int) -> None:
     base.nodes.extend([Node(), Node()])

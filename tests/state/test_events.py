@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
@@ -407,7 +407,6 @@ def test_what_a_tool_looks_at_before_it_emits_makes_no_difference() -> None:
     assert {name: line.count for name, line in ended(cart).state.lines.items()} == {"c": 2, "a": 2}
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(events, max_size=4), max_size=6))
 def test_a_state_is_the_fold_of_what_was_emitted(calls: list[list[Event]]) -> None:
     state = seeded = Cart()
@@ -426,7 +425,6 @@ def test_a_state_is_the_fold_of_what_was_emitted(calls: list[list[Event]]) -> No
     assert seeded == Cart()
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 310)), max_size=3), max_size=6))
 def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[bool, int]]]) -> None:
     names = [str(number) for number in range(300)]
