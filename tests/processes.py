@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[1]
 
 Start = Callable[..., Awaitable[Process]]
@@ -36,4 +38,4 @@ async def starting(*arguments: str) -> AsyncIterator[Start]:
 async def line(process: Process) -> str:
     """The next line that a process says."""
     assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+    return (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode().strip()

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE
+
 HEAVY = ["typer", "rich", "sqlite3", "docstring_parser"]
 
 
 def loaded_by(statement: str) -> list[str]:
     program = f"import json, sys\n{statement}\nprint(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     return json.loads(done.stdout)
 
 

@@ -9,6 +9,7 @@ from stateroom.cli import run as command
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, message
 from stateroom.rollout import Run, RunFiles, generate_tasks
+from tests.patience import PATIENCE
 
 
 def test_a_first_episode_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_a_first_episode_that_takes_long_is_not_waited_for(monkeypatch: pytest.M
         """Answers once progress is shown."""
 
         async def answer(self, request: Request) -> Answer:
-            await asyncio.wait_for(shown.wait(), 10)
+            await asyncio.wait_for(shown.wait(), PATIENCE)
             return Answer([message("Done.")])
 
     plan = Run(

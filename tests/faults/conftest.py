@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -33,7 +35,7 @@ class Nursery:
         self._workers.append(pid)
         return pid
 
-    async def hear(self, word: str, patience: float = 60) -> list[str]:
+    async def hear(self, word: str, patience: float = PATIENCE) -> list[str]:
         """The rest of the next line that begins with a word."""
         assert self._process.stdout is not None
         while True:

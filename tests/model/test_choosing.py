@@ -11,6 +11,7 @@ from stateroom.errors import ModelFailed, NotFound
 from stateroom.model import Answer, Item, Model, Policy, Request, answer_of, input_items, message, text_of
 from stateroom.model.choosing import open_model
 from tests.model.endpoints import Server, says
+from tests.patience import PATIENCE
 
 
 class Says(Policy):
@@ -155,13 +156,13 @@ try:
 except NotFound as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "models behind an address need openai: pip install 'stateroom[openai]'\n"
 
 
 def test_choosing_loads_the_sdk_only_when_it_is_needed() -> None:
     program = "import sys, stateroom.model.choosing; print('openai' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "False\n"
 
 

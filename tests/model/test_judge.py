@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from stateroom.errors import CannotWrite, DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Judge, Model, ModelSource, Reading, Request, Vote, majority, message, read_score
 from stateroom.model.cache import MemoryCache
+from tests.patience import PATIENCE
 
 RUBRIC = "Is the answer true?"
 GOOD = '{"score": 1, "reason": "It is."}'
@@ -421,7 +422,7 @@ def work(path: Path, workers: int) -> list[bytes]:
     """Let processes judge at once; gives what they complain of."""
     command = [sys.executable, "-W", "error", "-c", WORKER, path]
     started = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(workers)]
-    return [worker.communicate(timeout=60)[1] for worker in started]
+    return [worker.communicate(timeout=PATIENCE)[1] for worker in started]
 
 
 async def test_processes_and_tasks_share_a_file(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from stateroom.errors import ModelFailed, NotFound
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Request, open_model, text_of
 from stateroom.model.local import LocalModel, engine, model
+from tests.patience import PATIENCE
 
 TOOLS = CounterEnvironment().tool_definitions()
 
@@ -135,7 +136,7 @@ async def test_what_is_cancelled_is_not_thought_to_its_end(local: LocalModel) ->
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await local.answer(ask("Hello.", max_output_tokens=1))
 
 
@@ -183,7 +184,7 @@ for _ in range(2):
 def test_each_time_its_threads_files_and_sockets_go_with_it() -> None:
     """All but one thread of llama.cpp's, which the first leaves behind for all: it writes a log, if there is one."""
     command = [sys.executable, "-W", "error", "-c", LEAVING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     first, once, second, twice = ([int(number) for number in line.split()] for line in done.stdout.splitlines())
     assert first == second

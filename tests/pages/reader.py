@@ -16,7 +16,8 @@ from tests.pages.errors import PageError
 from tests.pages.outputs import shows
 from tests.pages.set_up import is_set_up
 from tests.pages.steps import Code, Command, File, Step, check_that_files_are_used, steps_of
-from tests.pages.talk import PATIENCE, PYTHON, Talk
+from tests.pages.talk import PYTHON, Talk
+from tests.patience import PATIENCE
 
 PORT = re.compile(r"\b800\d\b")
 
@@ -60,7 +61,7 @@ class Reader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with suppress(PageError, BrokenPipeError):
-            self._in_shell("{ kill $(jobs -p); wait; } 2>/dev/null", patience=10)
+            self._in_shell("{ kill $(jobs -p); wait; } 2>/dev/null")
         self._shell.end()
         self._python.end()
 

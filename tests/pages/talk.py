@@ -11,9 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from tests.pages.errors import PageError
-
-PATIENCE = 180.0
-"""Seconds after which a step is taken to hang."""
+from tests.patience import PATIENCE
 
 PYTHON = """
 import json, os, sys, traceback, types

@@ -22,6 +22,7 @@ from stateroom import Environment
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server import Application, Options
 from stateroom.server.running import bind, configured
+from tests.patience import PATIENCE
 
 SECRET = "a secret that is only good for tests"
 
@@ -122,9 +123,6 @@ async def wire() -> AsyncIterator[Wire]:
         yield connect
 
 
-PATIENCE = 30.0
-"""Seconds that a process has for anything: many more than it needs on a machine that has time for it."""
-
 Until = Callable[[Callable[[], Any]], Awaitable[None]]
 
 
@@ -157,7 +155,6 @@ class Command:
         """What it says on standard error."""
         self.lines: list[str] = []
         """What it says on standard output."""
-        started = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -173,8 +170,6 @@ class Command:
         self._reader.start()
         self.wait_until(lambda: any(line.startswith("docs:") for line in self.lines) or self.process.poll() is not None)
         assert self.process.poll() is None, self.said
-        self.seconds = time.monotonic() - started
-        """What it took to get ready."""
         self.url = self.lines[0].split(": ", 1)[1]
 
     def _read(self) -> None:

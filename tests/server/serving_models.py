@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-PATIENCE = 60.0
-"""Seconds that a process has for anything."""
+from tests.patience import PATIENCE
 
 SERVE = [str(Path(sys.executable).with_name("stateroom")), "model", "serve"]
 

@@ -15,11 +15,9 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server.admin import log as admin_log
 from stateroom.session import History
 from stateroom.store import open_store
+from tests.patience import PATIENCE
 
 ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
-
-PATIENCE = 10.0
-"""After how many seconds a stream that says nothing fails its test."""
 
 
 @pytest.fixture(params=["memory", "sqlite"])

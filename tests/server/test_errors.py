@@ -11,6 +11,7 @@ import pytest
 
 from stateroom import Environment, Episode, State, Task, ToolError, tool
 from stateroom.gallery.counter import CounterEnvironment
+from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
@@ -205,7 +206,7 @@ async def test_what_is_not_http_is_told_so(serve: Any) -> None:
     ):
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         writer.write(start + b"\r\nHost: localhost\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         await writer.wait_closed()

@@ -12,6 +12,7 @@ import pytest
 from stateroom import Environment, State, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server import Limits
+from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
@@ -68,7 +69,7 @@ async def connected(served: Any) -> AsyncIterator[tuple[asyncio.StreamReader, as
 
 async def reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
     """Status, headers and body of the next reply on a connection."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         status = int((await reader.readline()).split()[1])
         headers = {}
         while line := (await reader.readline()).decode().strip():

@@ -22,6 +22,7 @@ from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.server import mcp
 from stateroom.server.monitoring.metrics import Figures
+from tests.patience import PATIENCE
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 3, "expected_count": 9}
 HEADER = "X-NeMo-Gym-Session-Token"
@@ -79,7 +80,7 @@ class Desk(Environment[Note]):
 async def connected(url: str, headers: dict[str, str] | None = None, era: str = "legacy") -> AsyncIterator[Client]:
     """A client of the SDK's that sends these headers with everything."""
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=20, verify=False) as http,  # certificates take long to load
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE, verify=False) as http,  # certificates take long to load
         Client(streamable_http_client(url, http_client=http), mode=era) as client,
     ):
         yield client
@@ -264,7 +265,7 @@ async def test_calls_are_counted(serve: Any, monkeypatch: pytest.MonkeyPatch) ->
             self.tool = tool
 
         def called(self, outcome: str, seconds: float) -> None:
-            assert 0 < seconds < 60
+            assert seconds > 0
             counted.append((served.app.environments[0].name, self.tool, outcome))
 
     monkeypatch.setattr(Figures, "of_tool", lambda self, environment, tool: Tally(tool))
@@ -459,7 +460,7 @@ async def test_a_body_may_be_as_large_as_elsewhere(serve: Any) -> None:
 
 def test_the_sdk_is_imported_when_it_is_needed() -> None:
     program = "import sys, stateroom.server.running; print([n for n in sys.modules if n.split('.')[0] == 'mcp'])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "[]\n"
 
 
@@ -468,7 +469,7 @@ async def test_first_requests_at_once_wait_for_one_import(serve: Any, monkeypatc
 
     def load_slowly(hosted: Any, max_body: int) -> Any:
         loads.append(hosted.environment.name)
-        assert may_load.wait(timeout=20)
+        assert may_load.wait(timeout=PATIENCE)
         return load(hosted, max_body)
 
     monkeypatch.setattr(mcp, "_load", load_slowly)

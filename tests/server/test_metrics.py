@@ -26,6 +26,7 @@ from stateroom.server.monitoring.metrics import BOUNDS, OUTCOMES, Figures
 from stateroom.store import Entry, Head
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
+from tests.patience import PATIENCE
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
 TOOLS = {"counter": ["increment", "read"], "weather": ["read"]}
@@ -120,7 +121,7 @@ async def test_sessions_that_live_and_that_expire_are_counted(serve: Any, tmp_pa
     assert Samples(text)("stateroom_sessions_live") == 1
     after = await serve(store=store, ttl=100.0, now=lambda: 2_000.0)  # which sweeps when it has started
     expired = 0.0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not expired:
             _, text = await scraped(after)
             expired = Samples(text)("stateroom_sessions_expired_total")
@@ -312,7 +313,7 @@ async def test_any_worker_of_a_server_answers_for_all(tmp_path: Path) -> None:
             os.kill(worker, signal.SIGCONT)
 
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while len(list(shared.glob("*/*"))) < 2:  # noqa: ASYNC110 - until both have begun, which only files tell
                 await asyncio.sleep(0.01)
         first, second = children(server.pid)

@@ -25,13 +25,12 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
+
 RELEASE = "0.4.0"
 HOME = Path(__file__).parents[2] / ".venv" / "nemo-gym"
 READY = HOME / f"ready-{RELEASE}"
 DRIVER = Path(__file__).with_name("nemo_gym_driver.py")
-PATIENCE = 60.0
-"""Seconds that a server may take to start, and a rollout to end."""
-
 Row = dict[str, Any]
 
 

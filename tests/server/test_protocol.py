@@ -13,6 +13,7 @@ import pytest
 
 from stateroom.server import Limits, running
 from stateroom.server.admin import log
+from tests.patience import PATIENCE
 
 SEED = {"initial_count": 3, "expected_count": 5}
 LIMIT = 32 * 2**10
@@ -40,7 +41,7 @@ def post(path: str, body: Any = None, *headers: str) -> bytes:
 
 async def read(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Answer:
     """The next reply."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         body = b""
@@ -55,7 +56,7 @@ async def read(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Answe
 
 async def ends(reader: asyncio.StreamReader) -> bool:
     """Whether the server hangs up, and says nothing before."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         return await reader.read() == b""
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from stateroom.rollout.local import local_world
 from stateroom.server import Application, Options
+from tests.patience import PATIENCE
 from tests.session.outside import DeskEnvironment, Page
 
 
@@ -46,7 +47,7 @@ async def test_a_session_that_ends_lets_go_of_its_resources(serve: Any, connect:
         assert (await served.post("/close_session", {"resources_session_id": session}))[0] == 200
     else:
         assert (await served.post("/verify", {"response": {"output": []}}))[1]["reward"] == 1.0
-    await asyncio.wait_for(page.closed.wait(), 10)
+    await asyncio.wait_for(page.closed.wait(), PATIENCE)
     assert not folder.exists()
 
 

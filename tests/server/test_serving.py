@@ -26,14 +26,10 @@ def served(launch_once: Any) -> Any:
     return launch_once("counter", "weather", STATEROOM_SECRET=None)
 
 
-async def test_one_environment_is_served_at_the_root_in_less_than_two_seconds(launch: Any, connect: Any) -> None:
-    tries = []
-    while not tries or (min(tries) > 2 and len(tries) < 3):  # another process may have had the machine
-        command = launch("counter")
-        client = await connect(command.url)
-        assert await client.get("/ready") == (200, {"status": "ok"})
-        tries.append(command.seconds)
-    assert min(tries) < 2
+async def test_one_environment_is_served_at_the_root(launch: Any, connect: Any) -> None:
+    command = launch("counter")
+    client = await connect(command.url)
+    assert await client.get("/ready") == (200, {"status": "ok"})
     assert command.lines[0] == f"counter: http://127.0.0.1:{command.port}"
     assert (await client.post("/seed_session", SEED))[0] == 200
     assert (await client.post("/counter/seed_session", SEED))[0] == 404

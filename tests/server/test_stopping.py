@@ -5,7 +5,6 @@ import select
 import signal
 import socket
 import sqlite3
-import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ import uvicorn
 
 from stateroom.server.http import Reply, send_reply
 from stateroom.server.running import bind, configured
-
-SOON = 3.0
-"""Seconds in which a server ends that has nothing left to do: it needs a fraction of one."""
+from tests.patience import PATIENCE
 
 LARGE = 15_000_000
 """Bytes of which the system takes only a part when nobody reads them."""
@@ -42,7 +39,7 @@ async def refuses(port: int) -> bool:
 async def test_calls_in_flight_are_finished_and_all_else_ends(
     launch: Any, wire: Any, until: Any, connect: Any, room: str, tmp_path: Path, number: int, workers: int
 ) -> None:
-    command = launch(room, "--workers", str(workers))
+    command = launch(room, "--workers", str(workers), "--timeout", str(2 * PATIENCE))  # which is no reason to wait
     client = await connect(command.url)
     _, seeded = await client.post("/seed_session")
     admin = await connect(command.url)
@@ -58,7 +55,7 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
 
     command.signal(number)
     await until(lambda: refuses(command.port))
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(PATIENCE):
         assert await idle_reader.read() == b""
         assert await fresh_reader.read() == b""
         assert (await stream.content.read()).startswith(b"id: 1\n")
@@ -67,9 +64,7 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
 
     go_on.touch()
     assert await call == (200, 1)
-    ending = time.monotonic()
     assert await asyncio.to_thread(command.wait) == 0
-    assert time.monotonic() - ending < SOON
     command.wait_until(lambda: not command.alive())
     assert command.said == ""
     client = await connect(launch(room).url, like=client)
@@ -111,9 +106,7 @@ async def test_a_thread_that_a_tool_has_left_behind_keeps_nobody_waiting(
     await client.post("/seed_session")
     assert (await client.post("/hang"))[0] == 504
     command.signal(signal.SIGTERM)
-    ending = time.monotonic()
     assert command.wait() == 0
-    assert time.monotonic() - ending < SOON
 
 
 async def test_an_interrupt_that_is_repeated_ends_it_at_once(
@@ -217,7 +210,7 @@ async def test_expired_sessions_are_removed_from_the_file(
     assert (await client.post("/get_counter_value"))[0] == 200
 
     def left() -> int:
-        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=30)) as connection:
+        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=PATIENCE)) as connection:
             tables = ("sessions", "entries", "snapshots")
             return sum(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
 
@@ -249,7 +242,7 @@ async def test_what_expired_while_nobody_served_is_removed_at_the_start(
     client = await connect(launch("counter").url, like=client)
 
     def left() -> int:
-        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=30)) as connection:
+        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=PATIENCE)) as connection:
             return int(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
 
     await until(lambda: left() == 0)

@@ -18,6 +18,7 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.server.tokens import DAY, Signer, find_secrets
+from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
@@ -182,7 +183,7 @@ async def test_cookies_of_others_do_no_harm(serve: Any) -> None:
         writer.write(
             f"POST /get_counter_value HTTP/1.1\r\nHost: localhost\r\n{cookies}Content-Length: 0\r\n\r\n".encode()
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             said = (await reader.readuntil(b'{"count":3}')).decode()
         assert f"set-cookie: {good};" in said
     writer.close()

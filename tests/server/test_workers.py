@@ -11,6 +11,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.patience import PATIENCE
+
 WORKERS = 4
 SESSIONS, WRITES, READS = 4, 60, 20
 
@@ -38,7 +40,7 @@ async def test_any_worker_serves_any_session(served: Any, connect: Any) -> None:
         processes[body["process"]] += 1
 
     rounds = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(processes) < 2:  # at first one of them may be the only one that is up
             rooms = [await connect(client.url, like=client) for client in rooms]
             calls = [call(client, "/add") for client in rooms for _ in range(WRITES)]
@@ -54,7 +56,7 @@ async def test_a_read_sees_what_another_worker_wrote_before(served: Any, connect
     writer = await connect(served.url)
     await writer.post("/seed_session")
     value, elsewhere = 0, 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while elsewhere < 20:
             reader = await connect(writer.url, like=writer)
             at_once = asyncio.gather(*(reader.post("/look") for _ in range(4)))  # so that they come to several workers

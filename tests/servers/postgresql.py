@@ -21,10 +21,9 @@ from typing import Self
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from tests.patience import PATIENCE
 from tests.servers.ports import free_port
 
-PATIENCE = 60.0
-"""After how many seconds a server that does not answer is given up."""
 NOBODY = 65534
 """Whom the server runs as when we are root, as whom it refuses to."""
 USER, PASSWORD = "captain", "op3n/sesame"

@@ -16,10 +16,9 @@ from typing import Any, Self
 
 import redis
 
+from tests.patience import PATIENCE
 from tests.servers.ports import free_port
 
-PATIENCE = 60.0
-"""After how many seconds a server that does not answer is given up."""
 SLOTS = 16384
 SERVICE = "rooms"
 """The name under which a Sentinel knows its servers."""

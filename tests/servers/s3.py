@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Self
 from urllib.error import URLError
 
+from tests.patience import PATIENCE
 from tests.servers.ports import free_port
 
-PATIENCE = 60.0
-"""After how many seconds a server that does not answer is given up."""
 BUCKET = "rooms"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "captain", "AWS_SECRET_ACCESS_KEY": "open-sesame", "AWS_REGION": "us-east-1"}
 """What a client needs in its environment; the server takes any."""

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, JsonValue
 from stateroom import Environment, Sessions, State, ToolError, tool
 from stateroom.session import Result, Session
 from stateroom.store import Store
+from tests.patience import PATIENCE
 
 
 class Line(BaseModel):
@@ -109,14 +110,14 @@ class ShopEnvironment(Environment[Shop]):
     def hangs(self, state: Shop) -> None:
         """Wait for what does not come."""
         state.notes.append(1)
-        RELEASED.wait(30)
+        RELEASED.wait(PATIENCE)
         state.notes.append(2)
 
     @tool
     def hangs_by_default(self, state: Shop) -> None:
         """Wait for what does not come."""
         state.notes.append(1)
-        RELEASED.wait(30)
+        RELEASED.wait(PATIENCE)
 
     @tool(timeout=0.05)
     async def hangs_async(self, state: Shop) -> None:
@@ -171,7 +172,7 @@ def _release():
 
 @pytest.fixture
 async def session(store: Store) -> Session[Shop]:
-    return await Sessions(ShopEnvironment(), store, timeout=5).seed({})
+    return await Sessions(ShopEnvironment(), store, timeout=PATIENCE).seed({})
 
 
 async def unchanged(session: Session[Shop], store: Store) -> bool:
@@ -277,7 +278,7 @@ async def test_a_tool_left_behind_can_change_nothing_later(store: Store) -> None
         @tool(timeout=0.02)
         def write_late(self, state: Shop) -> None:
             """Write late."""
-            go.wait(10)
+            go.wait(PATIENCE)
             try:
                 state.notes.append(1)
                 late.append(None)

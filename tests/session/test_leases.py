@@ -8,6 +8,7 @@ from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.errors import SessionLeased, StoreUnavailable
 from stateroom.session import lease
 from stateroom.store import Head, Store
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.every_store
 
@@ -143,7 +144,7 @@ async def test_a_lease_is_renewed_in_the_background(
     async with session.hold(seconds=0.3) as held:
         for _ in range(3):
             renewed.clear()
-            await asyncio.wait_for(renewed.wait(), 10)
+            await asyncio.wait_for(renewed.wait(), PATIENCE)
         assert not held.lost
         head = await theirs.store.head(session.id)
         assert head.leased(theirs.now())
@@ -159,7 +160,7 @@ async def test_a_lease_that_went_to_somebody_else_is_noticed(
         theirs.now = lambda: mine.now() + 3600
         async with other.hold():
             assert held._renewing is not None
-            await asyncio.wait_for(held._renewing, 20)
+            await asyncio.wait_for(held._renewing, PATIENCE)
             assert held.lost
             assert (await other.call("increment")).output == 1
         assert (await session.call("look")).output == 1
@@ -246,7 +247,7 @@ async def test_a_lease_that_was_lost_and_came_back_is_given_up(
             pass  # and it is free again before the first worker looks
         theirs.now = mine.now
         assert held._renewing is not None
-        await asyncio.wait_for(held._renewing, 20)
+        await asyncio.wait_for(held._renewing, PATIENCE)
         assert held.lost
         assert (await session.call("increment")).output == 1
         assert (await other.call("increment")).output == 2

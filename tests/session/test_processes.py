@@ -13,6 +13,7 @@ from stateroom import Sessions, open_store
 from stateroom.environment import load_class
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.patience import PATIENCE
 from tests.processes import Start, line, starting
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -67,7 +68,7 @@ async def test_processes_that_increment_at_once_lose_nothing(session: Session[An
     for _ in range(20):
         assert (await session.call("increment", {"by": "c"})).ok
     for worker in workers:
-        assert await asyncio.wait_for(worker.wait(), 30) == 0
+        assert await asyncio.wait_for(worker.wait(), PATIENCE) == 0
     final = await reopened(store, session)
     assert (final.state.value, final.revision) == (120, 121)
     assert len(set(final.state.seen) - {"c"}) == 100
@@ -128,7 +129,7 @@ async def test_an_external_call_cut_off_by_a_kill_is_unknown(
 
 async def test_a_process_can_end_while_tools_hang(session: Session[Any], start: Start) -> None:
     worker = await start("spin", session.id)
-    said, _ = await asyncio.wait_for(worker.communicate(), 20)
+    said, _ = await asyncio.wait_for(worker.communicate(), PATIENCE)
     assert said.decode().splitlines() == ["spin did not finish within 0.05 s"] * 3
     assert worker.returncode == 0
 

@@ -13,6 +13,7 @@ from stateroom.errors import StateroomError
 from stateroom.session import Session
 from stateroom.session.holding import STOPS
 from stateroom.store import Store
+from tests.patience import PATIENCE
 from tests.session.outside import Desk, Office, Page, files, write
 
 
@@ -143,7 +144,7 @@ async def test_what_comes_too_late_is_stopped(store: Store) -> None:
     session = await troubled(store, slow).seed({})
     assert (await session.call("put", {"what": 1})).code == "timeout"
     slow.go.set()
-    await asyncio.wait_for(slow.stopped.wait(), 10)
+    await asyncio.wait_for(slow.stopped.wait(), PATIENCE)
 
 
 @pytest.mark.parametrize("error", [OSError("stuck"), None])
@@ -202,7 +203,7 @@ async def test_other_ends_stop_them_too(store: Store, how: str) -> None:
             await office.sessions.sweep()
         case "evict":
             await office.sessions.seed({})
-    await asyncio.wait_for(page.closed.wait(), 10)
+    await asyncio.wait_for(page.closed.wait(), PATIENCE)
     assert not folder.exists()  # what was used first is stopped last
     if how in ("forget", "stop", "evict"):  # it goes on
         assert set(await files(session)) == {"file"}
@@ -249,7 +250,7 @@ async def test_what_is_not_at_hand_keeps_nothing(store: Store) -> None:
     page = (await used(session, office))[1]  # which drives the other one out again
     assert not page.closed.is_set()
     await used(other, office)
-    await asyncio.wait_for(page.closed.wait(), 10)
+    await asyncio.wait_for(page.closed.wait(), PATIENCE)
     assert set(await files(session)) == {"file"}
     await office.sessions.stop()
     assert not [folder for folder in office.environment.given if isinstance(folder, Path) and folder.exists()]

@@ -17,6 +17,7 @@ from stateroom.session import Session
 from stateroom.session.care import Copier, check_session
 from stateroom.session.rejudging import Rejudging
 from stateroom.store import Record, Store
+from tests.patience import PATIENCE
 from tests.session.outside import Browser, Desk, DeskEnvironment, Office, Page, files, write
 
 
@@ -116,7 +117,7 @@ async def test_the_folder_survives_a_kill(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         try:
-            assert await asyncio.wait_for(process.stdout.readline(), 20) == b"inside\n"
+            assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == b"inside\n"
         finally:
             process.kill()
             await process.communicate()
@@ -444,7 +445,7 @@ async def test_of_two_that_have_a_browser_the_one_that_was_used_last_keeps_it(st
         pages.append(office.given)
     new = await office.sessions.seed({})
     await new.call("visit", {"address": "a"})
-    await asyncio.wait_for(pages[1].closed.wait(), 10)
+    await asyncio.wait_for(pages[1].closed.wait(), PATIENCE)
     assert not pages[0].closed.is_set()
     assert (await used.call("visit", {"address": "b"})).output == ["a", "a", "b"]
     assert (await new.call("visit", {"address": "b"})).output == ["a", "b"]

@@ -22,6 +22,7 @@ from stateroom.session import scopes
 from stateroom.session.care import Policy, Retention
 from stateroom.store import Entry, Store
 from tests.examples import share
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.every_store
 
@@ -181,7 +182,7 @@ async def meet(environment: HotelEnvironment, *calls: Callable[[], Awaitable[Any
         if (task := asyncio.current_task()) not in paused:  # when it runs again it has no one to wait for
             paused.add(task)
             if len(paused) <= len(calls):
-                await asyncio.wait_for(waiting.wait(), 20)
+                await asyncio.wait_for(waiting.wait(), PATIENCE)
 
     environment.pause = pause  # type: ignore[method-assign]
     return await asyncio.gather(*(call() for call in calls))
@@ -338,7 +339,7 @@ async def test_a_session_of_the_same_name_as_one_before_changes_it_too(sessions:
     for nights in (1, 2):
         session = await sessions.seed({}, session_id="room")
         assert (await session.call("book", {"nights": 1})).output == nights
-        assert (await asyncio.wait_for(session.user(), 20)).nights == nights
+        assert (await asyncio.wait_for(session.user(), PATIENCE)).nights == nights
         await store.delete("room")
         sessions.forget("room")
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -41,7 +43,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
     """Wait for the processes to succeed; what they said."""
     said = []
     for process in processes:
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
         said.append(output)
     return said

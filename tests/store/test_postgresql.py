@@ -35,6 +35,7 @@ from stateroom.store.postgresql import PostgreSQLStore
 from stateroom.store.postgresql.appends import FEW
 from stateroom.store.postgresql.link import Link
 from stateroom.store.postgresql.schema import MIGRATIONS
+from tests.patience import PATIENCE
 from tests.servers.pooler import SERVERS, TransactionPooler
 from tests.servers.postgresql import PASSWORD, PostgreSQLServer, fresh_schema
 from tests.store.processes import finish, workers
@@ -89,7 +90,7 @@ async def begin(store: PostgreSQLStore, *sessions: str) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Ask until it is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - only the server knows
             await asyncio.sleep(0.005)
 
@@ -340,7 +341,7 @@ async def test_a_transaction_that_a_client_leaves_open_ends(pooler: TransactionP
         for _ in range(SERVERS + 1):
             with pytest.raises(StoreError, match="later moment"):  # which is found out within a transaction
                 await store.restore(type(record)(head(revision=0), [], [], {}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await store.append("room", entry(2), expires=None)
 
 
@@ -548,7 +549,7 @@ async def test_many_sweepers_remove_each_session_once(url: str) -> None:
 
 
 async def test_a_sweep_waits_for_nobody_and_never_takes_the_parent_of_a_fork_that_is_being_made(url: str) -> None:
-    async with opened(url) as store, asyncio.timeout(20):
+    async with opened(url) as store, asyncio.timeout(PATIENCE):
         for name in ("room", "other"):
             await store.create(head(name, expires=10.0), [entry(1)])
         with forking(url, "room"):

@@ -22,6 +22,7 @@ from stateroom.errors import (
 )
 from stateroom.store import Entry, Head, Snapshot, Store, open_store
 from stateroom.store.redis import RedisStore, link
+from tests.patience import PATIENCE
 from tests.servers.proxy import Fault, Proxy
 from tests.servers.redis import RedisCluster, RedisSentinel, RedisServer, wait_until
 from tests.servers.tls import tls_front
@@ -286,7 +287,7 @@ async def test_a_connection_that_is_cut_while_idle_is_made_again(server: RedisSe
     await begin(store)
     for revision in range(2, 5):
         server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:  # until the end of the connection has come through
                 try:
                     await store.append("room", entry(revision), expires=FAR)
@@ -327,7 +328,7 @@ async def test_a_server_that_does_not_answer_is_given_up(prefix: str, monkeypatc
         await begin(store)
         os.kill(server.process.pid, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 with pytest.raises(StoreUnavailable, match="does not answer"):
                     await store.append("room", entry(2), expires=FAR)
         finally:
@@ -420,7 +421,7 @@ async def test_a_server_that_loads_its_data_is_waited_for(prefix: str) -> None:
             pipeline.execute()
         server.restart("--key-load-delay", "400", wait=False)
         messages = set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 try:
                     assert await store.heads() == [head()]
@@ -458,7 +459,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
             await store.head("new")
         await store.prune("room", revision)
         await store.delete("room")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while True:  # memory is freed beside what the server does
                 try:
                     await store.append("other", entry(2), expires=FAR)
@@ -566,7 +567,7 @@ async def test_a_server_of_a_cluster_that_is_away_is_waited_for(prefix: str) -> 
         with pytest.raises(StoreUnavailable):
             await store.append("room", entry(2), expires=FAR)
         home.restart()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while True:
                 try:
                     await store.append("room", entry(2), expires=FAR)

@@ -27,6 +27,7 @@ from stateroom.store.memory import MemoryStore
 from stateroom.store.tiered import moves
 from stateroom.store.tiered.marks import kind_of
 from stateroom.store.wrapping import Work
+from tests.patience import PATIENCE
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
 
 T = TypeVar("T")
@@ -253,7 +254,7 @@ async def test_writers_lose_nothing_to_movers(tiers: Tiers, monkeypatch: pytest.
         await asyncio.gather(*jobs, *forks)
         finished.set()
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(work(), move(stores[1]), move(stores[2]))
     await stores[0].sweep(NOW + 2)
     for session in sessions:
@@ -338,7 +339,7 @@ WORK = [touch, append, fork, lease, delete, prune, restore, read, sweep]
 async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
     work: Callable[[Store], Work[None]], first: str, up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "TAKEOVER", 5.0)
+    monkeypatch.setattr(moves, "TAKEOVER", 2 * PATIENCE)
     for step in range(1, 1000):
         tiers = new_tiers()
         store = process(*tiers)
@@ -350,7 +351,7 @@ async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
         if first == "work":
             meanwhile.what, move = move, meanwhile.what
         move = partial(move.func, process(*tiers, meanwhile))
-        async with asyncio.timeout(4):  # before anybody takes over, which nobody has to
+        async with asyncio.timeout(PATIENCE):  # before anybody takes over, which nobody has to
             await move()
             if meanwhile.task is None:
                 break
@@ -437,7 +438,7 @@ async def _go_on(made: asyncio.Event, dies: bool) -> None:
 
 
 async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "TAKEOVER", 60.0)
+    monkeypatch.setattr(moves, "TAKEOVER", 2 * PATIENCE)
     for step in range(1, 20):
         tiers = new_tiers()
         store = process(*tiers)
@@ -452,7 +453,7 @@ async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.Mo
         waiting.append(asyncio.create_task(mover.touch("fork", now=NOW, expires=LATER)))
         await asyncio.wait(waiting)
         await mover.moves.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await store.append("fork", make_entry(5), expires=LATER)
 
 
