@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from typer.main import get_command
 
 from stateroom import errors
 from stateroom.cli.app import app
-from tests.pages import FENCE, PageError, run_page, shows, steps_of
+from tests.pages import FENCE, PageError, reader_variables, run_page, shows, steps_of, warm_commands
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -48,9 +49,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Path]:
+    with warm_commands(reader_variables()) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_what_a_page_shows_works(page: Path, tmp_path: Path) -> None:
-    run_page(page.read_text(encoding="utf-8"), tmp_path, page.stem.lower())
+def test_what_a_page_shows_works(page: Path, tmp_path: Path, commands: Path) -> None:
+    run_page(page.read_text(encoding="utf-8"), tmp_path, page.stem.lower(), commands=commands)
 
 
 def console(text: str) -> str:
@@ -90,12 +97,12 @@ def console(text: str) -> str:
         (console("$ make test\nAll passed"), "nobody checks"),
     ],
 )
-def test_what_does_not_work_is_noticed(page: str, complaint: str, tmp_path: Path) -> None:
+def test_what_does_not_work_is_noticed(page: str, complaint: str, tmp_path: Path, commands: Path) -> None:
     with pytest.raises(PageError, match=re.escape(complaint)):
-        run_page(page, tmp_path)
+        run_page(page, tmp_path, commands=commands)
 
 
-def test_a_page_is_followed_in_order(tmp_path: Path) -> None:
+def test_a_page_is_followed_in_order(tmp_path: Path, commands: Path) -> None:
     """Files, Python and commands see what came before them, in a tab as well."""
     run_page(
         """
@@ -131,13 +138,14 @@ $ cat \\
     ```
 """,
         tmp_path,
+        commands=commands,
     )
 
 
-def test_what_goes_on_can_be_ended_and_started_again(tmp_path: Path) -> None:
+def test_what_goes_on_can_be_ended_and_started_again(tmp_path: Path, commands: Path) -> None:
     serve = "python -m http.server --bind 127.0.0.1 8000"
     page = f"$ {serve} &\nServing HTTP on …\n$ curl -s localhost:8000\n$ kill %1\n$ curl -s localhost:8000  # exit 7\n"
-    run_page(console(page + page), tmp_path)
+    run_page(console(page + page), tmp_path, commands=commands)
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ from tests.patience import PATIENCE
 PORT = re.compile(r"\b800\d\b")
 
 
-def run_page(page: str, folder: Path, name: str = "page") -> None:
-    """Does what a page says, in a new folder.
+def run_page(page: str, folder: Path, name: str = "page", *, commands: Path) -> None:
+    """Does what a page says, in a new folder, with the commands of another one before those of the system.
 
     Raises:
         PageError: Something fails, or prints something else than the page shows.
     """
     steps = steps_of(_with_free_ports(page))
     check_that_files_are_used(steps)
-    with Reader(folder, name) as reader:
+    with Reader(folder, name, commands) as reader:
         for step in steps:
             try:
                 reader.take(step)
@@ -42,7 +42,8 @@ def run_page(page: str, folder: Path, name: str = "page") -> None:
 class Reader:
     """One who follows a page: with a folder, a home, a shell, and Python."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, commands: Path) -> None:
+        self._commands = commands
         self._folder, self._home = folder / "page", folder / "home"
         self._folder.mkdir()
         self._home.mkdir()
@@ -54,9 +55,9 @@ class Reader:
         self._going_on: dict[int, tuple[Command, Path]] = {}
 
     def __enter__(self) -> Self:
-        variables = _variables(self._home)
+        variables = {**reader_variables(self._commands), "HOME": str(self._home)}
         self._shell = Talk(["bash", "--noprofile", "--norc"], self._folder, variables)
-        self._python = Talk([sys.executable, "-W", "error", "-c", PYTHON], self._folder, variables)
+        self._python = Talk([str(self._commands / "python"), "-c", PYTHON], self._folder, variables)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -130,13 +131,13 @@ ENDED_BY_THE_PAGE = (127, 137, 143)
 """Codes of what was waited for before, was killed, or was told to end."""
 
 
-def _variables(home: Path) -> dict[str, str]:
-    """A reader's environment: their own home, the installed commands, nothing of the tests'."""
+def reader_variables(*folders: Path) -> dict[str, str]:
+    """A reader's environment: the installed commands after those of some folders, nothing of the tests'."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("STATEROOM_", "PYTEST_"))}
     for name in ("COLUMNS", "LINES", "XDG_DATA_HOME"):
         others.pop(name, None)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**others, "PATH": path, "HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    path = os.pathsep.join([*map(str, folders), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**others, "PATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _strictly(command: Command) -> str:

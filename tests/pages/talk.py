@@ -14,7 +14,7 @@ from tests.pages.errors import PageError
 from tests.patience import PATIENCE
 
 PYTHON = """
-import json, os, sys, traceback, types
+import json, os, sys, traceback, types, warnings
 
 def run(path, source):
     sys.modules["__main__"].__file__ = path
@@ -28,6 +28,7 @@ def run(path, source):
 told = os.fdopen(os.dup(0))
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 sys.path[0] = os.getcwd()
+warnings.simplefilter("error")
 sys.modules["__main__"] = types.ModuleType("__main__")
 while line := told.readline():
     mark, path, source = json.loads(line)
