@@ -1,4 +1,6 @@
+import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,6 +18,11 @@ from tests.servers.shared import ADDRESS, SharedServers, shared_url
 pytest.register_assert_rewrite("stateroom.store.conformance")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles Stateroom anew
 sys.dont_write_bytecode = False
+MEMORY = Path("/dev/shm")
+if (
+    os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30
+):  # to bring many files to a disk takes long
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts with `&`; processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -24,6 +31,35 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell star
 def pytest_xdist_auto_num_workers() -> int:
     """Three for two cores: often a test waits, for a disk, a server or a process that it has started."""
     return (3 * (os.cpu_count() or 1) + 1) // 2
+
+
+LONG = (
+    "test_docs.py::test_what_a_page",
+    "faults/",
+    "test_resume_killed.py",
+    "test_time_travel.py",
+    "test_schemathesis.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each worker begins with its share of what takes long, so that none of that is the end of a run."""
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    long = [item for item in items if any(part in item.nodeid for part in LONG)]
+    short = [item for item in items if item not in set(long)]
+    size = -(-len(items) // workers)
+    items.clear()
+    for number in range(workers):
+        first = long[number::workers]
+        items += first
+        items += short[: size - len(first)]
+        del short[: size - len(first)]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays, and need not be looked through for garbage."""
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,14 +134,3 @@ def fresh_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str],
                 return f"{request.getfixturevalue('postgresql_url')}?schema={name}"
 
     return make
-
-
-@pytest.fixture
-def quick_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where the system has one: to bring many files to a disk takes long."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory, prefix="stateroom-") as folder:
-        yield Path(folder)

@@ -52,13 +52,13 @@ def test_the_same_content_gives_the_same_bytes(folder: Path) -> None:
     assert kept.save(folder) != saved
 
 
-def test_the_order_in_which_files_were_made_does_not_matter(quick_folder: Path) -> None:
+def test_the_order_in_which_files_were_made_does_not_matter(tmp_path: Path) -> None:
     names = [f"{number}" for number in range(30)]
-    for folder, order in ((quick_folder / "a", names), (quick_folder / "b", names[::-1])):
+    for folder, order in ((tmp_path / "a", names), (tmp_path / "b", names[::-1])):
         folder.mkdir()
         for name in order:
             (folder / name).touch()
-    assert TempFolder().save(quick_folder / "a") == TempFolder().save(quick_folder / "b")
+    assert TempFolder().save(tmp_path / "a") == TempFolder().save(tmp_path / "b")
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "..", "../../made/run", "deep/up/../.."])

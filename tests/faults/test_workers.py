@@ -10,10 +10,11 @@ from stateroom.environment import load_class
 from stateroom.errors import SessionLeased
 from stateroom.session.care import check_session, each_session
 from stateroom.store import Store
+from tests.examples import share
 from tests.faults.conftest import WORKER, Nurse, Nursery
 from tests.faults.worker import STEPS
 
-EPISODES = 200
+EPISODES = share(1.2)
 
 
 def counting(store: Any) -> Sessions[Any]:
@@ -47,7 +48,7 @@ async def test_episodes_whose_workers_are_killed_at_random_are_played_to_their_e
     rng = random.Random(4)
     middle = EPISODES // 2
     sides = [play(await nurse(url), *half, rng) for half in ((0, middle), (middle, EPISODES))]
-    assert sum(await asyncio.gather(*sides)) > 10
+    assert sum(await asyncio.gather(*sides)) > EPISODES / 20
     async with open_store(url) as store:
         sessions = counting(store)
         for number in range(EPISODES):

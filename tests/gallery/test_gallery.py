@@ -53,7 +53,7 @@ async def test_the_reference_policy_solves_every_task(kind: type[Environment[Any
     environment = kind()
     async with open_store("memory://") as store:
         sessions = Sessions[Any](environment, store)
-        for index, row in enumerate([*examples(kind), *generate_tasks(kind, 200, seed=11)]):
+        for index, row in enumerate([*examples(kind), *generate_tasks(kind, 60, seed=11)]):
             environment.parse_task(row)
             verdict, _ = await play(sessions, row, kind.policies["reference"](index))
             assert verdict.reward == 1.0, row
@@ -61,7 +61,7 @@ async def test_the_reference_policy_solves_every_task(kind: type[Environment[Any
 
 
 async def test_the_faltering_policy_errs_at_its_rate_and_loses_exactly_then(kind: type[Environment[Any, Any]]) -> None:
-    tasks = generate_tasks(kind, 400, seed=5)
+    tasks = generate_tasks(kind, 150, seed=5)
     erred = 0
     async with open_store("memory://") as store:
         sessions = Sessions[Any](kind(), store)
@@ -76,7 +76,7 @@ async def test_the_faltering_policy_errs_at_its_rate_and_loses_exactly_then(kind
             if kind.name == "weather":
                 assert verdict.reward == 1.0
             await session.close()
-    assert abs(erred / len(tasks) - kind.policies["faltering"].rate) < 0.05  # type: ignore[attr-defined]
+    assert abs(erred / len(tasks) - kind.policies["faltering"].rate) < 0.06  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.15, 1.0])

@@ -20,6 +20,7 @@ from stateroom.model import open_model
 from stateroom.rollout import Run, RunFiles, run
 from stateroom.session.journal import read_entry
 from stateroom.store import open_store
+from tests.examples import share
 
 ERRANDS = Path(__file__).with_name("errands.py")
 COMMAND = (sys.executable, "-c", "from stateroom.cli import main; main()", "run", f"{ERRANDS}:ErrandEnvironment")
@@ -165,21 +166,21 @@ def same(lives: Lives, whole: RunFiles) -> bool:
 
 @pytest.mark.parametrize(
     ("kind", "episodes", "deaths"),
-    [("sqlite", 200, 15), ("redis", 32, 3), ("postgresql", 32, 3), ("file", 24, 3)],
+    [("sqlite", share(1), share(0.1)), ("redis", 24, 2), ("postgresql", 24, 2), ("file", 24, 2)],
 )
 async def test_a_run_that_is_killed_again_and_again_comes_to_the_same(
     kind: str,
     episodes: int,
     deaths: int,
     fresh_url: Callable[[str], str],
-    quick_folder: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tasks = [{"purse": number} for number in range(episodes // 2)]
-    whole = await undisturbed(quick_folder, monkeypatch, tasks, repeats=2, seed=7, max_steps=6)
-    traces = len((quick_folder / "undisturbed").read_text().splitlines())
+    whole = await undisturbed(tmp_path, monkeypatch, tasks, repeats=2, seed=7, max_steps=6)
+    traces = len((tmp_path / "undisturbed").read_text().splitlines())
     luck = random.Random(kind)
-    lives = Lives(quick_folder, fresh_url(kind), "--repeats", 2, "--seed", 7, "--max-steps", 6)
+    lives = Lives(tmp_path, fresh_url(kind), "--repeats", 2, "--seed", 7, "--max-steps", 6)
     lives.tasks(tasks)
     killed = 0
     while killed < deaths:
@@ -188,7 +189,7 @@ async def test_a_run_that_is_killed_again_and_again_comes_to_the_same(
             break  # it was quicker
         killed += 1
         tear(lives.files.rollouts)
-    assert killed > deaths / 2
+    assert killed >= deaths / 2
     assert await lives.live() == 0
     assert same(lives, whole)
     lives.refuse_repetition()

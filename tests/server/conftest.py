@@ -148,7 +148,8 @@ class Command:
     """`stateroom serve` as a process, in a folder of its own."""
 
     def __init__(self, folder: Path, command: list[str], variables: dict[str, str | None]) -> None:
-        environ = {key: value for key, value in os.environ.items() if key != "PYTHONMALLOC"}
+        environ = dict(os.environ)
+        environ |= {"PYTHONMALLOC": "malloc"}  # or it would choose that itself, and start again
         environ |= {"STATEROOM_SECRET": SECRET, "XDG_DATA_HOME": str(folder / "data")}
         self.folder = folder
         self.log = folder / f"log-{time.monotonic_ns()}"

@@ -24,7 +24,6 @@ from stateroom.errors import Conflict, StoreUnavailable, ToolError, UnknownSessi
 from stateroom.server.monitoring.measured import MeasuredStore
 from stateroom.server.monitoring.metrics import BOUNDS, OUTCOMES, Figures
 from stateroom.store import Entry, Head
-from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
 from tests.patience import PATIENCE
 
@@ -364,18 +363,3 @@ async def test_what_comes_of_a_stores_operations() -> None:
 async def test_a_measured_store_has_no_url() -> None:
     with pytest.raises(UnknownStore, match="put around a store that is open"):
         await MeasuredStore.open("memory://")
-
-
-class TestMeasuredStore(StoreConformance):
-    """A store that is measured keeps all promises of the one that it measures."""
-
-    shared = False
-    durable = False
-
-    @pytest.fixture
-    def url(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        async def opened(_: str) -> MeasuredStore:
-            return MeasuredStore(MemoryStore(), Figures({}))
-
-        monkeypatch.setattr(MemoryStore, "open", opened)
-        return "memory://"

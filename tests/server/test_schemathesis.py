@@ -30,7 +30,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "weather": {},
 }
 
-careful = settings(max_examples=share(0.1), derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+careful = settings(max_examples=share(0.06), derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 class Stranger:

@@ -143,7 +143,7 @@ class TestAllocator:
     async def test_it_is_the_one_of_the_c_library_in_the_same_process(
         self, launch: Any, connect: Any, starter: tuple[str, ...] | None
     ) -> None:
-        command = launch("counter", **({"starter": starter} if starter else {}))
+        command = launch("counter", PYTHONMALLOC=None, **({"starter": starter} if starter else {}))
         assert self.chosen(command.process.pid) == "malloc"
         client = await connect(command.url)
         assert await client.get("/ready") == (200, {"status": "ok"})
@@ -154,7 +154,7 @@ class TestAllocator:
         assert self.chosen(launch("counter", PYTHONMALLOC="pymalloc").process.pid) == "pymalloc"
 
     def test_there_is_no_second_start_when_python_ignores_its_variables(self, launch: Any) -> None:
-        command = launch("counter", starter=(sys.executable, "-E", "-m", "stateroom.cli"))
+        command = launch("counter", PYTHONMALLOC=None, starter=(sys.executable, "-E", "-m", "stateroom.cli"))
         assert self.chosen(command.process.pid) == "malloc"
 
     def test_an_exit_code_comes_through(self, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def there(request: pytest.FixtureRequest, quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def there(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a fresh store of each kind."""
     kind = request.param
     if kind == "postgresql":
@@ -36,14 +36,14 @@ def there(request: pytest.FixtureRequest, quick_folder: Path, monkeypatch: pytes
         address, _, options = request.getfixturevalue("s3_url").partition("?")
         yield f"{address.rstrip('/')}/{uuid4().hex}?{options}"
     elif kind == "file":
-        yield f"file://{quick_folder / 'rooms'}"
+        yield f"file://{tmp_path / 'rooms'}"
     elif kind == "tiered":
-        yield f"tiered://?warm=sqlite:///{quick_folder / 'warm.db'}&cold=file://{quick_folder / 'cold'}"
+        yield f"tiered://?warm=sqlite:///{tmp_path / 'warm.db'}&cold=file://{tmp_path / 'cold'}"
     elif kind == "sqlite":
-        yield f"sqlite:///{quick_folder / 'rooms.db'}"
+        yield f"sqlite:///{tmp_path / 'rooms.db'}"
     else:
         monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
-        yield f"sqlite:///{quick_folder / 'rooms.db'}?compress=zstd&keys=env:CARE_KEYS"
+        yield f"sqlite:///{tmp_path / 'rooms.db'}?compress=zstd&keys=env:CARE_KEYS"
 
 
 async def records(store: Store, ids: list[str]) -> list[Record]:
@@ -88,22 +88,22 @@ async def test_there_and_back(there: str) -> None:
         assert len((await History(away).document(ids[1])).state["notes"]) == len(fork.state.notes) + 2
 
 
-async def test_a_lost_object_is_found(quick_folder: Path) -> None:
-    async with open_store(f"file://{quick_folder / 'rooms'}") as store:
+async def test_a_lost_object_is_found(tmp_path: Path) -> None:
+    async with open_store(f"file://{tmp_path / 'rooms'}") as store:
         hurt = await new(store, 60)
         await hurt.call("add", {"text": "large " * 20_000})
         whole = await new(store, 60)
-        before = {path for path in (quick_folder / "rooms").rglob("*") if path.is_file()}
+        before = {path for path in (tmp_path / "rooms").rglob("*") if path.is_file()}
         await go_on(whole, 60)
-        for path in (quick_folder / "rooms").rglob("*"):
+        for path in (tmp_path / "rooms").rglob("*"):
             if path in before and "data" in path.parts and path.stat().st_size > 20_000:
                 path.unlink()
         found = await problems(store)
     assert set(found) == {hurt.id}
 
 
-async def test_what_cannot_be_decrypted_is_found(quick_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"sqlite:///{quick_folder / 'rooms.db'}?keys=env:CARE_KEYS"
+async def test_what_cannot_be_decrypted_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'rooms.db'}?keys=env:CARE_KEYS"
     monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
     async with open_store(url) as store:
         session = await new(store, 3)

@@ -60,7 +60,7 @@ async def carry_out(url: str, program: list[Any], large: int) -> None:
 
 @pytest.mark.parametrize("kind", SHARES)
 def test_every_session_is_what_it_must_be_at_every_revision(
-    kind: str, request: pytest.FixtureRequest, quick_folder: Path
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     @settings(max_examples=share(SHARES[kind]), suppress_health_check=list(HealthCheck))
     @given(
@@ -72,7 +72,7 @@ def test_every_session_is_what_it_must_be_at_every_revision(
         large=st.sampled_from([200, Store.large]),
     )
     def holds(program: list[Any], smallest: int, ratio: int, trail: int, light: int, large: int) -> None:
-        with pytest.MonkeyPatch.context() as patch, fresh_store(kind, request, quick_folder) as url:
+        with pytest.MonkeyPatch.context() as patch, fresh_store(kind, request, tmp_path) as url:
             patch.setattr(room, "MIN_SNAPSHOT", smallest)
             patch.setattr(room, "SNAPSHOT_RATIO", ratio)
             patch.setattr(room, "LIGHT", light)

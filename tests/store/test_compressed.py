@@ -12,19 +12,12 @@ from stateroom.state import decode, encode
 from stateroom.state.large import digest_of
 from stateroom.store import Entry, Record, open_store
 from stateroom.store.compressed import PACKED, PLAIN, SMALL, CompressedStore
-from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
 from stateroom.store.wrapping import MARK
 from tests.store.bodies import bodies, fill
 
 TEXT = b"the same words again and again, " * 40
 PLACES = [("entry", "room", 7, "call", None), ("snapshot", "room", 7), ("blob", "room", "ab12")]
-
-
-class TestCompressedStore(StoreConformance):
-    @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        return f"sqlite:///{tmp_path / 'rooms.db'}?compress=zstd"
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from stateroom.errors import BadData, UnknownStore
 from stateroom.state.large import digest_of
 from stateroom.store import Entry, Head, Snapshot, open_store
-from stateroom.store.conformance import StoreConformance
 from stateroom.store.encrypted import FORM, EncryptedStore, read_keys
 from stateroom.store.memory import MemoryStore
 from tests.store.bodies import bodies, fill
@@ -40,18 +39,6 @@ def path(tmp_path: Path) -> Path:
 def url(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("ROOM_KEYS", OLD)
     return f"sqlite:///{path}?keys=env:ROOM_KEYS"
-
-
-class TestEncryptedStore(StoreConformance):
-    @pytest.fixture
-    def url(self, url: str) -> str:
-        return url
-
-
-class TestCompressedAndEncryptedStore(StoreConformance):
-    @pytest.fixture
-    def url(self, url: str) -> str:
-        return f"{url}&compress=zstd"
 
 
 def a_store(*keys: str) -> EncryptedStore:

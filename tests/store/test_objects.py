@@ -34,8 +34,8 @@ FAR = 1e12
 
 class TestFolder(StoreConformance):
     @pytest.fixture
-    def url(self, quick_folder: Path) -> str:
-        return f"file://{quick_folder / 'rooms'}"
+    def url(self, tmp_path: Path) -> str:
+        return f"file://{tmp_path / 'rooms'}"
 
 
 class TestS3(StoreConformance):
@@ -54,15 +54,15 @@ def s3_store_url(s3_url: str) -> str:
 
 
 @pytest.fixture(params=["file", "s3"])
-def any_url(request: pytest.FixtureRequest, quick_folder: Path) -> str:
+def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
-        return f"file://{quick_folder / 'rooms'}"
+        return f"file://{tmp_path / 'rooms'}"
     return str(request.getfixturevalue("s3_store_url"))
 
 
 @pytest.fixture
-def url(quick_folder: Path) -> str:
-    return f"file://{quick_folder / 'rooms'}"
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'rooms'}"
 
 
 def head(session: str = "room", revision: int = 1, **fields: Any) -> Head:

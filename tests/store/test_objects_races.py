@@ -113,8 +113,8 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture
-def folder(quick_folder: Path) -> Iterator[Path]:
-    return quick_folder / "rooms"
+def folder(tmp_path: Path) -> Iterator[Path]:
+    return tmp_path / "rooms"
 
 
 async def prepare(folder: Path) -> ObjectStore:

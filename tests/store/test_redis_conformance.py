@@ -34,18 +34,12 @@ class TestRedisStore(StoreConformance):
         return fresh(redis_url)
 
 
-class TestWithThePythonParser(StoreConformance):
+class TestOverASocketWithThePythonParser(StoreConformance):
     """Without the help of hiredis in reading the answers."""
 
     @pytest.fixture
-    def url(self, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    def url(self, socket_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setitem(address.CONNECTION, "parser_class", _AsyncRESP2Parser)
-        return fresh(redis_url)
-
-
-class TestOverASocket(StoreConformance):
-    @pytest.fixture
-    def url(self, socket_url: str) -> str:
         return fresh(socket_url)
 
 

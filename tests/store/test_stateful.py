@@ -26,8 +26,8 @@ def test_postgresql_does_what_a_model_does(postgresql_url: str) -> None:
         check_against_model(lambda: schemas.enter_context(fresh_schema(postgresql_url)), examples=share(0.4))
 
 
-def test_a_folder_does_what_a_model_does(quick_folder: Path) -> None:
-    check_against_model(lambda: f"file://{quick_folder / uuid4().hex}", examples=share(0.4))
+def test_a_folder_does_what_a_model_does(tmp_path: Path) -> None:
+    check_against_model(lambda: f"file://{tmp_path / uuid4().hex}", examples=share(0.4))
 
 
 def test_s3_does_what_a_model_does(s3_url: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import pytest
@@ -13,15 +11,9 @@ from stateroom.store import Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.making import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
 from stateroom.store.conformance.stateful import check_against_model
+from tests.examples import share
 from tests.servers.postgresql import fresh_schema
 from tests.store.tiers import tiered
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where that can be had: what is tested here is not the disk."""
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
-        yield Path(name)
 
 
 class TestSessionsThatMove(StoreConformance):
@@ -30,21 +22,21 @@ class TestSessionsThatMove(StoreConformance):
     increments = 20
 
     @pytest.fixture
-    def url(self, folder: Path) -> str:
-        return tiered(f"sqlite:///{folder}/warm.db", f"sqlite:///{folder}/cold.db", cool=0)
+    def url(self, tmp_path: Path) -> str:
+        return tiered(f"sqlite:///{tmp_path}/warm.db", f"sqlite:///{tmp_path}/cold.db", cool=0)
 
 
 class TestCopies(StoreConformance):
     increments = 20
 
     @pytest.fixture
-    def url(self, folder: Path) -> str:
-        return tiered(f"sqlite:///{folder}/warm.db", f"sqlite:///{folder}/cold.db", durable="cold")
+    def url(self, tmp_path: Path) -> str:
+        return tiered(f"sqlite:///{tmp_path}/warm.db", f"sqlite:///{tmp_path}/cold.db", durable="cold")
 
 
 @pytest.mark.parametrize("options", [{"cool": 0}, {"durable": "cold"}, {"durable": "cold", "cool": 1}])
 def test_tiers_do_what_a_model_does(options: dict[str, object]) -> None:
-    check_against_model(lambda: tiered("memory://", "memory://?max_sessions=1000", **options), examples=30)
+    check_against_model(lambda: tiered("memory://", "memory://?max_sessions=1000", **options), examples=share(0.4))
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
 """A store that is put around another passes on all that it does not change."""
 
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
 from stateroom.errors import UnknownStore
+from stateroom.server.monitoring.measured import MeasuredStore
+from stateroom.server.monitoring.metrics import Figures
 from stateroom.store import Entry, Head, Snapshot, Store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
@@ -24,18 +27,19 @@ class SeenStore(WrappedStore):
         return super().around(operation, session, work, *args, **kwargs)
 
 
-class TestWrappedStore(StoreConformance):
-    """It keeps all promises of the store within."""
+class TestAllAroundOne(StoreConformance):
+    """Compressed, encrypted and measured, it keeps all promises of the store within."""
 
     @pytest.fixture
     def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         bare = SQLiteStore.open
 
         async def opened(url: str) -> Store:
-            return SeenStore(await bare(url))
+            return MeasuredStore(SeenStore(await bare(url)), Figures({}))
 
         monkeypatch.setattr(SQLiteStore, "open", opened)
-        return f"sqlite:///{tmp_path / 'rooms.db'}"
+        monkeypatch.setenv("ROOM_KEYS", f"k1:{b64encode(bytes(32)).decode()}")
+        return f"sqlite:///{tmp_path / 'rooms.db'}?keys=env:ROOM_KEYS&compress=zstd"
 
 
 async def test_every_operation_is_seen_with_its_session() -> None:
