@@ -136,7 +136,7 @@ async def test_a_fork_has_a_token_of_its_own(serve: Any, store_url: str) -> None
     await talker.say("one")
     await talker.run()
     fork = Talker(served, await talker.good("POST", "/fork", {}))
-    early = Talker(served, await talker.good("POST", "/fork", {"at": 2}))
+    early = Talker(served, await talker.good("POST", "/fork", {"at": 2.0}))  # which is an integer in JSON
     assert fork.thread["parent"] == [talker.thread["id"], 3]
     assert early.thread["phase"] == "planning"
     await fork.say("two")

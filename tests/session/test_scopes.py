@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stateroom import Environment, Merge, Session, Sessions, State, Task, Verdict, open_store, tool
 from stateroom.errors import (
     BadTask,
+    Conflict,
     DefinitionError,
     EnvironmentFailed,
     SessionError,
@@ -166,7 +167,10 @@ async def test_nobody_s_change_is_lost(store: Store, workers: int) -> None:
 
     async def work(session: Session[Trip]) -> None:
         for _ in range(5):
-            assert (await session.call("sell")).ok
+            while True:
+                with suppress(Conflict):  # too many were quicker
+                    assert (await session.call("sell")).ok
+                    break
 
     await asyncio.gather(*map(work, made))
     assert await shared(made[0]) == (40, 40)

@@ -7,19 +7,26 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from stateroom.errors import InvalidArguments
 from stateroom.server.faults import wrong_field
 from stateroom.server.http import Scope
 from stateroom.state import to_json
 
-Revision = Annotated[int, Field(ge=1, le=2**53)]
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_whole)
+"""Takes 2.0 for 2, which JSON Schema does not tell apart."""
+Revision = Annotated[int, Field(ge=1, le=2**53), WHOLE]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Place = Revision | Name
 """A revision, or the name of a checkpoint."""
-After = Annotated[int, Field(ge=0, le=2**53)]
-Amount = Annotated[int, Field(ge=1, le=1000)]
+After = Annotated[int, Field(ge=0, le=2**53), WHOLE]
+Amount = Annotated[int, Field(ge=1, le=1000), WHOLE]
 Text = Annotated[str, Field(max_length=10_000)]
 
 
