@@ -6,13 +6,24 @@ A line is a job and its arguments; the answer is the worker's process id. Forkin
 import asyncio
 import os
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Any, TypeVar
 
 from stateroom import Environment, Session, Sessions, State, open_store, tool
-from stateroom.errors import SessionLeased, UnknownSession
+from stateroom.errors import Conflict, SessionLeased, StoreUnavailable, UnknownSession
 from stateroom.session import Result, Verdict
 
+T = TypeVar("T")
+Call = Callable[[], Coroutine[Any, Any, Result]]
+
 STEPS = 6
+JUMP = 2 * 24 * 3600.0
+"""Seconds by which a clock may be wrong. Sessions live for a week, so that none expires."""
 
 
 class Counter(State):
@@ -60,11 +71,12 @@ async def play(sessions: Sessions[Counter], first: str, last: str) -> None:
         say("played", number, verdict.reward)
 
 
-async def persist(session: Session[Counter], call_id: str) -> Result:
-    """Call, and while others hold the session try again."""
+async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try until it succeeds, whoever stands in the way."""
     while True:
-        with suppress(SessionLeased):
-            return await session.call("increment", call_id=call_id)
+        with suppress(SessionLeased, Conflict, StoreUnavailable):
+            return await attempt()
+        await asyncio.sleep(0.01)
 
 
 async def hold(sessions: Sessions[Counter], session_id: str, seconds: str) -> None:
@@ -73,16 +85,67 @@ async def hold(sessions: Sessions[Counter], session_id: str, seconds: str) -> No
     async with session.hold(float(seconds)):
         say("holding")
         for number in range(1_000_000):
-            result = await persist(session, f"held {number}")
+            result = await persist(partial(session.call, "increment", call_id=f"held {number}"))
             say("added", number, result.output)
             if session.state.value > 100_000:
                 return
             await asyncio.sleep(0.01)
 
 
+async def press_on(sessions: Sessions[Counter], name: str, first: str, seed: str, rooms: str, jumps: str) -> None:
+    """Call for ever, from a number on, and say what is sent and what was acknowledged.
+
+    The seed decides in which room each call is made, and how: held, cut off and perhaps sent again, or sent twice at
+    once. If there are jumps, the clock goes back and forth by days, and nothing is held: a lease could last as long.
+    """
+    for number in count(int(first)):
+        luck = Random(f"{seed} {name} {number}")
+        room, call_id = luck.randrange(int(rooms)), f"{name}/{number}"
+        if int(jumps) and luck.random() < 0.2:
+            sessions.now = partial(skewed, luck.uniform(-JUMP, JUMP))
+        if luck.random() < 0.02:
+            await persist(sessions.sweep)
+        session = await persist(partial(sessions.open, f"room {room}"))
+        call: Call = partial(persist, partial(session.call, "increment", call_id=call_id))
+        say("sent", room, call_id)
+        match luck.choice(["call"] * 6 + ["cancel", "cancel", "twice", "call" if int(jumps) else "hold"]):
+            case "cancel":
+                await cut_off(call(), luck.randrange(9))
+                if luck.random() < 0.3:
+                    continue  # nobody ever learns what became of it
+            case "twice":
+                await asyncio.gather(call(), call())
+            case "hold":
+                with suppress(SessionLeased, StoreUnavailable):
+                    async with session.hold(0.5):
+                        await call()
+        say("acknowledged", room, call_id, (await call()).output)
+
+
+def skewed(seconds: float) -> float:
+    """The time by a clock that is wrong."""
+    return time.time() + seconds
+
+
+async def cut_off(work: Coroutine[Any, Any, object], turns: int) -> None:
+    """Let a piece of work run for some turns of the event loop, and cancel it."""
+    task = asyncio.create_task(work)
+    try:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def work(url: str, job: str, *arguments: str) -> None:
-    async with open_store(url) as store:
-        await globals()[job](Sessions(CountingEnvironment(), store), *arguments)
+    try:
+        async with AsyncExitStack() as stack:
+            store = await persist(lambda: stack.enter_async_context(open_store(url)))  # it may be just restarting
+            await globals()[job](Sessions(CountingEnvironment(), store), *arguments)
+    except BaseException as error:
+        say("failed", repr(error))
+        raise
     say("finished")
 
 

@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,33 +16,13 @@ from stateroom.session import room
 from stateroom.session.care import Policy, Retention, retention
 from stateroom.store import Store
 from tests.examples import share
-from tests.servers.postgresql import fresh_schema
+from tests.servers.stores import fresh_store
 from tests.session.caring import go_on, new, problems, sessions_of
 from tests.session.shelf import ShelfEnvironment
 from tests.session.travelling import Run, steps
 
 SHARES = {"memory": 1, "sqlite": 0.3, "file": 0.15, "redis": 0.2, "postgresql": 0.1, "tiered": 0.15}
 """How many of the programs are run on a store of each kind."""
-
-
-@contextmanager
-def fresh_store(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """The URL of a store that nobody used before."""
-    name = uuid4().hex
-    match kind:
-        case "memory":
-            yield "memory://"
-        case "sqlite":
-            yield f"sqlite:///{folder / name}.db"
-        case "file":
-            yield f"file://{folder / name}"
-        case "redis":
-            yield f"{request.getfixturevalue('redis_url')}?prefix={name}:"
-        case "postgresql":
-            with fresh_schema(request.getfixturevalue("postgresql_url")) as url:
-                yield url
-        case _:
-            yield f"tiered://?warm=sqlite:///{folder / name}.db&cold=file://{folder / name}&cool=1"
 
 
 async def carry_out(url: str, program: list[Any], large: int) -> None:
@@ -58,27 +36,41 @@ async def carry_out(url: str, program: list[Any], large: int) -> None:
         await running.check_all()
 
 
+programs = st.fixed_dictionaries(
+    {
+        "program": st.lists(steps, min_size=15, max_size=60),
+        "smallest": st.sampled_from([1, 60, 300]),
+        "ratio": st.sampled_from([0, 2]),
+        "trail": st.sampled_from([1, 2, 8]),
+        "light": st.sampled_from([0, room.LIGHT]),
+        "large": st.sampled_from([200, Store.large]),
+    }
+)
+"""What happens to sessions, and with what settings."""
+
+
+def check_program(
+    url: str, *, program: list[Any], smallest: int, ratio: int, trail: int, light: int, large: int
+) -> None:
+    """Carry out a program on a fresh store: at every revision, each session is what it must be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "MIN_SNAPSHOT", smallest)
+        patch.setattr(room, "SNAPSHOT_RATIO", ratio)
+        patch.setattr(room, "LIGHT", light)
+        for module in (room, retention):
+            patch.setattr(module, "TRAIL", trail)
+        asyncio.run(carry_out(url, program, large))
+
+
 @pytest.mark.parametrize("kind", SHARES)
 def test_every_session_is_what_it_must_be_at_every_revision(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     @settings(max_examples=share(SHARES[kind]), suppress_health_check=list(HealthCheck))
-    @given(
-        program=st.lists(steps, min_size=15, max_size=60),
-        smallest=st.sampled_from([1, 60, 300]),
-        ratio=st.sampled_from([0, 2]),
-        trail=st.sampled_from([1, 2, 8]),
-        light=st.sampled_from([0, room.LIGHT]),
-        large=st.sampled_from([200, Store.large]),
-    )
-    def holds(program: list[Any], smallest: int, ratio: int, trail: int, light: int, large: int) -> None:
-        with pytest.MonkeyPatch.context() as patch, fresh_store(kind, request, tmp_path) as url:
-            patch.setattr(room, "MIN_SNAPSHOT", smallest)
-            patch.setattr(room, "SNAPSHOT_RATIO", ratio)
-            patch.setattr(room, "LIGHT", light)
-            for module in (room, retention):
-                patch.setattr(module, "TRAIL", trail)
-            asyncio.run(carry_out(url, program, large))
+    @given(programs)
+    def holds(program: dict[str, Any]) -> None:
+        with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
+            check_program(url, **program)
 
     holds()
 

@@ -300,14 +300,10 @@ class Run:
 
     async def replay(self, session: Session[Shelf], branch: Branch) -> None:
         """A snapshot and the patches since come to the same as all patches from the seed on."""
-        history = History(self.store)
-        states = [(await history.document(session.id, 1)).state]
-        async for entry in session.log(after=1):
-            states.append(deepcopy(states[entry.facts["to"] - 1 if entry.kind == "rewind" else -1]))
-            apply(states[-1], entry.patch)
+        states = await fold(self.store, session)
         assert states == branch.past
         for revision, state in enumerate(states, 1):
-            assert (await history.document(session.id, revision)).state == state
+            assert (await History(self.store).document(session.id, revision)).state == state
 
     # In all of them.
 
@@ -345,6 +341,15 @@ class Run:
         for name, branch in self.branches.items():
             await self.check(self.handles[name], branch)
         assert await problems(self.store) == {}
+
+
+async def fold(store: Store, session: Session[Any]) -> list[Any]:
+    """The state at each revision, as plain data: the seed's, and what each entry of the log makes of it."""
+    states = [(await History(store).document(session.id, 1)).state]
+    async for entry in session.log(after=1):
+        states.append(deepcopy(states[entry.facts["to"] - 1 if entry.kind == "rewind" else -1]))
+        apply(states[-1], entry.patch)
+    return states
 
 
 def part(state: Any, place: Iterable[Any]) -> Any:
