@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench docs format clean
+.PHONY: demo test soak bench docs format clean
 
 demo: .venv/ready-to-run
 	@$(BIN)/stateroom demo
@@ -11,6 +11,10 @@ test: .venv/ready-to-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+# Looks for faults at random: make soak MINUTES=60 SEED=7 EXAMPLES=100 PARTS="chaos fuzz"
+soak: .venv/ready-to-test
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(if $(EXAMPLES),--examples $(EXAMPLES)) $(PARTS)
 
 bench: .venv/ready-to-measure
 	$(BIN)/python -m benchmarks
