@@ -9,10 +9,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from stateroom.errors import Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
+from stateroom.errors import BadData, Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
 from stateroom.store import Entry, Head, Snapshot, Store, open_store
 from stateroom.store.sqlite import SQLiteStore, file, rows
 from tests.patience import PATIENCE
@@ -416,9 +418,9 @@ async def test_a_value_that_sqlite_cannot_hold_is_an_error_and_not_the_end(
 ) -> None:
     async with open_store(url) as store, asyncio.timeout(PATIENCE):
         await begin(store)
-        with pytest.raises((UnicodeEncodeError, OverflowError)):
+        with pytest.raises(StoreError):
             await store.create(head(session, revision))
-        with pytest.raises((UnicodeEncodeError, OverflowError)):
+        with pytest.raises(StoreError):
             await (store.head(session) if revision == 1 else store.load("room", revision))
         assert await store.heads() == [head()]
         await store.append("room", entry(2), expires=FAR)
@@ -446,3 +448,112 @@ async def test_a_call_made_while_the_store_closes_is_answered(path: Path, url: s
         await asyncio.gather(*ends)
     async with open_store(url) as store:
         assert (await store.head("room")).revision == 2
+
+
+# What fails one call, and what fails them all.
+
+
+@pytest.mark.parametrize("kind", ["read", "append", "create"])
+async def test_a_value_of_a_wrong_type_fails_its_own_call_alone(url: str, kind: str) -> None:
+    wrong: Any = uuid4()
+    async with open_store(url) as store, asyncio.timeout(60):
+        await begin(store)
+        calls = {
+            "read": lambda: store.head(wrong),
+            "append": lambda: store.append(wrong, entry(2), expires=None),
+            "create": lambda: store.create(Head("other", "env", wrong, 0.0, FAR, 1)),
+        }
+        with pytest.raises(StoreError, match="UUID"):
+            await calls[kind]()
+        await store.append("room", entry(2), expires=None)
+        assert (await store.head("room")).revision == 2
+
+
+async def test_a_thread_that_dies_fails_all_who_wait_and_all_who_come(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise SystemExit("out of luck")
+
+    async with open_store(url) as store, asyncio.timeout(60):
+        await begin(store)
+        monkeypatch.setattr("stateroom.store.sqlite.store.read", die)
+        waiting = [asyncio.ensure_future(store.head("room")), asyncio.ensure_future(store.sweep(0.0))]
+        for answer in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(answer, StoreUnavailable)
+            assert isinstance(answer.__cause__, SystemExit)
+        with pytest.raises(StoreUnavailable, match="out of luck"):
+            await store.append("room", entry(2), expires=None)
+
+
+async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr("stateroom.store.sqlite.store.connect", fail)
+    async with asyncio.timeout(60):
+        with pytest.raises(StoreUnavailable, match="no more"):
+            async with open_store(url):
+                pass
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_is_deleted_or_replaced_acknowledges_no_more_writes(
+    path: Path, url: str, replaced: bool
+) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+        path.rename(path.with_suffix(".aside"))
+        if replaced:
+            path.write_bytes(path.with_suffix(".aside").read_bytes())
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await store.append("room", entry(2), expires=None)
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await store.heads(limit=1)
+
+
+async def test_only_the_user_of_the_process_can_read_the_files(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+        assert {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()} == {
+            "rooms.db": "0o600",
+            "rooms.db-wal": "0o600",
+            "rooms.db-shm": "0o600",
+        }
+
+
+# Damage.
+
+DAMAGES = {
+    "text that is not UTF-8": "UPDATE sessions SET owner = CAST(x'ff' AS TEXT) WHERE id = 'bad'",
+    "no number": "UPDATE sessions SET created = 'when' WHERE id = 'bad'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(path: Path, url: str, damage: str) -> None:
+    async with open_store(url) as store, asyncio.timeout(60):
+        await begin(store, "room", "bad", "another")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(damage)
+        assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
+        assert await store.count(0.0) == 3
+        assert await store.sweep(0.0) == 0
+        with pytest.raises(BadData, match="session 'bad' is damaged"):
+            await store.load("bad")
+        assert [line for line in await store.orphans() if "'bad'" in line]
+        await store.delete("bad")
+        assert await store.orphans() == []
+
+
+async def test_a_damaged_entry_leaves_its_session_to_be_removed(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store, "room", "bad")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE entries SET kind = CAST(x'ff' AS TEXT) WHERE session = 'bad'")
+        with pytest.raises(BadData, match="session 'bad' is damaged"):
+            await store.export("bad")
+        assert (await store.load("room")).entries == [entry(1)]
+        assert await store.sweep(FAR) == 2

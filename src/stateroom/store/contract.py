@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from stateroom.errors import SessionClosed, SessionExpired
+from stateroom.errors import BadData, SessionClosed, SessionExpired
 
 Status = Literal["live", "closed", "expired"]
 
@@ -21,6 +21,14 @@ Blobs = Mapping[str, bytes]
 """Large values by the digest of their content: written once for a session, outside its log."""
 
 NO_BLOBS: Blobs = MappingProxyType({})
+
+DAMAGE = (msgspec.MsgspecError, ValueError, TypeError, AttributeError)
+"""What comes of reading stored data that is not what was written."""
+
+
+def damaged(session: object, error: Exception) -> BadData:
+    """The error about a session of which a store cannot read something."""
+    return BadData(f"session {session!r} is damaged: {error}")
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):

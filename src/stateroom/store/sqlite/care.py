@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 
-from stateroom.errors import StoreError, UnknownRevision
+from stateroom.errors import BadData, StoreError, UnknownRevision
 from stateroom.store.contract import Record, Size, Snapshot
 from stateroom.store.sqlite.rows import (
     HEAD,
     INSERT_SESSION,
     INSERT_SNAPSHOT,
+    PARTS,
     check_parent,
     find_head,
     head_row,
@@ -17,12 +18,13 @@ from stateroom.store.sqlite.rows import (
     insert_entries,
     read_entries,
     read_head,
+    shown,
+    to_head,
+    to_text,
 )
 
 PAGES_AT_ONCE = 500
 """How many free pages are given back in one transaction; other work can come between."""
-PARTS = ("entries", "snapshots", "blobs")
-"""The tables whose rows belong to a session."""
 
 
 def export(connection: sqlite3.Connection, session: str) -> Record:
@@ -32,7 +34,8 @@ def export(connection: sqlite3.Connection, session: str) -> Record:
     )
     blobs = connection.execute("SELECT digest, body FROM blobs WHERE session = ?", (session,))
     entries = read_entries(connection, session, 0, None)
-    return Record(head, entries, [Snapshot(*row) for row in snapshots], dict(blobs.fetchall()))
+    kept = {to_text(digest): body for digest, body in blobs}
+    return Record(head, entries, [Snapshot(*row) for row in snapshots], kept)
 
 
 def restore(connection: sqlite3.Connection, record: Record) -> None:
@@ -103,11 +106,19 @@ def orphans(connection: sqlite3.Connection) -> list[str]:
             f"SELECT session, count(*) FROM {table} WHERE session NOT IN (SELECT id FROM sessions) "
             "GROUP BY session ORDER BY session"
         )
-        found += [f"{table} of session {session!r}, which is gone: {count}" for session, count in rows]
+        found += [f"{table} of session {shown(session)!r}, which is gone: {count}" for session, count in rows]
     forks = connection.execute(
         "SELECT id, parent FROM sessions WHERE parent NOT IN (SELECT id FROM sessions) ORDER BY id"
     )
-    return found + [f"session {fork!r}, forked from session {parent!r}, which is gone" for fork, parent in forks]
+    found += [
+        f"session {shown(fork)!r}, forked from session {shown(parent)!r}, which is gone" for fork, parent in forks
+    ]
+    for row in connection.execute(f"SELECT {HEAD} FROM sessions ORDER BY id"):
+        try:
+            to_head(row)
+        except BadData as error:
+            found.append(str(error))
+    return found
 
 
 def remove_orphans(connection: sqlite3.Connection) -> None:

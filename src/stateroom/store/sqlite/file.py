@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from stateroom.errors import ForeignStore, StateroomError, StoreUnavailable
@@ -102,21 +104,43 @@ VERSION = len(MIGRATIONS)
 
 
 def connect(path: Path) -> sqlite3.Connection:
+    """A connection to the file, which is made if it is not there, for its owner alone.
+
+    SQLite gives the files beside it the same permissions. Text comes as bytes, so that a text which is damaged can be
+    told from those that are not.
+    """
     connection = None
     try:
         if not path.parent.is_dir():
             raise StoreUnavailable(f"cannot open {path}: there is no folder {path.parent}")
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        connection.text_factory = bytes
         _prepare(connection, path)
     except (sqlite3.Error, OSError, ValueError, StateroomError) as error:
         if connection is not None:
             connection.close()
         if isinstance(error, StateroomError):
             raise
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+        if code_of(error) == sqlite3.SQLITE_NOTADB:
             raise ForeignStore(f"{path} is not a Stateroom store: it is not an SQLite file") from error
         raise StoreUnavailable(f"cannot open {path}: {error}") from error
     return connection
+
+
+def code_of(error: Exception) -> int | None:
+    """SQLite's code of an error; None for one that Python's own module has raised."""
+    return getattr(error, "sqlite_errorcode", None)
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """What tells the file at a path from every other; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -152,7 +176,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+            if code_of(error) != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
                 raise
             time.sleep(0.005)
 

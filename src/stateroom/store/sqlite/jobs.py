@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreUnavailable
+from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, StoreUnavailable
 from stateroom.store.contract import Blobs, Entry, Snapshot
+from stateroom.store.sqlite.file import code_of
 from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, find_call, insert_blobs, read_head
 
 APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] * rows)}" for rows in range(65)]
@@ -76,11 +77,15 @@ def write(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
     try:
         _append_entries(appends, connection)  # one statement is a transaction by itself
     except sqlite3.OperationalError as error:  # the file is locked, the disk is full: none of them would be written
-        failure = _unavailable(error)
-        return [(job.done, None, failure) for job in jobs]
+        return failed(jobs, _explained(error))
     except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
         return _do_apart(jobs, connection)
     return [(job.done, None, None) for job in jobs]
+
+
+def failed(jobs: Iterable[Job], error: Exception) -> list[Outcome]:
+    """The outcomes of jobs that all failed for one reason."""
+    return [(job.done, None, error) for job in jobs]
 
 
 def resolve(outcomes: list[Outcome]) -> None:
@@ -121,10 +126,8 @@ def _attempt(job: Job, connection: sqlite3.Connection) -> Outcome:
         return job.done, job.work(connection), None
     except StateroomError as error:
         return job.done, None, error
-    except sqlite3.Error as error:
-        return job.done, None, _unavailable(error)
     except Exception as error:  # noqa: BLE001 (a value SQLite cannot take; without an answer the caller waits for ever)
-        return job.done, None, error
+        return job.done, None, _explained(error)
 
 
 def _do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome] | None:
@@ -139,8 +142,7 @@ def _do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcom
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
-        failure = _unavailable(error)
-        return [(job.done, None, failure) for job in jobs]
+        return failed(jobs, _explained(error))
     return None if refused and len(jobs) > 1 else outcomes
 
 
@@ -163,6 +165,13 @@ def _do_apart(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
     return [outcome for job in jobs for outcome in _do_together([job], connection) or ()]
 
 
-def _unavailable(error: sqlite3.Error) -> StoreUnavailable:
-    full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
-    return StoreUnavailable(f"SQLite: {error}{'; nothing was written; make room, and it goes on' if full else ''}")
+def _explained(error: Exception) -> StoreError:
+    """What went wrong: with the file, if SQLite says so, or else with what the job was given."""
+    code = code_of(error)
+    if code is None:
+        explained = StoreError(f"SQLite: {type(error).__name__}: {error}")
+    else:
+        full = "; nothing was written; make room, and it goes on" if code == sqlite3.SQLITE_FULL else ""
+        explained = StoreUnavailable(f"SQLite: {error}{full}")
+    explained.__cause__ = error
+    return explained

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import islice
 from typing import Any
 
-from stateroom.errors import DuplicateCall, SessionLeased, StoreError, UnknownRevision, UnknownSession
-from stateroom.store.contract import Blobs, Entry, Head, Loaded, Snapshot
+from stateroom.errors import BadData, DuplicateCall, SessionLeased, StoreError, UnknownRevision, UnknownSession
+from stateroom.store.contract import DAMAGE, Blobs, Entry, Head, Loaded, Snapshot, damaged
 
 HEAD = (
     "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until"
 )
 ENTRY = "revision, kind, at, body, call_id"
+PARTS = ("entries", "snapshots", "blobs")
+"""The tables whose rows belong to a session."""
 
 COUNT = "SELECT count(*) FROM sessions WHERE expires > ? AND closed = 0"
 RENEW = "UPDATE sessions SET expires = ? WHERE id = ?"
@@ -21,12 +25,42 @@ INSERT_ENTRY = f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?
 INSERT_SNAPSHOT = "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)"
 INSERT_BLOB = "INSERT INTO blobs (session, digest, body) VALUES (?, ?, ?) ON CONFLICT (session, digest) DO NOTHING"
 
+EXPIRED = (
+    "SELECT id FROM sessions AS s WHERE expires <= ? "
+    "AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent = s.id)"
+)
+
 # Heads.
 
 
+def to_text(kept: bytes) -> str:
+    return str(kept, "utf-8")
+
+
+def shown(kept: bytes) -> str:
+    """A text that may be damaged, for people."""
+    return kept.decode("utf-8", "backslashreplace")
+
+
 def to_head(row: tuple[Any, ...]) -> Head:
-    identity, environment, owner, created, expires, revision, closed, *rest = row
-    return Head(identity, environment, owner, created, expires, revision, bool(closed), *rest)
+    identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, until = row
+    try:
+        return Head(
+            to_text(identity),
+            to_text(environment),
+            to_text(owner),
+            float(created),
+            float(expires),
+            int(revision),
+            bool(closed),
+            None if parent is None else to_text(parent),
+            int(start),
+            int(fence),
+            None if holder is None else to_text(holder),
+            float(until),
+        )
+    except DAMAGE as error:
+        raise damaged(shown(identity), error) from error
 
 
 def head_row(head: Head) -> tuple[Any, ...]:
@@ -68,16 +102,23 @@ def list_heads(connection: sqlite3.Connection, environment: str | None, before: 
         conditions.append("(created, id) < (?, ?)")
         values += (before.created, before.id)
     rows = connection.execute(
-        f"SELECT {HEAD} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT ?",
-        (*values, limit),
+        f"SELECT {HEAD} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC", values
     )
-    return [to_head(row) for row in rows]
+    with closing(rows):  # of which no more are read than are asked for
+        return list(islice(_readable(rows), limit))
 
 
 def list_children(connection: sqlite3.Connection, session: str) -> list[Head]:
     read_head(connection, session)
     rows = connection.execute(f"SELECT {HEAD} FROM sessions WHERE parent = ? ORDER BY created, id", (session,))
-    return [to_head(row) for row in rows]
+    return list(_readable(rows))
+
+
+def _readable(rows: Iterable[tuple[Any, ...]]) -> Iterator[Head]:
+    """The heads that are not damaged; `orphans` tells of the others."""
+    for row in rows:
+        with suppress(BadData):
+            yield to_head(row)
 
 
 def count_live(connection: sqlite3.Connection, now: float) -> int:
@@ -120,7 +161,16 @@ def _entries_of(connection: sqlite3.Connection, head: Head, after: int, until: i
         f"SELECT {ENTRY} FROM entries WHERE session = ? AND revision > ? AND revision <= ? ORDER BY revision",
         (head.id, after, head.revision if until is None else until),
     )
-    return [Entry(*row) for row in rows]
+    return [_to_entry(head.id, row) for row in rows]
+
+
+def _to_entry(session: str, row: tuple[Any, ...]) -> Entry:
+    revision, kind, at, body, call_id = row
+    try:
+        name = None if call_id is None else to_text(call_id)
+        return Entry(int(revision), to_text(kind), float(at), bytes(memoryview(body)), name)
+    except DAMAGE as error:
+        raise damaged(session, error) from error
 
 
 def load(connection: sqlite3.Connection, session: str, at: int | None) -> Loaded:
@@ -138,7 +188,7 @@ def find_call(connection: sqlite3.Connection, session: str, call_id: str) -> Ent
     row = connection.execute(
         f"SELECT {ENTRY} FROM entries WHERE session = ? AND call_id = ?", (session, call_id)
     ).fetchone()
-    return Entry(*row) if row else None
+    return _to_entry(session, row) if row else None
 
 
 def read_blobs(connection: sqlite3.Connection, session: str, digests: Sequence[str]) -> dict[str, bytes]:
@@ -192,28 +242,22 @@ def insert_blobs(connection: sqlite3.Connection, session: str, blobs: Blobs) -> 
 
 def sweep(connection: sqlite3.Connection, now: float) -> int:
     swept = 0
-    while True:  # from the youngest forks up to their parents
-        rows = connection.execute(
-            "SELECT id FROM sessions AS s WHERE expires <= ? "
-            "AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent = s.id)",
-            (now,),
-        ).fetchall()
-        if not rows:
-            return swept
-        remove(connection, rows)
-        swept += len(rows)
+    while gone := _remove(connection, EXPIRED, now):  # from the youngest forks up to their parents
+        swept += gone
+    return swept
 
 
 def delete(connection: sqlite3.Connection, session: str) -> None:
-    read_head(connection, session)
     if connection.execute("SELECT 1 FROM sessions WHERE parent = ? LIMIT 1", (session,)).fetchone():
-        connection.execute(RENEW, (0.0, session))
+        found = connection.execute(RENEW, (0.0, session)).rowcount
     else:
-        remove(connection, [(session,)])
+        found = _remove(connection, "?", session)
+    if not found:
+        raise UnknownSession(session)
 
 
-def remove(connection: sqlite3.Connection, sessions: list[tuple[str]]) -> None:
-    """Remove sessions that no fork reads."""
-    for table in ("entries", "snapshots", "blobs"):
-        connection.executemany(f"DELETE FROM {table} WHERE session = ?", sessions)
-    connection.executemany("DELETE FROM sessions WHERE id = ?", sessions)
+def _remove(connection: sqlite3.Connection, chosen: str, *values: Any) -> int:
+    """Remove sessions that no fork reads, also damaged ones; tells how many."""
+    for table in PARTS:
+        connection.execute(f"DELETE FROM {table} WHERE session IN ({chosen})", values)
+    return connection.execute(f"DELETE FROM sessions WHERE id IN ({chosen})", values).rowcount

@@ -14,8 +14,8 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownStore
 from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
 from stateroom.store.sqlite import care, rows
-from stateroom.store.sqlite.file import connect
-from stateroom.store.sqlite.jobs import Append, Job, Other, Outcome, read, resolve, write
+from stateroom.store.sqlite.file import connect, identity_of
+from stateroom.store.sqlite.jobs import Append, Job, Other, Outcome, failed, read, resolve, write
 from stateroom.store.url import parse_url, without_secrets
 
 P = ParamSpec("P")
@@ -35,6 +35,10 @@ class SQLiteStore(Store):
         self._handed_over: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
+        self._in_hand: list[Job] = []
+        """Work that the thread has taken, and may have answered."""
+        self._died_of: BaseException | None = None
+        """Why the thread is gone before its time."""
         self._closed = False
 
     @classmethod
@@ -68,26 +72,58 @@ class SQLiteStore(Store):
     def _serve(self, started: asyncio.Future[None]) -> None:
         try:
             connection = connect(self.path)
+            identity = identity_of(self.path)
         except StateroomError as error:
             self._report([(started, None, error)])
             return
+        except BaseException as error:  # noqa: BLE001 (without an answer whoever opens it waits for ever)
+            self._report([(started, None, self._stopped(error))])
+            return
         self._report([(started, None, None)])
+        with closing(connection):
+            try:
+                self._work(connection, identity)
+            except BaseException as error:  # noqa: BLE001 (all who wait are told)
+                with suppress(RuntimeError):  # the loop is gone, and with it whoever asked
+                    self._loop.call_soon_threadsafe(self._die, error)
+
+    def _work(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
         rest: list[Job] = []
-        closing = False
+        closing, there = False, True
         while rest or not closing:
             idle = not rest and self._handed_over.empty()
             jobs, closing = self._gather(closing, wait=not rest)
+            self._in_hand = rest + jobs
             reads = [job for job in jobs if not job.writes]
             writes = rest + [job for job in jobs if job.writes]
-            if reads:
-                self._report(read(reads, connection))
             # After a rest, all sessions are in step. Half of them first: from then on, the ones make their next calls
             # while those of the others are written.
             share = (len(writes) + 1) // 2 if idle and len(writes) > FEW else len(writes)
+            if reads:
+                self._report(read(reads, connection) if there else failed(reads, self._replaced()))
             if writes:
-                self._report(write(writes[:share], connection))
-            rest = writes[share:]
-        connection.close()
+                outcomes = write(writes[:share], connection)
+                there = identity_of(self.path) == identity  # only now: what is acknowledged is in the file at the path
+                self._report(outcomes if there else failed(writes[:share], self._replaced()))
+            self._in_hand = rest = writes[share:]
+
+    def _replaced(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
+            "put the file back, or restart what uses it"
+        )
+
+    def _stopped(self, cause: BaseException) -> StoreUnavailable:
+        stopped = StoreUnavailable(f"the thread of the store {self.path} has ended, restart the process: {cause!r}")
+        stopped.__cause__ = cause
+        return stopped
+
+    def _die(self, cause: BaseException) -> None:
+        """Fail all who wait, and from now on all who come. In the loop, so that nobody can come in between."""
+        self._died_of = cause
+        self._hand_over()
+        left, _ = self._gather(closing=True, wait=False)
+        resolve(failed([*self._in_hand, *left], self._stopped(cause)))
 
     def _gather(self, closing: bool, *, wait: bool) -> tuple[list[Job], bool]:
         """The work that has come up, waiting for some if there is none, and whether the store is to close."""
@@ -124,6 +160,8 @@ class SQLiteStore(Store):
     def _ask(self, job: Job) -> None:
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} is closed")
+        if self._died_of is not None:
+            raise self._stopped(self._died_of)
         if not self._waiting:
             self._loop.call_soon(self._hand_over)
         self._waiting.append(job)
