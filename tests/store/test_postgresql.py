@@ -334,6 +334,17 @@ async def test_each_transaction_may_land_on_another_backend(pooler: TransactionP
     assert min(pooler.transactions.values()) > 2
 
 
+async def test_a_restore_that_is_refused_holds_no_lock_when_it_is_answered(pooler: TransactionPooler) -> None:
+    async with opened(pooler.url) as store:
+        await begin(store)
+        record = await store.export("room")
+        ended = pooler.transactions.total()
+        with pytest.raises(StoreError, match="later moment"):
+            await store.restore(type(record)(head(revision=0), [], [], {}))
+        assert pooler.transactions.total() == ended + 1
+        assert await store.sweep(FAR) == 1  # which passes over what somebody has locked
+
+
 async def test_a_transaction_that_a_client_leaves_open_ends(pooler: TransactionPooler) -> None:
     async with opened(pooler.url) as store:
         await begin(store)

@@ -10,10 +10,10 @@ Ids and other texts are kept as bytes (see `values`); `SET bytea_output = escape
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from zlib import crc32
 
-from stateroom.errors import ForeignStore, StoreUnavailable
+from stateroom.errors import ForeignStore, StateroomError, StoreError, StoreUnavailable
 from stateroom.store.postgresql.link import LONG, Link
 from stateroom.store.postgresql.values import TEXT, array, text_item, whole
 
@@ -323,11 +323,18 @@ async def _tables(link: Link, schema: str, *names: str) -> list[str]:
 
 @asynccontextmanager
 async def transaction(link: Link, how: bytes = b"BEGIN") -> AsyncIterator[None]:
-    """One transaction of several statements. If it fails, it ends with its connection, whatever state that is in."""
+    """One transaction of several statements. If it fails, it has ended, with its locks, when that is told.
+
+    One that is cut off, or cannot be ended so, ends when the server notices that its connection is closed.
+    """
     try:
         await link.ask(how)
         yield
         await link.ask(b"COMMIT")
-    except BaseException:
-        link.close()
+    except BaseException as error:
+        if isinstance(error, StateroomError) and link.idle:
+            with suppress(StoreError):  # then the connection is of no more use
+                await link.ask(b"ROLLBACK")
+        else:
+            link.close()
         raise
