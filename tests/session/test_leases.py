@@ -262,3 +262,17 @@ async def test_a_session_that_is_held_stays_at_hand() -> None:
                 await sessions.seed({})
             again = await sessions.open(session.id)
             assert (await again.call("increment")).output == 1
+
+
+async def test_a_lease_that_cannot_be_renewed_for_an_unexpected_reason_is_lost(
+    mine: Sessions[Counter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("out of luck")
+
+    session = await mine.seed({})
+    async with session.hold(seconds=0.03) as held:
+        monkeypatch.setattr(mine.store, "lease", fail)
+        assert held._renewing is not None
+        await asyncio.wait_for(held._renewing, 60)
+        assert held.lost

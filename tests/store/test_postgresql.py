@@ -721,3 +721,34 @@ async def test_of_several_hosts_the_one_that_serves_is_used(url: str) -> None:
     async with opened(several) as store:
         await begin(store)
         assert store.address.parameters["target_session_attrs"] == "read-write"
+
+
+# What fails one call, and not all.
+
+
+async def test_an_answer_that_cannot_be_read_fails_its_call_and_the_next_goes_on(url: str) -> None:
+    async with opened(url) as store, asyncio.timeout(60):
+        await begin(store)
+        async with store._pool.link() as link:
+            link._rows = None  # type: ignore[assignment]
+        with pytest.raises(StoreUnavailable, match="AttributeError"):
+            await store.head("room")
+        assert (await store.head("room")).revision == 1
+
+
+async def test_a_batch_that_fails_unexpectedly_fails_all_who_wait_and_the_next_goes_on(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    async with opened(url) as store, asyncio.timeout(60):
+        await begin(store, "room", "other")
+        for place in ("Appends._take", "_many"):
+            with monkeypatch.context() as patched:
+                patched.setattr(f"stateroom.store.postgresql.appends.{place}", fail)
+                appends = [store.append(session, entry(2), expires=None) for session in ("room", "other")]
+                for answer in await asyncio.gather(*appends, return_exceptions=True):
+                    assert isinstance(answer, StoreError)
+                    assert "out of luck" in str(answer)
+        await store.append("room", entry(2), expires=None)

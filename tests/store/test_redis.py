@@ -22,6 +22,7 @@ from stateroom.errors import (
 )
 from stateroom.store import Entry, Head, Snapshot, Store, open_store
 from stateroom.store.redis import RedisStore, link
+from stateroom.store.redis.address import find
 from tests.patience import PATIENCE
 from tests.servers.proxy import Fault, Proxy
 from tests.servers.redis import RedisCluster, RedisSentinel, RedisServer, wait_until
@@ -576,3 +577,35 @@ async def test_a_server_of_a_cluster_that_is_away_is_waited_for(prefix: str) -> 
                     await asyncio.sleep(0.02)
         assert [entry.revision for entry in await store.entries("room")] == [1, 2]
         await store.close()
+
+
+# A worker that dies.
+
+
+async def test_an_unexpected_answer_fails_all_who_wait_with_its_cause_and_the_next_call_goes_on(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("out of luck")
+
+    await begin(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(store._link, "_send", fail)
+        async with asyncio.timeout(60):
+            for answer in await asyncio.gather(store.head("room"), store.count(0.0), return_exceptions=True):
+                assert isinstance(answer, StoreUnavailable)
+                assert "out of luck" in str(answer)
+    assert (await store.head("room")).revision == 1
+
+
+async def test_a_cluster_that_fails_unexpectedly_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    found, _ = find("redis+cluster://127.0.0.1:1")
+    monkeypatch.setattr(found._client, "pipeline", fail)  # type: ignore[attr-defined]
+    async with asyncio.timeout(60):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="out of luck"):
+                await found.ask("PING")
+        await found.close()

@@ -13,6 +13,7 @@ from stateroom.errors import StateroomError
 from stateroom.server.census import Census
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.session import Sessions
+from stateroom.session.execution import was_cancelled
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,9 @@ class Upkeep:
         while True:
             try:
                 await self.sweep()
-            except Exception:  # a store's own fault must not be the end of all sweeps
+            except (Exception, asyncio.CancelledError) as error:  # a store's own fault is not the end of all sweeps
+                if was_cancelled(error):
+                    raise
                 logger.exception("a sweep failed")
             await asyncio.sleep(self.pause)
 

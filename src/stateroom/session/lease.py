@@ -109,7 +109,7 @@ class Lease:
                 await self._take()
             except StoreUnavailable as error:
                 logger.warning("the lease of session %s could not be renewed: %s", self._room.head.id, error)
-            except (SessionError, StoreError) as error:
+            except Exception as error:  # noqa: BLE001 (whatever it is, the lease ends by itself)
                 logger.warning("the lease of session %s is lost: %s", self._room.head.id, error)
                 self._let_go()
                 await self._release()  # the store may just have given it to us anew

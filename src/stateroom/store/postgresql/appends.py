@@ -117,10 +117,17 @@ class Appends:
         # After a rest, all sessions may be in step. Half of them first: from then on, the ones make their next calls
         # while those of the others are written.
         most = max(FEW, (len(self._waiting) + 1) // 2)
-        while self._waiting:
-            await self._write(self._take(most))
-            most = MOST
-        self._sending = None
+        try:
+            while self._waiting:
+                await self._write(self._take(most))
+                most = MOST
+        except BaseException as error:  # without an answer the callers wait for ever
+            left, self._waiting = self._waiting, []
+            _fail(left, _stopped(error))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._sending = None
 
     def _take(self, most: int) -> list[Append]:
         """The next batch, at most one of each session, in an order of their ids that is the same for every worker."""
@@ -148,16 +155,17 @@ class Appends:
                     ((letters,),) = await link.ask(self._sql.append_one, _one(batch[0]))
                 else:
                     ((letters,),) = await link.ask(self._sql.append, _many(batch))
+            _report(batch, letters)
         except StoreError as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 _fail(batch, error)
                 return
             for append in batch:
                 await self._write([append])
-        except Exception as error:  # noqa: BLE001 (without an answer the callers wait for ever)
-            _fail(batch, error)
-        else:
-            _report(batch, letters)
+        except BaseException as error:
+            _fail(batch, _stopped(error))
+            if not isinstance(error, Exception):
+                raise
 
 
 def _one(append: Append) -> list[Value]:
@@ -196,6 +204,12 @@ def _blob_columns(batch: Sequence[Append]) -> list[Value]:
         array(BYTES, [bytes_item(body) for append in batch for body in append.blobs.values()]),
         array(WHOLE, [whole_item(last) for last in accumulate(len(append.blobs) for append in batch)]),
     ]
+
+
+def _stopped(error: BaseException) -> StoreError:
+    stopped = StoreError(f"PostgreSQL: the append was given up because of an unexpected {error!r}")
+    stopped.__cause__ = error
+    return stopped
 
 
 def _fail(batch: Sequence[Append], error: Exception) -> None:

@@ -76,7 +76,7 @@ class Link:
                 self._server.send_query_params(statement, values, None, _BINARY[: len(values)], Format.BINARY)
             unsent = self._server.flush()
         except psycopg.Error as error:
-            self._lose(str(error))
+            self._lose(error)
             return answer
         if unsent:
             self._loop.add_writer(self._socket, self._write)
@@ -89,8 +89,8 @@ class Link:
         try:
             if not self._server.flush():
                 self._loop.remove_writer(self._socket)
-        except psycopg.Error as error:
-            self._lose(str(error))
+        except Exception as error:  # noqa: BLE001 (without an answer whoever asked waits for ever)
+            self._lose(error)
         else:
             self._wait_on()
 
@@ -105,8 +105,8 @@ class Link:
                         self._finish(self._answer)
                     return
                 self._results.append(result)
-        except psycopg.Error as error:
-            self._lose(str(error))
+        except Exception as error:  # noqa: BLE001 (without an answer whoever asked waits for ever)
+            self._lose(error)
         else:
             self._wait_on()
 
@@ -117,25 +117,26 @@ class Link:
             self._timer = self._loop.call_later(self._patience, self._give_up)
 
     def _give_up(self) -> None:
-        self._lose(f"no answer for {self._patience:g} s")
+        self._lose(TimeoutError(f"no answer for {self._patience:g} s"))
 
     # Answers.
 
     def _finish(self, answer: asyncio.Future[list[Row]]) -> None:
-        results, self._results = self._results, []
-        self._answer = None
+        failed = next((result for result in self._results if result.status == ExecStatus.FATAL_ERROR), None)
+        rows: list[Row] = []
+        if failed is None and not answer.done():  # else whoever asked has stopped waiting
+            self._rows.set_pgresult(self._results[-1])
+            rows = self._rows.load_rows(0, self._results[-1].ntuples, tuple)
+        self._results, self._answer = [], None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if answer.done():  # whoever asked has stopped waiting
+        if answer.done():
             return
-        for result in results:
-            if result.status == ExecStatus.FATAL_ERROR:
-                answer.set_exception(self._error(result))
-                return
-        rows = self._rows
-        rows.set_pgresult(results[-1])
-        answer.set_result(rows.load_rows(0, results[-1].ntuples, tuple))
+        if failed is None:
+            answer.set_result(rows)
+        else:
+            answer.set_exception(self._error(failed))
 
     def _error(self, result: PGresult) -> StoreError:
         code = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
@@ -145,13 +146,16 @@ class Link:
             return StoreUnavailable(message)
         return StoreUnavailable(message) if code.startswith(_UNAVAILABLE) else StoreError(f"{message} ({code})")
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, error: Exception) -> None:
         """Do without this connection from now on."""
         answer, said = self._answer, [_primary_message(result) for result in self._results if result.error_message]
         self.close()
         if answer is not None and not answer.done():
-            why = one_line("; ".join([*said, why]))
-            answer.set_exception(StoreUnavailable(f"the connection to PostgreSQL was lost: {why}"))
+            known = isinstance(error, psycopg.Error | TimeoutError)
+            why = one_line("; ".join([*said, str(error) if known else repr(error)]))
+            lost = StoreUnavailable(f"the connection to PostgreSQL was lost: {why}")
+            lost.__cause__ = error
+            answer.set_exception(lost)
 
     def close(self) -> None:
         """Let go of the connection. A transaction that is open is rolled back by the server."""

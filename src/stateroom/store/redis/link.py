@@ -93,7 +93,9 @@ class Link(ABC):
 
     def failure(self, error: Exception) -> StoreUnavailable:
         """What went wrong, in words for whoever runs the server."""
-        return StoreUnavailable(f"{self.place} {_explain(error)}")
+        failure = StoreUnavailable(f"{self.place} {_explain(error)}")
+        failure.__cause__ = error
+        return failure
 
 
 class ServerLink(Link):
@@ -145,17 +147,19 @@ class ServerLink(Link):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
             await self._talk_both_ways()
-        except (RedisError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits is told)
             failure = error
         finally:
-            with suppress(RedisError, OSError):
-                await self._connection.disconnect(nowait=True)
-            self._talk = None
-            self._asked.clear()
-            while self._waiting:
-                answer = self._waiting.popleft()
-                if not answer.done():
-                    answer.set_exception(self.failure(failure))
+            try:
+                with suppress(Exception):
+                    await self._connection.disconnect(nowait=True)
+            finally:
+                self._talk = None
+                self._asked.clear()
+                while self._waiting:
+                    answer = self._waiting.popleft()
+                    if not answer.done():
+                        answer.set_exception(self.failure(failure))
 
     async def _talk_both_ways(self) -> None:
         tasks = [self._loop.create_task(way) for way in (self._write(), self._read(), self._watch())]
@@ -247,17 +251,27 @@ class ClusterLink(Link):
 
     async def _converse(self) -> None:
         """Send what has gathered, and what gathers meanwhile, until there is no more."""
-        while self._asked:
-            batch, self._asked = self._asked, []
-            replies = await self._execute([command for command, _ in batch])
-            for (_, answer), reply in zip(batch, replies, strict=True):
-                if answer.done():
-                    continue
-                if isinstance(reply, Exception):
-                    answer.set_exception(reply if isinstance(reply, ResponseError) else self.failure(reply))
-                else:
-                    answer.set_result(reply)
-        self._talk = None
+        batch: list[tuple[tuple[Word, ...], asyncio.Future[Any]]] = []
+        failure: Exception = ConnectionError("closed")
+        try:
+            while self._asked:
+                batch, self._asked = self._asked, []
+                replies = await self._execute([command for command, _ in batch])
+                for (_, answer), reply in zip(batch, replies, strict=True):
+                    if answer.done():
+                        continue
+                    if isinstance(reply, Exception):
+                        answer.set_exception(reply if isinstance(reply, ResponseError) else self.failure(reply))
+                    else:
+                        answer.set_result(reply)
+        except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits is told)
+            failure = error
+        finally:
+            self._talk = None
+            left, self._asked = batch + self._asked, []
+            for _, answer in left:
+                if not answer.done():
+                    answer.set_exception(self.failure(failure))
 
     async def _execute(self, commands: list[tuple[Word, ...]]) -> list[Any]:
         """Send commands, to each server those that are for it; the answers and errors."""
@@ -305,4 +319,6 @@ def _explain(error: Exception) -> str:
             return f"does not answer: {words}; is it running, and is this its address?"
         case ConnectionError() | RedisClusterException():
             return f"cannot be reached: {words}; is it running, and is this its address?"
-    return f"refuses: {words}"
+        case RedisError():
+            return f"refuses: {words}"
+    return f"cannot be used because of an unexpected {error!r}"

@@ -1,0 +1,53 @@
+"""What a server does for itself, and what it says when it no longer can."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.server.upkeep import Upkeep
+
+
+async def test_a_sweep_that_is_cancelled_from_elsewhere_is_not_the_last(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, swept = await serve(), asyncio.Event()
+
+    async def sweep() -> int:
+        if swept.is_set():
+            again.set()
+        swept.set()
+        raise asyncio.CancelledError
+
+    again = asyncio.Event()
+    sessions = served.app.hosted["counter"].sessions
+    monkeypatch.setattr(sessions, "sweep", sweep)
+    upkeep = Upkeep([sessions], served.app.census, served.app.figures, ttl=0.01)
+    async with upkeep, asyncio.timeout(60):
+        await again.wait()
+
+
+async def test_a_server_is_not_ready_when_the_thread_of_its_store_has_died(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise SystemExit("out of luck")
+
+    served = await serve(store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    monkeypatch.setattr("stateroom.store.sqlite.store.read", die)
+    async with asyncio.timeout(60):
+        for path in ("/ready", "/ready"):
+            status, body = await served.get(path)
+            assert (status, body["error"]["code"]) == (503, "store_unavailable")
+            assert "out of luck" in body["error"]["message"]
+        assert (await served.get("/health"))[0] == 200
+
+
+async def test_a_server_is_not_ready_when_its_file_was_deleted(serve: Any, tmp_path: Path) -> None:
+    path = tmp_path / "rooms.db"
+    served = await serve(store=f"sqlite:///{path}")
+    path.unlink()
+    status, body = await served.post("/seed_session", {"initial_count": 3, "expected_count": 9})
+    assert (status, body["error"]["code"]) == (503, "store_unavailable")
+    assert (await served.get("/ready"))[0] == 503
