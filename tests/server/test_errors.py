@@ -336,3 +336,30 @@ async def test_a_server_error_of_our_own_is_told_and_logged(
     message = "POST /get_counter_value failed: unexpected RuntimeError; the server's log has more"
     assert (status, error) == (500, {"code": "internal_error", "message": message})
     assert "RuntimeError: a detail" in caplog.text
+
+
+class Profile(State):
+    visits: int = 0
+
+
+class VisitTask(Task):
+    user: str
+
+
+class VisitEnvironment(Environment[Profile, VisitTask]):
+    """Count the visits of a user."""
+
+    @tool
+    def visit(self, user: Profile) -> int:
+        """Count one more."""
+        user.visits += 1
+        return user.visits
+
+    def verify(self, state: Profile) -> float:
+        return 1.0
+
+
+async def test_a_user_whose_name_no_store_can_have_is_refused_at_the_seed(serve: Any) -> None:
+    served = await serve(VisitEnvironment())
+    status, body = await served.post("/seed_session", {"user": "half \ud800"})
+    assert (status, [*body["error"]["fields"]]) == (422, ["user"])

@@ -1,6 +1,8 @@
 """What a session offers: seed, call, fork, rewind, checkpoint, verify, log, open, close."""
 
 import asyncio
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -9,6 +11,7 @@ from stateroom.errors import (
     BadTask,
     BadVerdict,
     DefinitionError,
+    InvalidArguments,
     ReadOnlyState,
     SchemaChanged,
     SessionClosed,
@@ -475,3 +478,34 @@ async def test_a_state_that_no_longer_fits_its_type_is_an_error(store: Store) ->
 
     with pytest.raises(SchemaChanged, match=r"amount \(int\) is new. Give the class a new version"):
         await Sessions(Renamed(), store).open(session.id)
+
+
+# Ids, owners and names are text.
+
+NO_TEXT: dict[str, Any] = {"uuid": uuid4(), "dict": {"a": 1}, "bytes": b"bytes", "half a pair": "half \ud800"}
+
+
+@pytest.mark.parametrize("wrong", NO_TEXT.values(), ids=NO_TEXT)
+async def test_an_id_an_owner_or_a_name_that_is_no_text_is_refused_and_changes_nothing(wrong: Any) -> None:
+    async with open_store("memory://") as store:
+        sessions = Sessions[Counter](CounterEnvironment(), store)
+        session = await sessions.seed({"initial_count": 1})
+        for refused in (
+            sessions.seed({"initial_count": 1}, owner=wrong),
+            sessions.seed({"initial_count": 1}, session_id=wrong),
+            sessions.open(wrong),
+            session.fork(n=1, ids=[wrong]),
+            session.checkpoint(wrong),
+        ):
+            with pytest.raises(InvalidArguments):
+                await refused
+        called = await session.call("increment", {"count": 1}, call_id=wrong)
+        assert called.code == "invalid_arguments"
+        assert (session.revision, await store.count(0.0)) == (1, 1)
+
+
+async def test_a_checkpoint_whose_name_no_store_can_have_is_refused() -> None:
+    async with open_store("memory://") as store:
+        session = await Sessions[Counter](CounterEnvironment(), store).seed({"initial_count": 1})
+        with pytest.raises(InvalidArguments):
+            await session.rewind("half \ud800")

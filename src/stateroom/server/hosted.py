@@ -32,7 +32,7 @@ from stateroom.server.seeding import LONGEST_NAME, began_of, name_and_row, named
 from stateroom.server.tokens import Signer
 from stateroom.session import History, Moment, Session, Sessions, new_session_id
 from stateroom.session.execution import was_cancelled
-from stateroom.session.journal import read_entry
+from stateroom.session.journal import checked_name, read_entry
 from stateroom.state import to_json
 
 Endpoint = Callable[[Request], Awaitable[Reply]]
@@ -355,8 +355,7 @@ class Hosted:
         message = (await request.json()).get("message")
         if not isinstance(message, str):
             raise wrong_field("message", "should be a text")
-        if not call_id.isprintable():
-            raise wrong_field("Idempotency-Key", "should be a text of printable characters")
+        checked_name("Idempotency-Key", call_id)
         return Reply(200, to_json({"reply": await session.reply(message, call_id=call_id)}))
 
     async def verify(self, request: Request) -> Reply:

@@ -20,7 +20,7 @@ from stateroom.errors import (
 from stateroom.session.calling import Failed
 from stateroom.session.changing import Changing
 from stateroom.session.history import History
-from stateroom.session.journal import UNSTORABLE, LogEntry
+from stateroom.session.journal import UNSTORABLE, LogEntry, checked_name
 from stateroom.session.program import Result
 from stateroom.session.reading import Standing
 from stateroom.session.stance import Item, Said, Stance
@@ -130,6 +130,7 @@ class Agency(Changing):
         replying = self._sessions.environment.replying
         if replying is None:
             return None
+        checked_name("call_id", call_id)
         sessions, room = self._sessions, self._room
         if room.head.closed or room.head.expires <= sessions.now():
             await sessions.catch_up(room)

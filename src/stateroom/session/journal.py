@@ -43,7 +43,7 @@ from typing import Any
 
 import msgspec
 
-from stateroom.errors import BadData
+from stateroom.errors import BadData, InvalidArguments
 from stateroom.state import Elsewhere, Large, Patch, decode, encode, encode_json, encode_patch, long_texts, put_in
 from stateroom.state.codec import LONG_TEXT, why_not_decoded
 from stateroom.store import Entry
@@ -66,6 +66,26 @@ _PAIR = b"\x92"
 """How an array of two begins in msgpack: the facts and the patch, each encoded by itself."""
 
 _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, msgspec.Raw]).decode
+
+
+def checked_text(what: str, value: object) -> str:
+    """An id, or another text by which something is found again: any that UTF-8 can write, or `InvalidArguments`."""
+    try:
+        if isinstance(value, str):
+            value.encode()
+            return value
+        message = f"should be a text, not {type(value).__name__}"
+    except UnicodeEncodeError:
+        message = f"should be a text that UTF-8 can write, and {value!r} has half of a surrogate pair"
+    raise InvalidArguments(f"{what}: {message}", {what: message})
+
+
+def checked_name(what: str, value: object) -> str:
+    """The same for a name that stands beside our own: of printable characters, which those are not."""
+    if not (text := checked_text(what, value)).isprintable():
+        message = "should be a text of printable characters"
+        raise InvalidArguments(f"{what}: {message}", {what: message})
+    return text
 
 
 class LogEntry(msgspec.Struct, frozen=True):

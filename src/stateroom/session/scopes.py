@@ -38,7 +38,7 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.session.history import History
-from stateroom.session.journal import LogEntry, write_body
+from stateroom.session.journal import LogEntry, checked_text, write_body
 from stateroom.session.moment import Moment
 from stateroom.session.reading import Reader, Standing, typed
 from stateroom.session.room import Room, new_room
@@ -260,7 +260,7 @@ class Scopes:
         if name == "app":
             return shared_id("app", environment.name), ""
         if room.user is None:
-            room.user = environment.user_of(self._sessions.task_of(room))
+            room.user = checked_text("user", environment.user_of(self._sessions.task_of(room)))
         return shared_id(name, environment.name, room.user), room.user
 
     def _keep(self, identity: str, shared: Shared) -> None:

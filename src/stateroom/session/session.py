@@ -27,7 +27,7 @@ from stateroom.errors import (
 from stateroom.session.agency import Agency
 from stateroom.session.calling import READ_ONLY, Failed, digest, failed, find_tool, plain_arguments, run_verifier
 from stateroom.session.history import Checkpoint, History
-from stateroom.session.journal import CHECKPOINT, UNSTORABLE, VERDICT, LogEntry
+from stateroom.session.journal import CHECKPOINT, UNSTORABLE, VERDICT, LogEntry, checked_name, checked_text
 from stateroom.session.lease import SECONDS, Lease
 from stateroom.session.moment import Moment
 from stateroom.session.occurring import Occurred, occurred
@@ -191,8 +191,7 @@ class Session(Agency, Generic[S]):
 
     async def checkpoint(self, name: str = "") -> Checkpoint:
         """Mark the state of now, to come back to. A session has each name once; a checkpoint can do without."""
-        if not name.isprintable():
-            raise InvalidArguments("a checkpoint's name is a text of printable characters")
+        checked_name("name", name)
         async with self._room.lock:
             await self._sessions.catch_up(self._room, unread=True)
             try:
@@ -264,6 +263,8 @@ class Session(Agency, Generic[S]):
             raise CannotFork(self.id, revision, f"what became of call {standing.moment.pending[0]!r} is not known")
         if why := why_not_again(standing.moment.resources, {}):
             raise CannotFork(self.id, revision, why)
+        for name in ids or ():
+            checked_text("ids", name)
         names: Sequence[str | None] = ids or [None] * (1 if n is None else n)
         heads = [sessions.new_head(room.head.owner, revision, parent=self.id, session_id=name) for name in names]
         await asyncio.gather(*map(room.store.create, heads))
@@ -283,7 +284,7 @@ class Session(Agency, Generic[S]):
 
     async def _resolve(self, point: Point) -> int:
         if isinstance(point, str):
-            point = await self._named(point)
+            point = await self._named(checked_text("checkpoint", point))
         if isinstance(point, Checkpoint):
             head, shared = self._room.head, self.revision
             while head.id != point.session and head.parent is not None:

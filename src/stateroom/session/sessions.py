@@ -27,7 +27,7 @@ from stateroom.session.calling import has_tampered
 from stateroom.session.execution import Runner
 from stateroom.session.history import History, Start, world_is_gone
 from stateroom.session.holding import Holding, Keeper
-from stateroom.session.journal import AFTER_VERDICT, UNSTORABLE, VERDICT, read_entry
+from stateroom.session.journal import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text, read_entry
 from stateroom.session.moment import Moment
 from stateroom.session.program import SHARED, Program
 from stateroom.session.reading import Reader
@@ -109,6 +109,9 @@ class Sessions(Generic[S]):
         1970; by default a random seed, and now. `session_id` must be unguessable where strangers can call; by default
         it is. `replaces` is the session whose place this one takes, for the log.
         """
+        checked_text("owner", owner)
+        if session_id is not None:
+            checked_text("session_id", session_id)
         row = self._plain(task)
         if session_id is not None and session_id.startswith(SHARED_IDS):
             raise BadTask(f"a session cannot be named {session_id!r}: that is the name of a shared state")
@@ -117,7 +120,7 @@ class Sessions(Generic[S]):
         if self.environment.state_type is None:
             return self.stateless(session_id or new_session_id(), moment, self._task(row))
         if "user" in self.environment.shared_types:
-            self.environment.user_of(self._task(row))  # else the first call would fail for want of it
+            checked_text("user", self.environment.user_of(self._task(row)))  # else the first call would fail for it
         state, moment, start = await self._seeded(self._task(row), moment)
         head = self.new_head(owner, 1, session_id=session_id)
         try:
@@ -198,8 +201,9 @@ class Sessions(Generic[S]):
 
         A closed one can be opened too, to be read and forked, if that is asked for.
         """
-        room = self._rooms.get(session_id)
+        room = self._rooms.get(session_id) if isinstance(session_id, str) else None
         if room is None:
+            checked_text("session_id", session_id)
             if self.environment.state_type is None:
                 raise UnknownSession(session_id)
             history = History(self.store)
