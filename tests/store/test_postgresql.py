@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from stateroom.errors import (
+    BadData,
     Conflict,
     DuplicateCall,
     ForeignStore,
@@ -752,3 +753,27 @@ async def test_a_batch_that_fails_unexpectedly_fails_all_who_wait_and_the_next_g
                     assert isinstance(answer, StoreError)
                     assert "out of luck" in str(answer)
         await store.append("room", entry(2), expires=None)
+
+
+async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str) -> None:
+    async with opened(url) as store:
+        await begin(store, "room", "bad", "another")
+        with admin(url) as connection:
+            connection.execute(r"UPDATE sessions SET owner = '\xff' WHERE id = 'bad'")
+        assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
+        assert await store.count(0.0) == 3
+        with pytest.raises(BadData, match="session 'bad' is damaged"):
+            await store.load("bad")
+        assert [line for line in await store.orphans() if "'bad'" in line]
+        await store.delete("bad")
+        assert await store.orphans() == []
+
+
+async def test_a_damaged_entry_is_an_error_of_its_session(url: str) -> None:
+    async with opened(url) as store:
+        await begin(store, "room", "bad")
+        with admin(url) as connection:
+            connection.execute(r"UPDATE entries SET kind = '\xff' WHERE session = 'bad'")
+        with pytest.raises(BadData, match="session 'bad' is damaged"):
+            await store.export("bad")
+        assert (await store.load("room")).entries == [entry(1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from stateroom.errors import StoreError, UnknownRevision, UnknownSession
+from stateroom.errors import BadData, StoreError, UnknownRevision, UnknownSession
 from stateroom.store.contract import Entry, Head, Record, Snapshot
 from stateroom.store.postgresql.link import LONG, Link
 from stateroom.store.postgresql.schema import transaction
@@ -18,15 +18,20 @@ from stateroom.store.postgresql.values import (
     bytes_item,
     entry_columns,
     head_values,
+    real,
+    shown,
     text,
     text_item,
     to_entry,
     to_head,
     to_text,
+    whole,
     whole_item,
 )
 
 T = TypeVar("T")
+
+HEADS_AT_ONCE = 1_000
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """About how much one statement carries: the server takes at most 1 GiB."""
@@ -43,7 +48,7 @@ async def export(link: Link, sql: Statements, session: str) -> Record:
         raise UnknownSession(session)
     return Record(
         to_head(heads[0]),
-        [to_entry(row) for row in entries],
+        [to_entry(session, row) for row in entries],
         [Snapshot(*row) for row in snapshots],
         {to_text(digest): body for digest, body in blobs},
     )
@@ -112,11 +117,26 @@ async def orphans(link: Link, sql: Statements) -> list[str]:
     found = []
     for table, statement in sql.orphans.items():
         rows = await link.ask(statement, (), LONG)
-        found += [f"{table} of session {to_text(session)!r}, which is gone: {count}" for session, count in rows]
+        found += [f"{table} of session {shown(session)!r}, which is gone: {count}" for session, count in rows]
     forks = await link.ask(sql.lost_forks, (), LONG)
-    return found + [
-        f"session {to_text(fork)!r}, forked from session {to_text(parent)!r}, which is gone" for fork, parent in forks
+    found += [
+        f"session {shown(fork)!r}, forked from session {shown(parent)!r}, which is gone" for fork, parent in forks
     ]
+    return found + await _damages(link, sql)
+
+
+async def _damages(link: Link, sql: Statements) -> list[str]:
+    """The sessions whose heads cannot be read, in words."""
+    found: list[str] = []
+    last: tuple[Value, ...] = ()
+    while rows := await link.ask(sql.heads[False, bool(last)], [whole(HEADS_AT_ONCE), *last], LONG):
+        for row in rows:
+            try:
+                to_head(row)
+            except BadData as error:
+                found.append(str(error))
+        last = (real(rows[-1][3]), rows[-1][0])
+    return found
 
 
 async def vacuum(link: Link, sql: Statements) -> None:

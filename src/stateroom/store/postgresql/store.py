@@ -31,6 +31,7 @@ from stateroom.store.postgresql.values import (
     bytes_item,
     entry_columns,
     head_values,
+    readable,
     real,
     text,
     text_item,
@@ -183,20 +184,23 @@ class PostgreSQLStore(Store):
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        values: list[Value] = [whole(limit)]
-        if environment is not None:
-            values.append(text(environment))
-        if before is not None:
-            values += (real(before.created), text(before.id))
-        statement = self._sql.heads[environment is not None, before is not None]
-        return [to_head(row) for row in await self._ask(statement, *values)]
+        last = () if before is None else (real(before.created), text(before.id))
+        within = () if environment is None else (text(environment),)
+        found: list[Head] = []
+        while True:  # until there are as many as asked for, or no more: damaged ones are passed over
+            statement = self._sql.heads[bool(within), bool(last)]
+            rows = await self._ask(statement, whole(limit), *within, *last)
+            found += readable(rows)
+            if len(found) >= limit or len(rows) < limit:
+                return found[:limit]
+            last = (real(rows[-1][3]), rows[-1][0])
 
     async def children(self, session: str) -> list[Head]:
         async with self._link() as link:
             rows = await link.ask(self._sql.children, [text(session)])
             if not rows:
                 await self._head(link, session)
-        return [to_head(row) for row in rows]
+        return list(readable(rows))
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         rows = await self._ask(self._sql.load, text(session), None if at is None else whole(at))
@@ -207,16 +211,16 @@ class PostgreSQLStore(Store):
         if parts and parts[0][13] is None:  # its kind
             snapshot = Snapshot(parts[0][12], parts[0][15])
             del parts[0]
-        return Loaded(head, snapshot, [to_entry(part[12:]) for part in parts])
+        return Loaded(head, snapshot, [to_entry(session, part[12:]) for part in parts])
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         last = None if until is None else whole(until)
         rows = await self._ask_of(session, self._sql.entries, whole(after), last)
-        return [to_entry(row) for row in rows]
+        return [to_entry(session, row) for row in rows]
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         rows = await self._ask_of(session, self._sql.find_call, text(call_id))
-        return to_entry(rows[0]) if rows else None
+        return to_entry(session, rows[0]) if rows else None
 
     async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
         rows = await self._ask_of(session, self._sql.blobs, array(BYTES, [text_item(digest) for digest in digests]))

@@ -6,12 +6,13 @@ the database's encoding; and ids compare by code points, whatever its collation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from struct import Struct, error
 from typing import Any
 
-from stateroom.errors import StoreError
-from stateroom.store.contract import Entry, Head
+from stateroom.errors import BadData, StoreError
+from stateroom.store.contract import DAMAGE, Entry, Head, damaged
 
 Value = bytes | None
 
@@ -44,6 +45,11 @@ def text_or_none(value: str | None) -> Value:
 
 def to_text(kept: bytes) -> str:
     return kept.decode("utf-8", "surrogatepass")
+
+
+def shown(kept: bytes) -> str:
+    """A text that may be damaged, for people."""
+    return kept.decode("utf-8", "backslashreplace")
 
 
 def whole(value: int) -> bytes:
@@ -119,20 +125,30 @@ def head_values(head: Head) -> list[Value]:
 
 def to_head(row: Sequence[Any]) -> Head:
     identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, until = row
-    return Head(
-        to_text(identity),
-        to_text(environment),
-        to_text(owner),
-        created,
-        expires,
-        revision,
-        closed,
-        None if parent is None else to_text(parent),
-        start,
-        fence,
-        None if holder is None else to_text(holder),
-        until,
-    )
+    try:
+        return Head(
+            to_text(identity),
+            to_text(environment),
+            to_text(owner),
+            created,
+            expires,
+            revision,
+            closed,
+            None if parent is None else to_text(parent),
+            start,
+            fence,
+            None if holder is None else to_text(holder),
+            until,
+        )
+    except DAMAGE as error:
+        raise damaged(shown(identity), error) from error
+
+
+def readable(rows: Iterable[Sequence[Any]]) -> Iterator[Head]:
+    """The heads that are not damaged; `orphans` tells of the others."""
+    for row in rows:
+        with suppress(BadData):
+            yield to_head(row)
 
 
 def entry_columns(entries: Sequence[Entry]) -> list[Value]:
@@ -146,6 +162,9 @@ def entry_columns(entries: Sequence[Entry]) -> list[Value]:
     ]
 
 
-def to_entry(row: Sequence[Any]) -> Entry:
+def to_entry(session: str, row: Sequence[Any]) -> Entry:
     revision, kind, at, body, call_id = row
-    return Entry(revision, to_text(kind), at, body, None if call_id is None else to_text(call_id))
+    try:
+        return Entry(revision, to_text(kind), at, body, None if call_id is None else to_text(call_id))
+    except DAMAGE as error:
+        raise damaged(session, error) from error

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from urllib.parse import unquote
 
-from stateroom.errors import UnknownSession
+from stateroom.errors import BadData, UnknownSession
 from stateroom.store.contract import Head, Record, Size, Snapshot
 from stateroom.store.redis.index import Index
 from stateroom.store.redis.layout import HEAD, from_member, to_member, unpack_entry, unpack_head
@@ -37,8 +37,8 @@ class Care:
             raise UnknownSession(session)
         if not isinstance(fields, dict):  # as a cluster's client makes it
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
-        head = unpack_head([fields.get(name.encode()) for name in HEAD])
-        entries = [unpack_entry(value) for field, value in fields.items() if field.startswith(b"e:")]
+        head = unpack_head(session, [fields.get(name.encode()) for name in HEAD])
+        entries = [unpack_entry(session, value) for field, value in fields.items() if field.startswith(b"e:")]
         snapshots = [Snapshot(int(field[2:]), value) for field, value in fields.items() if field.startswith(b"s:")]
         blobs = {field[2:].decode(): value for field, value in fields.items() if field.startswith(b"b:")}
         entries.sort(key=lambda entry: entry.revision)
@@ -63,7 +63,10 @@ class Care:
 
     async def _measure(self, session: str) -> dict[str, Size]:
         """What a session has; it counts as one, or none if it is gone."""
-        numbers = await self._link.run(MEASURE, (self._lives.keys(session).session,))
+        try:
+            numbers = await self._link.run(MEASURE, (self._lives.keys(session).session,))
+        except BadData:
+            numbers = [0] * 2 * len(KINDS)
         sizes = dict(zip(KINDS, map(Size, numbers[::2], numbers[1::2]), strict=True))
         return {**sizes, "sessions": Size(min(1, sizes["sessions"].rows), sizes["sessions"].bytes)}
 
@@ -78,19 +81,23 @@ class Care:
         there = await self._survey()
         indexed = set(await self._index.all())
         born = {to_member(head.id, birth): head for head, birth in there.sessions.values()}
-        found = [f"{what} of session {session!r}, which is gone" for session, what in there.parts_alone()]
-        for member in sorted(indexed - born.keys()):
-            found.append(f"session {from_member(member)[0]!r} in the index, which is gone")
+        found = [*there.damages.values()]
+        found += [f"{what} of session {session!r}, which is gone" for session, what in there.parts_alone()]
+        for session in sorted(from_member(member)[0] for member in indexed - born.keys()):
+            if session not in there.damages:
+                found.append(f"session {session!r} in the index, which is gone")
         for member, head in sorted(born.items()):
             if member not in indexed:
                 found.append(f"session {head.id!r}, which is not in the index")
-            if head.parent is not None and head.parent not in there.sessions:
+            if head.parent is None or head.parent in there.damages:
+                continue
+            if head.parent not in there.sessions:
                 found.append(f"session {head.id!r}, forked from session {head.parent!r}, which is gone")
-            elif head.parent is not None and member not in there.forks[head.parent]:
+            elif member not in there.forks[head.parent]:
                 found.append(f"session {head.id!r}, which its parent {head.parent!r} does not know of")
         for session, members in there.forks.items():
-            gone = sorted(members - born.keys())
-            found += [f"fork {from_member(member)[0]!r} of session {session!r}, which is gone" for member in gone]
+            gone = sorted({from_member(member)[0] for member in members - born.keys()} - there.damages.keys())
+            found += [f"fork {fork!r} of session {session!r}, which is gone" for fork in gone]
         return found
 
     async def vacuum(self) -> None:
@@ -110,7 +117,7 @@ class Care:
         """All that lies under our prefix, as of no one moment."""
         start = f"{self._prefix}{{/"
         pattern = _SPECIAL.sub(r"\\\1", start) + "*"
-        keys = {key.decode() async for key in self._link.keys(pattern)}
+        keys = {key.decode("utf-8", "backslashreplace") async for key in self._link.keys(pattern)}
         there = _Survey()
         for key in sorted(keys):
             name, _, part = key.removeprefix(start).partition("}")
@@ -121,11 +128,14 @@ class Care:
 
     async def _look_at(self, session: str, there: _Survey) -> None:
         keys = self._lives.keys(session)
-        fields = await self._link.ask("HMGET", keys.session, *HEAD, "birth")
-        if fields[-1] is not None:
-            there.sessions[session] = unpack_head(fields[:-1]), fields[-1].decode()
-        if "forks" in there.parts[session]:
-            there.forks[session] = set(await self._link.ask("SMEMBERS", keys.forks))
+        try:
+            fields = await self._link.ask("HMGET", keys.session, *HEAD, "birth")
+            if fields[-1] is not None:
+                there.sessions[session] = unpack_head(session, fields[:-1]), fields[-1].decode()
+            if "forks" in there.parts[session]:
+                there.forks[session] = set(await self._link.ask("SMEMBERS", keys.forks))
+        except BadData as error:
+            there.damages[session] = str(error)
 
 
 class _Survey:
@@ -138,13 +148,15 @@ class _Survey:
         """Heads and births."""
         self.forks: defaultdict[str, set[bytes]] = defaultdict(set)
         """The members that were forked from each."""
+        self.damages: dict[str, str] = {}
+        """What cannot be read, in words."""
 
     def parts_alone(self) -> list[tuple[str, str]]:
         """Parts without their session."""
         return [
             (session, part)
             for session, parts in self.parts.items()
-            if session not in self.sessions
+            if session not in self.sessions and session not in self.damages
             for part in sorted(parts & {"snapshots", "forks"})
         ]
 

@@ -31,7 +31,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from stateroom.store.contract import Entry, Head
+from stateroom.store.contract import DAMAGE, Entry, Head, damaged
 
 HEAD = ("head", "created", "revision", "expires", "closed", "fence", "holder", "leased_until")
 """The fields that make a `Head`."""
@@ -84,8 +84,8 @@ def to_member(session: str, birth: str) -> bytes:
 
 
 def from_member(member: bytes) -> tuple[str, str]:
-    """The id and the birth of a member."""
-    text = member.decode()
+    """The id and the birth of a member; of one that is damaged, an id that no session has."""
+    text = member.decode("utf-8", "backslashreplace")
     return text[: -_BIRTH - 1], text[-_BIRTH:]
 
 
@@ -94,30 +94,36 @@ def pack_origin(head: Head) -> bytes:
     return _encode((head.id, head.environment, head.owner, head.parent, head.parent_revision))
 
 
-def unpack_origin(origin: bytes) -> _Origin:
-    """Id, environment, owner, parent, and the parent's revision."""
-    found: _Origin = _decode_origin(origin)
-    return found
+def unpack_origin(origin: bytes) -> tuple[str, str | None]:
+    """The environment and the parent; none of one that is damaged."""
+    try:
+        _, environment, _, parent, _ = _decode_origin(origin)
+    except DAMAGE:
+        return "", None
+    return environment, parent
 
 
-def unpack_head(fields: Sequence[Any]) -> Head:
-    """A head, from its fields."""
+def unpack_head(session: str, fields: Sequence[Any]) -> Head:
+    """A session's head, from its fields; `BadData` if they are damaged."""
     origin, created, revision, expires, closed, fence, holder, leased_until = fields
-    session, environment, owner, parent, parent_revision = _decode_origin(origin)
-    return Head(
-        session,
-        environment,
-        owner,
-        float(created),
-        float(expires),
-        int(revision),
-        closed == b"1",
-        parent,
-        parent_revision,
-        int(fence),
-        None if holder is None else holder.decode(),
-        float(leased_until),
-    )
+    try:
+        identity, environment, owner, parent, parent_revision = _decode_origin(origin)
+        return Head(
+            identity,
+            environment,
+            owner,
+            float(created),
+            float(expires),
+            int(revision),
+            closed == b"1",
+            parent,
+            parent_revision,
+            int(fence),
+            None if holder is None else holder.decode(),
+            float(leased_until),
+        )
+    except DAMAGE as error:
+        raise damaged(session, error) from error
 
 
 def pack_entry(entry: Entry) -> bytes:
@@ -125,6 +131,10 @@ def pack_entry(entry: Entry) -> bytes:
     return _encode((entry.kind, entry.at, entry.body, entry.call_id, entry.revision))
 
 
-def unpack_entry(packed: bytes) -> Entry:
-    kind, at, body, call_id, revision = _decode_entry(packed)
+def unpack_entry(session: str, packed: bytes) -> Entry:
+    """An entry of a session; `BadData` if it is damaged."""
+    try:
+        kind, at, body, call_id, revision = _decode_entry(packed)
+    except DAMAGE as error:
+        raise damaged(session, error) from error
     return Entry(revision, kind, at, body, call_id)

@@ -36,7 +36,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from stateroom.errors import StoreUnavailable
+from stateroom.errors import BadData, StateroomError, StoreUnavailable
 from stateroom.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0
@@ -78,7 +78,7 @@ class Link(ABC):
         try:
             return await self.send(command)
         except RedisError as error:
-            raise self.failure(error) from error
+            raise self._refused(error, command[1]) from error
 
     async def run(self, script: Script, keys: Sequence[Word], *args: Word) -> Any:
         """Run a script: by its name, and with its text if the server does not know it, which then has done nothing."""
@@ -89,7 +89,12 @@ class Link(ABC):
             except NoScriptError:
                 return await self.send(("EVAL", script.text, *rest))
         except RedisError as error:
-            raise self.failure(error) from error
+            raise self._refused(error, keys[0]) from error
+
+    def _refused(self, error: RedisError, key: Word) -> StateroomError:
+        if isinstance(error, ResponseError) and _DAMAGED.search(str(error)):
+            return BadData(f"{self.place}: what lies under {key!r} is damaged: {error}")
+        return self.failure(error)
 
     def failure(self, error: Exception) -> StoreUnavailable:
         """What went wrong, in words for whoever runs the server."""
@@ -287,6 +292,9 @@ class ClusterLink(Link):
             await self._client.aclose()  # so that it asks again which servers there are
         return replies
 
+
+_DAMAGED = re.compile(r"WRONGTYPE|attempt to |hash value is not ")
+"""How a server tells, by itself or from within a script, that a value is not what was written."""
 
 _WITHIN = re.compile(r"@user_script: ?\d+: -(OOM|READONLY) ")
 """How a server before Redis 7 tells of an error within a script."""

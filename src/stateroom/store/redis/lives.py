@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from stateroom.errors import (
+    BadData,
     DuplicateCall,
     StateroomError,
     StoreError,
@@ -145,7 +146,7 @@ class Lives:
         if answer[0] != b"removed":
             return await self.take_note(session, answer)
         _, birth, origin = answer
-        _, environment, _, parent, _ = unpack_origin(origin)
+        environment, parent = unpack_origin(origin)
         with suppress(StoreUnavailable):  # it is gone; a sweep will find what is left in the index
             await self._finish(to_member(session, birth.decode()), environment, parent)
 
@@ -174,7 +175,10 @@ class Lives:
 
     async def _end(self, member: bytes, origin: bytes | None, now: float) -> tuple[str, str | None]:
         """Remove a session if it has expired and nobody reads it; what became of it, and its parent if it is gone."""
-        answer = await self._expire(member, now)
+        try:
+            answer = await self._expire(member, now)
+        except BadData:  # which `orphans` tells
+            return "damaged", None
         if answer == b"held":
             return "held", None
         if isinstance(answer, list):
@@ -182,7 +186,7 @@ class Lives:
             return "lives", None
         if origin is None:  # another sweep was quicker
             return answer.decode(), None
-        _, environment, _, parent, _ = unpack_origin(origin)
+        environment, parent = unpack_origin(origin)
         await self._finish(member, environment, parent)
         return answer.decode(), parent
 
@@ -215,7 +219,10 @@ class Lives:
     async def _lives(self, member: bytes, now: float) -> bool:
         """Whether a session is live; the index is told if it did not know."""
         session, birth = from_member(member)
-        note = await self._link.run(LOOK, (self.keys(session).session,), birth, time(now))
+        try:
+            note = await self._link.run(LOOK, (self.keys(session).session,), birth, time(now))
+        except BadData:
+            return False
         if not isinstance(note, list):
             return False
         await self._index.place(session, note)
@@ -225,7 +232,7 @@ class Lives:
     # Many at once.
 
     async def heads(self, members: Sequence[bytes]) -> list[Head]:
-        """The heads of those that are there, in the same order."""
+        """The heads of those that are there and not damaged, in the same order."""
         found: list[Head] = []
         for some in batches(members):
             found += filter(None, await asyncio.gather(*map(self._head, some)))
@@ -233,8 +240,10 @@ class Lives:
 
     async def _head(self, member: bytes) -> Head | None:
         session, birth = from_member(member)
-        *fields, kept = await self._link.ask("HMGET", self.keys(session).session, *HEAD, "birth")
-        return unpack_head(fields) if kept == birth.encode() else None
+        with suppress(BadData):
+            *fields, kept = await self._link.ask("HMGET", self.keys(session).session, *HEAD, "birth")
+            return unpack_head(session, fields) if kept == birth.encode() else None
+        return None
 
 
 def batches(members: Sequence[T]) -> Iterator[Sequence[T]]:

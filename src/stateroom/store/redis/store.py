@@ -146,7 +146,7 @@ class RedisStore(Store):
             answer = await self._link.run(LEASE, (self._keys(session).session,), holder, time(now), time(until))
             if isinstance(answer, bytes):
                 raise _refusal(answer, session)
-            return unpack_head(answer)
+            return unpack_head(session, answer)
 
     async def release(self, session: str, holder: str) -> None:
         with self._open:
@@ -161,7 +161,7 @@ class RedisStore(Store):
             fields = await self._link.ask("HMGET", self._keys(session).session, *HEAD)
             if fields[0] is None:
                 raise UnknownSession(session)
-            return unpack_head(fields)
+            return unpack_head(session, fields)
 
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
@@ -196,12 +196,13 @@ class RedisStore(Store):
         with self._open:
             fields, revision, body, entries = await self._read(session, at, "")
             snapshot = Snapshot(int(revision), body) if revision is not None else None
-            return Loaded(unpack_head(fields), snapshot, [unpack_entry(entry) for entry in entries])
+            read = [unpack_entry(session, entry) for entry in entries]
+            return Loaded(unpack_head(session, fields), snapshot, read)
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         with self._open:
             *_, entries = await self._read(session, until, str(after))
-            return [unpack_entry(entry) for entry in entries]
+            return [unpack_entry(session, entry) for entry in entries]
 
     async def _read(self, session: str, until: int | None, after: str) -> Any:
         keys = self._keys(session)
@@ -216,7 +217,7 @@ class RedisStore(Store):
             answer = await self._link.run(FIND_CALL, (self._keys(session).session,), f"c:{call_id}")
             if isinstance(answer, bytes):
                 raise _refusal(answer, session)
-            return None if answer is None else unpack_entry(answer[0])
+            return None if answer is None else unpack_entry(session, answer[0])
 
     async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
         with self._open:
