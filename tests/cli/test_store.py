@@ -69,6 +69,28 @@ def test_check(stateroom: Any, ids: list[str]) -> None:
     assert [problem for problem in found["problems"] if problem["session"] is None]
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_damaged_session_is_listed_and_all_else_goes_on(stateroom: Any, kind: str) -> None:
+    url = STORE if kind == "sqlite" else "file://./rooms"
+
+    async def fill() -> list[str]:
+        async with open_store(url) as store:
+            await new(store, 2)
+            return await family(store)
+
+    damaged = asyncio.run(fill())[0]
+    if kind == "sqlite":
+        change("UPDATE sessions SET owner = CAST(x'ff' AS TEXT) WHERE id = :id", id=damaged)
+    else:
+        Path(f"rooms/heads/i-{damaged}").write_bytes(b"garbage")
+    found = as_json(stateroom, "check", "--store", url, code=1)
+    assert found["sessions"] == 4
+    assert [problem for problem in found["problems"] if problem["session"] is None and damaged in problem["what"]]
+    assert len(as_json(stateroom, "stats", "--store", url)["largest"]) == 4
+    assert as_json(stateroom, "sweep", "--store", url) == {"removed": 0}
+    assert stateroom("store", "prune", "--store", url, "--keep", "0").code == 0
+
+
 def test_check_changes_nothing(stateroom: Any, ids: list[str]) -> None:
     before = Path("rooms.db").read_bytes()
     stateroom("store", "check", "--store", STORE)

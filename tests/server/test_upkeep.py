@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom.server.upkeep import Upkeep
+from stateroom.store import Entry, Head, open_store
 
 
 async def test_a_sweep_that_is_cancelled_from_elsewhere_is_not_the_last(
@@ -51,3 +52,14 @@ async def test_a_server_is_not_ready_when_its_file_was_deleted(serve: Any, tmp_p
     status, body = await served.post("/seed_session", {"initial_count": 3, "expected_count": 9})
     assert (status, body["error"]["code"]) == (503, "store_unavailable")
     assert (await served.get("/ready"))[0] == 503
+
+
+async def test_a_server_starts_and_serves_with_a_damaged_object_in_its_store(serve: Any, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/rooms"
+    async with open_store(url) as store:
+        await store.create(Head("bad", "counter", "", 0.0, 1e12, 1), [Entry(1, "seed", 0.0, b"")])
+    (tmp_path / "rooms/heads/i-bad").write_bytes(b"garbage")
+    served = await serve(store=url)
+    assert (await served.get("/ready"))[0] == 200
+    assert (await served.post("/seed_session", {"initial_count": 3, "expected_count": 9}))[0] == 200
+    await served.app.hosted["counter"].sessions.sweep()

@@ -517,12 +517,65 @@ async def test_a_store_of_another_kind_is_not_touched(tmp_path: Path, mark: byte
     assert (tmp_path / "stateroom").read_bytes() == mark
 
 
-async def test_a_head_that_is_none_is_said_to_be_foreign(url: str) -> None:
+@pytest.mark.parametrize("damage", ["bytes", "folder"])
+async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str, damage: str) -> None:
     async with open_store(url) as store:
-        await store.create(head())
-        (Path(url.removeprefix("file://")) / "heads/i-room").write_bytes(b"\x93\x01\x02\x03")
-        with pytest.raises(ForeignStore, match="heads/i-room"):
-            await store.head("room")
+        for session in ("room", "bad", "another"):
+            await store.create(head(session, expires=5.0), [entry(1)])
+        place = Path(url.removeprefix("file://")) / "heads/i-bad"
+        if damage == "bytes":
+            place.write_bytes(b"\x93\x01\x02\x03")
+        else:
+            place.unlink()
+            place.mkdir()
+            (place / "inside").touch()
+        (place.parent.parent / "recent/thumbs.db").touch()
+        assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
+        assert await store.count(0.0) == 2
+        with pytest.raises(BadData, match="heads/i-bad"):
+            await store.head("bad")
+        told = "\n".join(await store.orphans())
+        assert "heads/i-bad" in told
+        assert "recent/thumbs.db" in told
+        await store.sizes()
+        await store.vacuum()
+        assert await store.sweep(5.0) == 2
+        assert place.exists()
+
+
+async def test_what_a_damaged_fork_was_forked_from_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "LEFT_BEHIND", timedelta(0))
+    async with open_store(url) as store:
+        await store.create(head(expires=5.0), [entry(1)])
+        await store.create(head("fork", 2, parent="room", parent_revision=1), [entry(2)], blobs={"digest": b"large"})
+        before = await objects(store)
+        place = Path(url.removeprefix("file://")) / "heads/i-fork"
+        whole = place.read_bytes()
+        place.write_bytes(whole[:-3])
+        assert await store.children("room") == []
+        assert await store.sweep(5.0) == 0
+        await store.delete("room")
+        await store.vacuum()
+        place.write_bytes(whole)
+        assert await objects(store) == before
+        assert (await store.load("fork")).entries == [entry(2)]
+        assert [fork.id for fork in await store.children("room")] == ["fork"]
+
+
+async def test_what_a_damaged_parent_was_forked_to_stays(url: str) -> None:
+    async with open_store(url) as store:
+        await store.create(head(), [entry(1)])
+        await store.create(head("fork", 2, parent="room", parent_revision=1), [entry(2)])
+        (Path(url.removeprefix("file://")) / "heads/i-room").write_bytes(b"")
+        await store.vacuum()
+        assert (await store.load("fork")).entries == [entry(2)]
+
+
+async def test_only_the_user_of_the_process_can_read_the_files(tmp_path: Path) -> None:
+    async with open_store(f"file://{tmp_path / 'rooms'}") as store:
+        await store.create(head(), [entry(1)], blobs={"digest": b"large"})
+        modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}  # noqa: ASYNC240
+        assert modes == {True: 0o700, False: 0o600}
 
 
 async def test_a_file_is_no_folder(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ from stateroom.store import Head, Record, Store
 async def check_session(store: Store, head: Head) -> list[str]:
     """What is wrong with a session, in words; nothing when all is well. It only reads."""
     try:
-        record = await store.export(head.id)
+        return await _Examination(store, await store.export(head.id)).findings()
     except (StoreUnavailable, UnknownSession):
         raise
-    except StateroomError as error:  # of a store that looks into what it keeps, such as one that encrypts
+    except StateroomError as error:  # of a store that cannot read what it keeps, of this session or a parent
         return [str(error)]
-    return await _Examination(store, record).findings()
 
 
 class _Examination:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from stateroom.errors import UnknownSession
+from stateroom.errors import BadData, UnknownSession
 from stateroom.store import Head, Store
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+
+logger = logging.getLogger(__name__)
 
 PAGE = 200
 """How many heads are read from a store at a time."""
@@ -29,7 +32,10 @@ async def every_head(store: Store, environment: str | None = None) -> AsyncItera
 
 
 async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> AsyncIterator[tuple[Head, T]]:
-    """Every session, the newest first, with what some work gives for it; one that is removed meanwhile is left out."""
+    """Every session, the newest first, with what some work gives for it.
+
+    One that is removed meanwhile is left out; so is one that is damaged, and the log says so.
+    """
 
     async def unless_removed(head: Head) -> list[T]:
         try:
@@ -38,6 +44,9 @@ async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> As
             if error.session == head.id:
                 return []
             raise
+        except BadData as error:
+            logger.warning("session %r is left out: %s", head.id, error)
+            return []
 
     async for page in every_head(store):
         async for head, results in side_by_side(page, unless_removed):

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
+from stateroom.store.contract import DAMAGE, damaged
 from stateroom.store.objects.head import Gone, Root, decode_head, encode_head
 from stateroom.store.objects.log import TAIL, Index, Run, Segment, count_merged, decode_index, join, make_segment
 from stateroom.store.objects.names import data_folder, head_name, key_of, new_name
@@ -133,7 +134,7 @@ class Access:
                         return done
                 except Missing as error:  # a segment was merged since; if not, it is lost
                     if fresh and missing == view.root.stamp:
-                        raise self._damaged(session, error) from None
+                        raise self._lost(session, error) from None
                     missing = view.root.stamp
                 except StoreUnavailable:
                     raise
@@ -208,10 +209,12 @@ class Access:
                 return await reader(view)
             except Missing as error:
                 if missing == view.root.stamp:
-                    raise self._damaged(session, error) from None
+                    raise self._lost(session, error) from None
                 missing = view.root.stamp
+            except (BadData, *DAMAGE) as error:
+                raise damaged(session, error) from error
 
-    def _damaged(self, session: str, error: Missing) -> BadData:
+    def _lost(self, session: str, error: Missing) -> BadData:
         return BadData(f"{self.place.url}: session {session!r} is damaged, an object is missing: {error}")
 
     async def read_part(self, view: View, name: str, start: int, end: int) -> bytes:

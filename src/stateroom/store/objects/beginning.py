@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stateroom.errors import StateroomError, StoreError, StoreUnavailable, UnknownRevision
+from stateroom.errors import BadData, StateroomError, StoreError, StoreUnavailable, UnknownRevision
 from stateroom.store.contract import Blobs, Entry, Head, Snapshot
 from stateroom.store.objects.access import Access, Draft, Part, View
 from stateroom.store.objects.head import Gone, Root
 from stateroom.store.objects.log import TAIL, Blob, Run, make_run, make_segment
 from stateroom.store.objects.names import (
+    Owner,
     data_folder,
     fork_name,
     forks_folder,
@@ -111,16 +113,34 @@ async def _end_doubt(view: View) -> Draft | None:
     return Draft(view.root.changed()) if view.root.doubt else None
 
 
-async def find_forks(access: Access, session: str, *, prevent: bool = False) -> tuple[list[Root], list[str]]:
-    """The forks of a session, and all notes of forks. Those that have not begun yet can be prevented."""
+class Forks(NamedTuple):
+    """The forks of a session."""
+
+    roots: list[Root]
+    damaged: bool
+    """Whether there is one more that cannot be read; or may be."""
+    notes: list[str]
+    """What they, and those that have not begun or are gone, have left at their parent."""
+
+    def __bool__(self) -> bool:
+        return self.damaged or bool(self.roots)
+
+
+async def find_forks(access: Access, session: str, *, prevent: bool = False) -> Forks:
+    """The forks of a session. Those that have not begun yet can be prevented."""
     notes = [each.name async for some in access.place.list(forks_folder(key_of(session))) for each in some]
-    found = await asyncio.gather(*(_find_fork(access, note, prevent=prevent) for note in notes))
-    return [root for root in found if root is not None], notes
+    owners = [(note, owner) for note in notes if (owner := owner_of(note))]
+    found = await asyncio.gather(*(_find_fork(access, note, owner, prevent=prevent) for note, owner in owners))
+    roots = [fork for fork in found if isinstance(fork, Root)]
+    return Forks(roots, any(isinstance(fork, BadData) for fork in found), [note for note, _ in owners])
 
 
-async def _find_fork(access: Access, note: str, *, prevent: bool) -> Root | None:
-    key, life = owner_of(note)
-    there, _ = await access.look(key)
+async def _find_fork(access: Access, note: str, owner: Owner, *, prevent: bool) -> Root | BadData | None:
+    key, life = owner
+    try:
+        there, _ = await access.look(key)
+    except BadData as damage:
+        return damage
     if there is None and prevent:
         there = await prevent_life(access, key, life)
     if prevent and isinstance(there, Gone) and there.life != life:
@@ -154,12 +174,12 @@ async def remove(access: Access, session: str, *, expired_at: float | None = Non
             if expired_at is not None and root.head.expires > expired_at:
                 return False
             try:
-                if (await find_forks(access, session))[0]:
+                if await find_forks(access, session):
                     if expired_at is None:
                         await access.swap(key, root.with_head(expires=0.0), view.version)
                     return False
                 _, version = await access.swap(key, replace(root, doubt=True), view.version)
-                forks, notes = await find_forks(access, session, prevent=True)
+                forks = await find_forks(access, session, prevent=True)
                 if forks:  # one has begun since
                     continue
                 gone, _ = await access.swap(key, root.gone(), version)
@@ -167,7 +187,7 @@ async def remove(access: Access, session: str, *, expired_at: float | None = Non
                 await asyncio.sleep(0.001)
                 continue
             assert isinstance(gone, Gone)
-            await clear(access, gone, notes)
+            await clear(access, gone, forks.notes)
             return True
 
 

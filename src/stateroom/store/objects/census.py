@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from stateroom.errors import UnknownSession
+from stateroom.errors import BadData, UnknownSession
 from stateroom.store.contract import Head, Size
 from stateroom.store.objects.access import Access, Draft, View
 from stateroom.store.objects.beginning import clear, prevent_life, remove
@@ -45,10 +45,13 @@ class Census:
     def __init__(self, access: Access) -> None:
         self.access = access
         self._seen: dict[str, Seen] = {}
+        self.damages: dict[str, str] = {}
+        """What was wrong with heads that could not be read the last time, by their names."""
 
     async def take(self) -> list[Seen]:
-        """All that is there."""
+        """All that is there and can be read."""
         listed = await self._list(HEADS)
+        self.damages = {}
         seen = await in_turn(listed, self._look)
         self._seen = {each.listed.name: each for each in seen if each is not None}
         return list(self._seen.values())
@@ -60,7 +63,11 @@ class Census:
         known = self._seen.get(listed.name)
         if known is not None and listed.tag is not None and listed.tag == known.listed.tag:
             return known
-        there, _ = await self.access.look(listed.name.removeprefix(f"{HEADS}/"))
+        try:
+            there, _ = await self.access.look(listed.name.removeprefix(f"{HEADS}/"))
+        except BadData as error:
+            self.damages[listed.name] = str(error)
+            return None
         if there is None:
             return None
         if isinstance(there, Gone):
@@ -93,7 +100,7 @@ class Census:
         async def try_to_remove(session: str) -> bool:
             try:
                 return await remove(self.access, session, expired_at=now)
-            except UnknownSession:  # another has removed it
+            except (UnknownSession, BadData):  # another has removed it, or it can no longer be read
                 return False
 
         rest, removed = set(chosen), 0
@@ -112,7 +119,10 @@ class Census:
         for each in seen:
             if each.head is None and _is_left_behind(each.listed, REMOVAL_LEFT_BEHIND):
                 key = each.listed.name.removeprefix(f"{HEADS}/")
-                gone, version = await self.access.look(key)
+                try:
+                    gone, version = await self.access.look(key)
+                except BadData:
+                    continue
                 if not isinstance(gone, Gone) or gone.life != each.life:
                     continue
                 try:
@@ -145,7 +155,9 @@ class Census:
     async def orphans(self) -> list[str]:
         """What belongs to nobody, in words."""
         strays, unmentioned, seen = await self._find_strays()
-        words = [f"object {name} of a session that is not there" for names in strays.values() for name in names]
+        words = [*self.damages.values()]
+        words += [f"object {name}, which is none of a store's" for name in await self._foreign()]
+        words += [f"object {name} of a session that is not there" for names in strays.values() for name in names]
         words += [
             f"object {name} that session {session!r} does not mention"
             for session, names in unmentioned.items()
@@ -178,12 +190,18 @@ class Census:
         old: defaultdict[Owner, list[str]] = defaultdict(list)
         for folder in (RECENT, FORKS, DATA):
             for listed in await self._list(folder):
-                if _is_left_behind(listed, LEFT_BEHIND):
-                    old[owner_of(listed.name)].append(listed.name)
+                owner = owner_of(listed.name)
+                if owner is not None and _is_left_behind(listed, LEFT_BEHIND):
+                    old[owner].append(listed.name)
         seen = await self.take()
         alive = {Owner(key_of(each.head.id), each.life): each.head.id for each in seen if each.head is not None}
         ending = {Owner(each.listed.name.removeprefix(f"{HEADS}/"), each.life) for each in seen if each.head is None}
-        strays = {owner: names for owner, names in old.items() if owner not in alive and owner not in ending}
+        unread = {name.removeprefix(f"{HEADS}/") for name in self.damages}
+        strays = {
+            owner: names
+            for owner, names in old.items()
+            if owner not in alive and owner not in ending and owner.key not in unread
+        }
         unmentioned: dict[str, list[str]] = {}
         for owner, names in old.items():
             data = [name for name in names if name.startswith(f"{DATA}/")]
@@ -200,8 +218,13 @@ class Census:
 
         try:
             return await self.access.read(session, find)
-        except UnknownSession:
+        except (UnknownSession, BadData):
             return []
+
+    async def _foreign(self) -> list[str]:
+        """Objects among ours that have no name which a store gives."""
+        listed = [each for folder in (RECENT, FORKS, DATA) for each in await self._list(folder)]
+        return [each.name for each in listed if owner_of(each.name) is None]
 
     async def _without_mentioned(self, view: View, names: Collection[str]) -> list[str]:
         mentioned = {segment.name for segment in view.root.segments}
@@ -222,7 +245,7 @@ class Census:
 
         try:
             await self.access.change(session, change)
-        except UnknownSession:
+        except (UnknownSession, BadData):
             return
 
     async def _lost(self, seen: Iterable[Seen]) -> list[Head]:
@@ -231,8 +254,11 @@ class Census:
         suspects = [head for head in heads.values() if head.parent is not None and head.parent not in heads]
 
         async def is_lost(head: Head) -> bool:
-            parent, _ = await self.access.look(key_of(head.parent or ""))
-            there, _ = await self.access.look(key_of(head.id))
+            try:
+                parent, _ = await self.access.look(key_of(head.parent or ""))
+                there, _ = await self.access.look(key_of(head.id))
+            except BadData:
+                return False
             return isinstance(there, Root) and not isinstance(parent, Root)
 
         return [head for head, lost in zip(suspects, await in_turn(suspects, is_lost), strict=True) if lost]

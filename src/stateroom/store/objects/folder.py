@@ -3,12 +3,13 @@
 A file is written under another name, brought to the disk (`fsync`) and moved into its place; then the folder is
 brought to the disk too. So what was acknowledged outlives the machine's power, and nobody ever sees half a file. To
 compare and move in one step, a process holds a lock (`flock`, on one of a fixed number of files) for some
-microseconds; the system takes it from one that dies.
+microseconds; the system takes it from one that dies. What is made is for its owner alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import time
@@ -20,7 +21,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
-from stateroom.errors import StoreUnavailable
+from stateroom.errors import BadData, StoreUnavailable
 from stateroom.store.objects.names import new_name
 from stateroom.store.objects.place import Found, Listed, Missing, Moved, Place, Version
 
@@ -33,6 +34,8 @@ THREADS = 16
 LEFT_BEHIND = 3600.0
 """A file that is being written for so many seconds belongs to a writer who died."""
 LOCKS, UNFINISHED = ".locks", ".unfinished"
+UNREADABLE = (errno.EIO, errno.EACCES, errno.EISDIR)
+"""What the system says of one object and not of all: a bad sector, a wrong owner, a folder in its place."""
 
 
 class Folder(Place):
@@ -52,12 +55,21 @@ class Folder(Place):
         except OSError as error:
             raise StoreUnavailable(f"{self.url}: {error.strerror or error}") from error
 
+    async def _read(self, name: str, work: Callable[[], T]) -> T:
+        """Read an object. One that the system cannot read is damaged; that says nothing about the others."""
+        try:
+            return await self._run(work)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in UNREADABLE:
+                raise BadData(f"{name} cannot be read: {error}") from error
+            raise
+
     async def read(self, name: str) -> Found:
-        data = await self._run((self.root / name).read_bytes)
+        data = await self._read(name, (self.root / name).read_bytes)
         return Found(data, _digest(data))
 
     async def read_changed(self, name: str, version: Version) -> Found | None:
-        data = await self._run((self.root / name).read_bytes)
+        data = await self._read(name, (self.root / name).read_bytes)
         there = _digest(data)
         return None if there == version else Found(data, there)
 
@@ -66,7 +78,7 @@ class Folder(Place):
             with (self.root / name).open("rb") as file:
                 return os.pread(file.fileno(), end - start, start)
 
-        return await self._run(work)
+        return await self._read(name, work)
 
     async def write(self, name: str, data: bytes) -> None:
         await self._run(lambda: self._write(name, data))
@@ -80,9 +92,12 @@ class Folder(Place):
         self._make_folder(self.root / UNFINISHED)
         unfinished = self.root / UNFINISHED / new_name()
         try:
-            with unfinished.open("wb", buffering=0) as file:
-                _write_all(file.fileno(), data)
-                os.fsync(file.fileno())
+            file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                _write_all(file, data)
+                os.fsync(file)
+            finally:
+                os.close(file)
             if check is None:
                 self._move(unfinished, target)
             else:
@@ -114,7 +129,7 @@ class Folder(Place):
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
             self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(0o700, exist_ok=True)
             _sync(folder.parent)
 
     @contextmanager
@@ -122,7 +137,7 @@ class Folder(Place):
         """Keep every other writer of a name out."""
         self._make_folder(self.root / LOCKS)
         path = self.root / LOCKS / blake2b(name.encode(), digest_size=1).hexdigest()
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             give_up = time.monotonic() + PATIENCE
             while True:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stateroom.errors import ForeignStore
+from stateroom.errors import BadData
 from stateroom.store.contract import Head
 from stateroom.store.objects.log import Run, Segment
 from stateroom.store.objects.names import fork_name, key_of, recent_name
@@ -68,8 +68,10 @@ def encode_head(content: Root | Gone) -> tuple[Any, bytes]:
 
 
 def decode_head(data: bytes, name: str) -> Root | Gone:
-    """A head object."""
+    """A head object; `BadData` if it is damaged."""
     try:
         return _decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise ForeignStore(f"{name} is not the head of a session, or one of a newer version: {error}") from error
+        raise BadData(
+            f"{name} is damaged: it is not the head of a session, or one of a newer version: {error}"
+        ) from error

@@ -74,14 +74,16 @@ class Owner(NamedTuple):
     life: str
 
 
-def owner_of(name: str) -> Owner:
-    """Whose a note or a piece of data is, by its name."""
+def owner_of(name: str) -> Owner | None:
+    """Whose a note or a piece of data is, by its name; None if no store gives such names."""
     folder, _, rest = name.partition("/")
-    match folder:
-        case "recent":
-            _, key, _, life = rest.split(".")
-        case "forks":
-            key, life = rest.partition("/")[2].split(".")
+    match folder, rest.split("/"):
+        case "recent", [note] if note.count(".") == 3:
+            _, key, _, life = note.split(".")
+        case "forks", [_, note] if note.count(".") == 1:
+            key, life = note.split(".")
+        case "data", [owner, _] if owner.count(".") == 1:
+            key, life = owner.split(".")
         case _:
-            key, life = rest.partition("/")[0].split(".")
+            return None
     return Owner(key, life)

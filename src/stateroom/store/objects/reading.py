@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from stateroom.errors import BadData
 from stateroom.store.contract import Entry, Loaded, Record, Snapshot
 from stateroom.store.objects.access import Access, View
 from stateroom.store.objects.log import Segment, join, read_records
@@ -41,7 +42,9 @@ async def load(access: Access, view: View, until: int) -> Loaded:
         pieces = await asyncio.gather(access.read_part(view, segment.name, position, end), *later)
         records = b"".join([*pieces, root.tail.records])
     items = list(read_records(records))
-    snapshot = next(item for item in items if isinstance(item, Snapshot))
+    snapshot = next((item for item in items if isinstance(item, Snapshot)), None)
+    if snapshot is None:
+        raise BadData(f"there is no snapshot at revision {revision}")
     entries = [item for item in items if isinstance(item, Entry) and revision < item.revision <= until]
     return Loaded(root.head, snapshot, entries)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import msgspec
 
 from stateroom.errors import (
+    BadData,
     Conflict,
     DuplicateCall,
     ForeignStore,
@@ -262,6 +263,8 @@ class ObjectStore(Store):
         async with aclosing(self.place.list(RECENT, after)) as portions:
             async for portion in portions:
                 for name in [listed.name for listed in portion]:
+                    if owner_of(name) is None:
+                        continue
                     age, _, mark, _ = name.split(".")
                     if environment is not None and mark != environment_of(environment):
                         continue
@@ -279,9 +282,12 @@ class ObjectStore(Store):
         """The heads of sessions that are still there, the newest first."""
 
         async def read(name: str) -> Head | None:
-            key, life = owner_of(name)
-            there, _ = await self._access.look(key)
-            return there.head if isinstance(there, Root) and there.life == life else None
+            owner = owner_of(name)
+            assert owner is not None
+            with suppress(BadData):  # which `orphans` tells
+                there, _ = await self._access.look(owner.key)
+                return there.head if isinstance(there, Root) and there.life == owner.life else None
+            return None
 
         heads = [
             head
@@ -295,8 +301,8 @@ class ObjectStore(Store):
     @operation
     async def children(self, session: str) -> list[Head]:
         await self._access.fetch(session)
-        forks, _ = await find_forks(self._access, session)
-        return sorted((root.head for root in forks), key=_age)
+        forks = await find_forks(self._access, session)
+        return sorted((root.head for root in forks.roots), key=_age)
 
     @operation
     async def load(self, session: str, at: int | None = None) -> Loaded:
@@ -319,7 +325,8 @@ class ObjectStore(Store):
             revision = await reading.find_call(self._access, view, call_id)
             if revision is None:
                 return None
-            return (await reading.read_entries(self._access, view, revision - 1, revision))[0]
+            [found] = await reading.read_entries(self._access, view, revision - 1, revision)
+            return found
 
         return await self._access.read(session, read)
 

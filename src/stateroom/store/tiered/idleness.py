@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from stateroom.errors import UnknownSession
+from stateroom.errors import BadData, UnknownSession
 from stateroom.store.contract import Head, Store
 from stateroom.store.tiered.families import Families
 from stateroom.store.tiered.marks import mark_of
@@ -54,7 +54,7 @@ class Idleness:
     async def _last_change(self, head: Head, now: float) -> float:
         if head.expires <= now:  # nothing more can be added
             return head.created
-        with suppress(UnknownSession):
+        with suppress(UnknownSession, BadData):
             last = await self.store.entries(head.id, after=head.revision - 1)
             return max([head.created, *(entry.at for entry in last)])
         return now

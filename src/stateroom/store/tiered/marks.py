@@ -65,7 +65,10 @@ def mark_of(head: Head) -> Mark | None:
     """The mark that a head has."""
     if head.holder is None or not head.holder.startswith(_PREFIX):
         return None
-    return msgspec.json.decode(head.holder[len(_PREFIX) :], type=Mark)
+    try:
+        return msgspec.json.decode(head.holder[len(_PREFIX) :], type=Mark)
+    except msgspec.DecodeError:  # damaged: then it is a lease that never ends, of this session and no other
+        return None
 
 
 def kind_of(head: Head) -> Kind | None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Self, TypeVar
 
 from stateroom.errors import (
+    BadData,
     Conflict,
     SessionClosed,
     SessionError,
@@ -260,7 +261,7 @@ class MovingStore(Store):
             pass  # somebody else moves it, or it is gone
         except StoreUnavailable:
             raise
-        except StoreError as error:  # the next sweep tries again; this one goes on with others
+        except (StoreError, BadData) as error:  # the next sweep tries again; this one goes on with others
             logger.warning("session %r cannot move to the cold tier: %s", root, error)
 
     async def _remove_copies(self, sessions: Sequence[str]) -> None:
@@ -269,7 +270,7 @@ class MovingStore(Store):
 
         async def remove_some() -> None:
             for session in waiting:
-                with suppress(UnknownSession):
+                with suppress(UnknownSession, BadData):
                     await self.cold.delete(session)
 
         await asyncio.gather(*(remove_some() for _ in range(min(AT_ONCE, len(sessions)))))
@@ -281,7 +282,7 @@ class MovingStore(Store):
         for head in page:
             mark = mark_of(head)
             if mark and mark.kind == "away" and mark.expires <= now:
-                with suppress(UnknownSession):
+                with suppress(UnknownSession, BadData):
                     resting = await self.moves.resting(head.id, lost_too=True)
                     if resting and resting.holder == head.holder:
                         await self.cold.restore(head_only(visible(resting)))  # for the sweep
