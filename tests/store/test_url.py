@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateroom.errors import UnknownStore
+from stateroom.errors import StoreError, UnknownStore
 from stateroom.store import open_store
 from stateroom.store.compressed import CompressedStore
 from stateroom.store.encrypted import EncryptedStore
@@ -293,3 +293,23 @@ def test_no_password_is_in_a_message(use) -> None:
     with pytest.raises(UnknownStore) as refused:
         use()
     assert not re.search("hu|sh", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:hush@bucket/prefix",
+        "gs://KEY:hush@bucket",
+        "az://KEY:hush@container",
+        "postgresql://user:pass@hush@127.0.0.1:1/db?patience=0",
+        "postgresql://user:pass/hush@127.0.0.1:1/db?patience=0",
+        "redis://user:pass@hush@127.0.0.1:1/0?patience=0",
+        "redis://user:pass/hush@127.0.0.1:1/0?patience=0",
+        "sqlite:///rooms.db?keys=hush",
+    ],
+)
+async def test_no_secret_is_in_the_error_of_a_store_that_cannot_be_opened(url: str) -> None:
+    with pytest.raises(StoreError) as raised:
+        await opened(url)
+    assert "hush" not in str(raised.value)
+    assert "hush" not in str(raised.value.__cause__)

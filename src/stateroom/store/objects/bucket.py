@@ -66,6 +66,8 @@ def open_bucket(scheme: str, url: StoreURL, patience: timedelta, retry: RetryCon
     """The bucket that a URL names. What the URL does not say, credentials above all, is taken from the environment."""
     if not url.host:
         raise UnknownStore(f"{without_secrets(url.url)}: write {scheme}://bucket or {scheme}://bucket/prefix")
+    if "@" in url.host:  # which a service would be told, and tell in its messages
+        raise UnknownStore(f"{without_secrets(url.url)}: credentials are not part of the URL; {CREDENTIALS[scheme]}")
     endpoint = url.options.get("endpoint")
     client: ClientConfig = {"connect_timeout": PATIENCE, "timeout": patience}
     if endpoint and endpoint.startswith("http://"):
@@ -96,7 +98,7 @@ class Bucket(Place):
     remote = True
 
     def __init__(self, scheme: str, url: StoreURL) -> None:
-        self.scheme, self.url = scheme, url.url.partition("?")[0]
+        self.scheme, self.url = scheme, without_secrets(url.url).partition("?")[0]
         self._bucket = open_bucket(scheme, url, PATIENCE, RETRY)
         self._large = open_bucket(scheme, url, PATIENCE_WITH_LARGE, RETRY)
         self._swaps = open_bucket(scheme, url, PATIENCE, ONCE)

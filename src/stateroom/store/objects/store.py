@@ -415,7 +415,7 @@ def _find_place(url: str) -> Place:
     path = f"{parts.host}{parts.path}"
     if parts.host not in ("", ".", "..") or not path.strip("/."):
         raise UnknownStore(f"{without_secrets(url)}: write file:///absolute/folder or file://./relative/folder")
-    return Folder(Path(path), url)
+    return Folder(Path(path), without_secrets(url))
 
 
 def _age(head: Head) -> tuple[float, str]:

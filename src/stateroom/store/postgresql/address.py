@@ -17,6 +17,8 @@ from stateroom.store.url import parse_url, without_secrets
 SCHEMA = "stateroom"
 POOL = 8
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_UNESCAPED = re.compile(r"://.*[@/].*@")
+"""A password with an @ or a / in it that is not written %40 or %2F."""
 
 DEFAULTS: dict[str, Any] = {
     "connect_timeout": int(PATIENCE),
@@ -62,6 +64,8 @@ def parse_address(url: str) -> Address:
     if not _NAME.fullmatch(schema):
         raise parts.wrong("schema", "a name of at most 63 letters, digits and underscores")
     try:
+        if _UNESCAPED.search(url.partition("?")[0]):
+            raise psycopg.ProgrammingError("a part of the password would be taken for the host, and be shown")
         given = conninfo_to_dict(_without_own_options(url))
     except psycopg.Error:  # its message may have a part of the password
         raise UnknownStore(
