@@ -1,9 +1,13 @@
-"""A state may have so many bytes and no more."""
+"""A state, and a session's log, may have so many bytes and no more."""
+
+import time
+from contextlib import suppress
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, Session, Sessions, State, tool
 from stateroom.errors import TooLarge
+from stateroom.session.care import Policy, Retention
 from stateroom.store import Store
 
 LIMIT = 20_000
@@ -34,6 +38,11 @@ class HeapEnvironment(Environment[Heap]):
     def clear(self, state: Heap) -> None:
         """Throw all away."""
         state.items.clear()
+
+    @tool(effect="read")
+    def count(self, state: Heap) -> int:
+        """How many items there are."""
+        return len(state.items)
 
     def verify(self) -> float:
         return 0.0
@@ -71,3 +80,61 @@ async def test_a_text_that_the_log_has_once_counts_as_often_as_the_state_has_it(
     session = await sessions.seed({"size": 10})
     assert (await session.call("repeat", {"text": "z" * 100})).ok
     assert (await session.call("repeat", {"text": "z" * 200})).code == "too_large"
+
+
+# The log.
+
+
+async def filled(sessions: Sessions[Heap]) -> Session[Heap]:
+    """A session whose log is as long as it may be, and whose state is small."""
+    session = await sessions.seed({"size": 10})
+    for _ in range(200):
+        if not (await session.call("repeat", {"text": "z" * 20})).ok:
+            return session
+        if not (await session.call("clear", call_id=f"clear {session.revision}")).ok:
+            return session
+    raise AssertionError
+
+
+async def test_a_session_with_a_full_log_is_refused_more_and_can_be_read_verified_forked_and_closed(
+    store: Store,
+) -> None:
+    sessions = Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT)
+    session = await filled(sessions)
+    revision = session.revision
+    elsewhere = await Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT).open(session.id)
+    for handle in (session, elsewhere):
+        refused = await handle.call("add", {"size": 1})
+        assert (refused.ok, refused.code) == (False, "too_large")
+        assert "20,000 bytes" in (refused.error or "")
+        with pytest.raises(TooLarge):
+            await handle.checkpoint("here")
+        with pytest.raises(TooLarge):
+            await handle.rewind(1)
+        assert (await handle.call("clear", call_id="clear 2")).ok, "a recorded result is read"
+        assert (await handle.call("count")).ok
+        assert (handle.revision, len([entry async for entry in handle.log()])) == (revision, revision)
+    assert LIMIT <= (await store.size(session.id)).bytes < 1.5 * LIMIT
+    fork = await elsewhere.fork()
+    assert (await fork.call("add", {"size": 1})).ok
+    assert (await elsewhere.verify()).reward == 0.0
+    await session.close()
+
+
+async def test_a_full_log_that_is_pruned_goes_on(store: Store) -> None:
+    session = await filled(Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT))
+    retention = Retention(store, Policy(keep=0), time.time)
+    assert [cut.entries async for _, cut in retention.carry_out() if cut]
+    elsewhere = await Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT).open(session.id)
+    assert (await elsewhere.call("clear")).ok
+    assert (await session.call("clear")).ok
+
+
+async def test_what_a_rewind_has_undone_counts(store: Store) -> None:
+    session = await Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT).seed({"size": 10})
+    while (await session.call("add", {"size": 500})).ok:
+        with suppress(TooLarge):
+            await session.rewind(1)
+        assert session.revision < 100
+        session = await Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT).open(session.id)
+    assert (await store.size(session.id)).bytes < 1.5 * LIMIT

@@ -74,6 +74,7 @@ def serve(
     ] = None,
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request's body.")] = 16 * 2**20,
     max_state: Annotated[int, typer.Option(min=1024, help="Bytes of a state, as it is stored.")] = 64 * 2**20,
+    max_log: Annotated[int, typer.Option(min=1024, help="Bytes that are stored for a session in all.")] = 2**30,
     max_sessions: Annotated[int, typer.Option(min=1, help="Live sessions.")] = 1_000_000,
     max_calls: Annotated[int, typer.Option(min=1, help="Requests in flight, per worker.")] = 1024,
     receive_timeout: Annotated[
@@ -112,6 +113,7 @@ def serve(
     limits = Limits(
         body=max_body,
         state=max_state,
+        log=max_log,
         sessions=max_sessions,
         calls=max_calls,
         seconds=timeout,

@@ -156,6 +156,7 @@ class Application:
             ttl=self.options.ttl,
             timeout=self.limits.seconds,
             max_state=self.limits.state,
+            max_log=self.limits.log,
             now=self.now,
         )
         self._resources.push_async_callback(made.stop)

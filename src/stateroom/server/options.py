@@ -20,6 +20,8 @@ class Limits:
     """Bytes of a request's path and headers."""
     state: int = 64 * 2**20
     """Bytes of a state, as it is stored."""
+    log: int = 2**30
+    """Bytes that are stored for a session in all."""
     sessions: int = 1_000_000
     """Live sessions."""
     calls: int = 1024

@@ -203,6 +203,8 @@ class Changing:
                 await self._commit_at_head("started", {"name": tool.name, "input": given}, call_id + STARTED + told)
             except DuplicateCall:
                 started_before = True
+            except TooLarge as error:
+                raise Failed(f"{tool.name} failed: {error}", "too_large") from error
             except UNSTORABLE as error:
                 raise Failed(f"{tool.name} failed: its input cannot be stored") from error
         if started_before:

@@ -48,15 +48,18 @@ class Weight(msgspec.Struct, frozen=True, gc=False):
     """Of the entries since."""
     grown: int = 0
     """By which the state has grown since, at most."""
+    log: int = 0
+    """Of all that was ever stored for the session itself: entries, snapshots and large values; not of its parents."""
 
     @property
     def state(self) -> int:
         """Of the state, at most."""
         return self.snapshot + self.large + self.grown
 
-    def after(self, written: int, growth: int) -> Weight:
-        """The weight when so many more bytes of entries are there."""
-        return Weight(self.snapshot, self.large, self.tail + written, self.grown + growth)
+    def after(self, written: int, growth: int, large: int) -> Weight:
+        """The weight when so many more bytes of entries, and of large values, are there."""
+        log = self.log + written + large
+        return Weight(self.snapshot, self.large, self.tail + written, self.grown + growth, log)
 
 
 NOWHERE = Head("", "", "", 0.0, 0.0, 0)
@@ -94,13 +97,29 @@ class Document(NamedTuple):
     """What the state follows from, while it is not known itself."""
 
 
-def write_document(state: State, moment: Moment, elsewhere: Elsewhere, start: Start | None = None) -> bytes:
-    """The body of a snapshot. With a start that the state follows from, only that is written of it."""
+class _Logged(msgspec.Struct):
+    """What a snapshot says of the log before it."""
+
+    log: int = 0
+
+
+_decode_logged = msgspec.msgpack.Decoder(_Logged).decode
+
+
+def write_document(
+    state: State, moment: Moment, elsewhere: Elsewhere, start: Start | None = None, *, log: int = 0
+) -> bytes:
+    """The body of a snapshot. With a start that the state follows from, only that is written of it.
+
+    `log` is how many bytes were stored for the session before.
+    """
     schema = schema_of(type(state))
     parts: dict[str, Any] = {
         "moment": msgspec.Raw(encode_json(moment.plain())),
         "schema": (schema.version, schema.fingerprint),
     }
+    if log:
+        parts["log"] = log
     if start is None:
         parts["state"] = msgspec.Raw(encode(state, elsewhere))
     else:
@@ -166,10 +185,12 @@ class History:
         """An outline, from what a store has loaded for that revision."""
         at = _checked(loaded.head, revision)
         newest, session = loaded.head, loaded.head.id
-        last_kind = loaded.entries[-1].kind if loaded.entries else None
+        newest_entries = loaded.entries
+        last_kind = newest_entries[-1].kind if newest_entries else None
         changes: list[LogEntry] = []
         tail: list[Stored] = []
         tail_bytes = 0
+        log = _logged(loaded)
         while True:
             stored = [read_stored(entry) for entry in loaded.entries]
             tail += stored
@@ -192,7 +213,8 @@ class History:
         document = _changed(read_document(snapshot.body, large), changes)
         size, start = sum(value.size for value in large), document.start
         whole = len(snapshot.body) + (start.size if start else 0)
-        weight = Weight(whole, size, tail_bytes, sum(each.growth for each in tail))
+        log += sum(value.size for each in tail[: len(newest_entries)] for value in each.large)
+        weight = Weight(whole, size, tail_bytes, sum(each.growth for each in tail), log)
         for each in tail:
             large += each.large
         if not large:
@@ -354,6 +376,17 @@ def _batches(entries: Iterable[Entry]) -> Iterator[list[Stored]]:
 def world_is_gone(session: str, world: str) -> BadData:
     """Why a session cannot be read."""
     return BadData(f"session {session!r} is damaged: it began in {world!r}, which is gone")
+
+
+def _logged(loaded: Loaded) -> int:
+    """How many bytes the session's own snapshots and entries have, without large values."""
+    size = sum(len(entry.body) for entry in loaded.entries)
+    if loaded.snapshot is None:
+        return size
+    try:
+        return size + len(loaded.snapshot.body) + _decode_logged(loaded.snapshot.body).log
+    except msgspec.DecodeError as error:
+        raise BadData(f"a stored snapshot cannot be read: {error}") from error
 
 
 def _checked(head: Head, revision: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable, Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,11 @@ FOREBEARS = 16
 LIGHT = 64 * 1024
 """A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
 
+ALWAYS = ("verdict", "close", "failed", "asked", "migrated")
+"""The kinds of entries that a session gets however long its log is: they end it, or what was begun before."""
+
+FULL = "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
+
 OWN = "\n"
 """How a call id of our own begins; no caller's does."""
 
@@ -62,11 +68,12 @@ class Step(msgspec.Struct, frozen=True):
 class Room:
     """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
 
-    def __init__(self, reader: Reader, head: Head, max_bytes: int) -> None:
+    def __init__(self, reader: Reader, head: Head, max_bytes: int, max_log: int = sys.maxsize) -> None:
         self.reader = reader
         self.store = reader.store
         self.state_type = reader.state_type
         self.max_bytes = max_bytes
+        self.max_log = max_log
         self.head = head
         self.lock = asyncio.Lock()
         self.state: Any = None
@@ -138,6 +145,7 @@ class Room:
         self._weight = document.weight
         self.digests[0].update(document.digests)
         self.settle(standing)
+        self.stale = self.stale or self._is_full  # perhaps some of it was pruned: whoever needs to know looks
 
     async def refresh(self, *, unread: bool = False) -> None:
         """Catch up with what others have committed. Unless it may stay `unread`, the state is at hand then."""
@@ -150,7 +158,9 @@ class Room:
             stored = [read_stored(entry) for entry in news]
             digests = {value.digest for each in stored for value in each.large}
             pruned = len(news) < head.revision - known
-            weight = self._weight.after(sum(len(entry.body) for entry in news), sum(each.growth for each in stored))
+            written, growth = sum(len(entry.body) for entry in news), sum(each.growth for each in stored)
+            large = sum(value.size for each in stored for value in each.large)
+            weight = self._weight.after(written, growth, large)
             for each in stored:
                 moment = followed(moment, each.entry)
             anew = state is None or self.outdated or pruned or any(_begins_anew(each.entry) for each in stored)
@@ -159,6 +169,8 @@ class Room:
                 weight, digests = document.weight, digests | document.digests
             else:
                 standing = Standing(None if anew else await self._patched(head, stored), moment)
+            if weight.log >= self.max_log:
+                weight = replace(weight, log=(await self.store.size(head.id)).bytes)
             verdicts = await History(self.store).whole(head, [each for each in stored if each.entry.kind == "verdict"])
             if self.head.revision == known and self.state is state:  # else a task of this process came in between
                 break
@@ -197,6 +209,9 @@ class Room:
         `saved` is what was saved of resources, which is stored with it.
         If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
         """
+        if self._is_full and not (kind in ALWAYS or decided or call_id in self.moment.pending):
+            self.stale = True  # should some of it be pruned, the next attempt finds that out
+            raise TooLarge(f"the session's log has the {self.max_log:,} bytes that it may have: {FULL}")
         large = self.store.large
         standing = after or Standing(self.state, self.moment.following(kind, call_id, facts), self.outdated)
         unread = standing.state is None
@@ -205,20 +220,26 @@ class Room:
             facts = {**facts, "schema": schema_facts(self.state_type)}
         body = write_body(facts, patch, large)
         entry = Entry(self.head.revision + 1, kind, at, body.data, call_id or self._own_id())
-        blobs = {**body.blobs, **saved} if saved else body.blobs
+        blobs = self._unstored({**body.blobs, **saved} if saved else body.blobs)
         judged = decode(encode_json(facts)) if kind == "verdict" else None
-        weight = self._weight.after(len(body.data), body.growth)
+        weight = self._weight.after(len(body.data), body.growth, _size(blobs))
         # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
         is_small = _is_small(weight) and (not patch or weight.state <= self.max_bytes)
         if unread or (not migrates and (is_small or standing.outdated)):
-            return Step(entry, standing, None, self._unstored(blobs), weight, judged)
+            return Step(entry, standing, None, blobs, weight, judged)
         elsewhere = Elsewhere(large)
-        snapshot = Snapshot(entry.revision, write_document(standing.state, standing.moment, elsewhere))
-        weight = Weight(len(snapshot.body), elsewhere.size)
+        snapshot = Snapshot(entry.revision, write_document(standing.state, standing.moment, elsewhere, log=weight.log))
+        both = self._unstored({**blobs, **elsewhere.blobs})
+        log = weight.log + len(snapshot.body) + _size(both) - _size(blobs)
+        weight = Weight(len(snapshot.body), elsewhere.size, log=log)
         if patch and not decided and weight.state > self.max_bytes:
             raise TooLarge(f"the state would be larger than the {self.max_bytes:,} bytes that it may have")
         standing = Standing(standing.state, standing.moment)
-        return Step(entry, standing, snapshot, self._unstored(blobs | elsewhere.blobs), weight, judged)
+        return Step(entry, standing, snapshot, both, weight, judged)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._weight.log >= self.max_log
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
         """Those of the large values that are not known to be stored."""
@@ -302,14 +323,14 @@ class Room:
 
     def branch(self, head: Head, standing: Standing) -> Room:
         """A room for a fork of this session, which shares the state."""
-        room = Room(self.reader, head, self.max_bytes)
+        room = Room(self.reader, head, self.max_bytes, self.max_log)
         room.seeded = self.seeded
         room.calls = (set(), *self.calls[:FOREBEARS])
         room.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
         if self.digests[0]:
             self.digests = (set(), *self.digests[:FOREBEARS])
         room.digests = (set(), *self.digests[1:])
-        room._weight = self._weight
+        room._weight = replace(self._weight, log=0)
         room.settle(standing)
         return room
 
@@ -317,6 +338,10 @@ class Room:
 def _begins_anew(entry: LogEntry) -> bool:
     """Whether the state after an entry does not follow from the one before it and the patch."""
     return entry.kind == "rewind" or "schema" in entry.facts
+
+
+def _size(blobs: Blobs) -> int:
+    return sum(map(len, blobs.values())) if blobs else 0
 
 
 def _is_small(weight: Weight) -> bool:
@@ -332,12 +357,14 @@ def new_room(
     facts: dict[str, Any],
     max_bytes: int,
     start: Start | None = None,
+    *,
+    max_log: int = sys.maxsize,
 ) -> tuple[Room, Sequence[Entry], Snapshot, Blobs]:
     """A room for a session that is about to be created, with its first entry and snapshot, and its large values.
 
     `start` is what the state follows from, if that is stored.
     """
-    room = Room(reader, head, max_bytes)
+    room = Room(reader, head, max_bytes, max_log)
     large = room.store.large
     facts = {**facts, "schema": schema_facts(room.state_type)}
     if start is not None:
@@ -345,13 +372,15 @@ def new_room(
     body = write_body(facts, [], large)
     entry = Entry(head.revision, "seed", head.created, body.data)
     elsewhere = Elsewhere(large)
-    snapshot = Snapshot(head.revision, write_document(state, moment, elsewhere, start))
-    room._weight = Weight(len(snapshot.body) + (start.size if start else 0), elsewhere.size)
+    log = len(body.data)
+    snapshot = Snapshot(head.revision, write_document(state, moment, elsewhere, start, log=log))
+    blobs = body.blobs | elsewhere.blobs
+    log += len(snapshot.body) + _size(blobs)
+    room._weight = Weight(len(snapshot.body) + (start.size if start else 0), elsewhere.size, log=log)
     if room._weight.state > max_bytes:
         raise TooLarge(f"the seeded state is larger than the {max_bytes:,} bytes that it may have")
     room.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
     room.all_calls_known = True
-    blobs = body.blobs | elsewhere.blobs
     room.digests[0].update(blobs)
     room.settle(Standing(state, moment))
     return room, [entry], snapshot, blobs

@@ -62,8 +62,8 @@ class Sessions(Generic[S]):
 
     `ttl` is how many seconds a session lives after its last use, `timeout` how many seconds a tool may take that sets
     no limit of its own, `hot` how many sessions' states this process keeps at hand, `max_state` how many bytes
-    a state may have as it is stored, and `kept` how many seconds the state of a user, or of the app, is kept after its
-    last use.
+    a state may have as it is stored, `max_log` how many bytes may be stored for a session in all, its log above all,
+    and `kept` how many seconds the state of a user, or of the app, is kept after its last use.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Sessions(Generic[S]):
         timeout: float = 30.0,
         hot: int = 10_000,
         max_state: int = 1 << 30,
+        max_log: int = 1 << 34,
         kept: float = YEAR,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -84,6 +85,7 @@ class Sessions(Generic[S]):
         self.timeout = timeout
         self.hot = hot
         self.max_state = max_state
+        self.max_log = max_log
         self.kept = kept
         self.now = now
         self.runner = Runner()
@@ -125,7 +127,9 @@ class Sessions(Generic[S]):
         head = self.new_head(owner, 1, session_id=session_id)
         try:
             facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
-            room, entries, snapshot, blobs = new_room(self.reader, head, state, moment, facts, self.max_state, start)
+            room, entries, snapshot, blobs = new_room(
+                self.reader, head, state, moment, facts, self.max_state, start, max_log=self.max_log
+            )
         except UNSTORABLE as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
         await self.store.create(head, entries, snapshot, blobs)
@@ -216,7 +220,7 @@ class Sessions(Generic[S]):
                     session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
                 )
             self._refuse_ended(head, closed_too)
-            room = Room(self.reader, head, self.max_state)
+            room = Room(self.reader, head, self.max_state, self.max_log)
             room.hold(await self.reader.understood(document), document)
             if document.start is not None:
                 await self._renew_world(session_id, document.start.world)
