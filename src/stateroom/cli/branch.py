@@ -40,6 +40,7 @@ from stateroom.model import open_model
 from stateroom.rollout import read_tasks
 from stateroom.rollout.branching import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles
 from stateroom.rollout.branching import branch as grow_trees
+from stateroom.session.execution import contained
 
 RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": MonteCarlo}
 
@@ -139,7 +140,8 @@ def find_rule(name: str, settings: dict[str, int]) -> Rule:
             known = ", ".join(f"--{each}" for each in taken) or "none"
             raise typer.BadParameter(f"{name} has no such setting; it has {known}", param_hint=f"--{setting}")
     try:
-        made: Rule = found(**settings)
+        with contained:
+            made: Rule = found(**settings)
     except StateroomError:
         raise
     except Exception as error:

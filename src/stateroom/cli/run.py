@@ -20,6 +20,7 @@ from stateroom.errors import NotFound, StateroomError
 from stateroom.model import open_model
 from stateroom.rollout import Left, RemoteEnvironment, Report, Run, RunFiles, example_file, read_tasks
 from stateroom.rollout import run as run_episodes
+from stateroom.session.execution import contained
 from stateroom.store.url import without_secrets
 
 NO_STORE = "memory://"
@@ -184,7 +185,8 @@ def find_served(env: str | None, server: str | None) -> type[Environment[Any, An
 def make(environment: type[Environment[Any, Any]]) -> Environment[Any, Any]:
     """An instance of an environment that a user named."""
     try:
-        return environment()
+        with contained:
+            return environment()
     except StateroomError:
         raise
     except Exception as error:

@@ -20,6 +20,7 @@ from stateroom.environment.reply import Reply
 from stateroom.environment.task import Task
 from stateroom.environment.tool import RESERVED, Kept, Marked, Tool, check_method, make_tool, procedure_of
 from stateroom.errors import BadTask, DefinitionError, NotFound
+from stateroom.session.execution import contained
 from stateroom.session.lifecycle import STANDARD, Lifecycle
 from stateroom.session.program import INJECTED, SHARED, Procedure, Verdict
 from stateroom.session.resources import Resource, check_resource
@@ -351,7 +352,8 @@ class Environment(Generic[S, T]):
         if isinstance(row, self.task_type):
             return row  # type: ignore[return-value]
         try:
-            return self.task_type.model_validate(row)  # type: ignore[return-value]
+            with contained:
+                return self.task_type.model_validate(row)  # type: ignore[return-value]
         except ValidationError as error:
             complaints = (
                 f"{'.'.join(map(str, found['loc'])) or 'the row'}: {found['msg']}"

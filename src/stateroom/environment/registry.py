@@ -12,6 +12,7 @@ from typing import Any
 
 from stateroom.environment.environment import Environment
 from stateroom.errors import NotFound, StateroomError
+from stateroom.session.execution import contained
 
 GROUP = "stateroom.environments"
 """The entry-point group in which packages register their environments."""
@@ -60,7 +61,8 @@ def _load_module(name: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module beside the user, as with `python -m`
     try:
-        return importlib.import_module(name)
+        with contained:
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise NotFound(
@@ -88,7 +90,8 @@ def _load_file(path: Path) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)  # so that it can import what lies beside it, as with `python path.py`
     try:
-        spec.loader.exec_module(module)
+        with contained:
+            spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, StateroomError) or not isinstance(error, Exception):

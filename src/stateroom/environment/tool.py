@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from stateroom.environment.schema import arguments_model, field_name, function_schema, nullable_defaults
 from stateroom.errors import DefinitionError, InvalidArguments
+from stateroom.session.execution import contained
 from stateroom.session.program import INJECTED, SHARED, Effect, Procedure
 
 logger = logging.getLogger(__name__)
@@ -105,8 +106,9 @@ class Tool:
         return {self.renamed.get(name, name): value for name, value in bound.items()} if self.renamed else bound
 
     def _validated(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        bound: dict[str, Any] = self.arguments.__pydantic_validator__.validate_python(arguments).__dict__
-        return bound
+        with contained:
+            bound: dict[str, Any] = self.arguments.__pydantic_validator__.validate_python(arguments).__dict__
+            return bound
 
     def _without_nulls(self, arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
         """Within a parameter too, null stands for a default: without the nulls that were refused, all may be well."""

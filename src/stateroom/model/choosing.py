@@ -25,6 +25,7 @@ from stateroom.model.endpoint import Address, Limits
 from stateroom.model.model import Model
 from stateroom.model.policy import Policy
 from stateroom.model.replay import Replayed
+from stateroom.session.execution import contained
 
 KINDS = (
     "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, replay:FILE, module:Class, path.py:Class"
@@ -45,8 +46,9 @@ class ModelSource:
     def for_episode(self, seed: int) -> Model:
         """The model that acts in an episode: one of its own, or one that all of them share."""
         try:
-            return self._make(seed)
-        except (Exception, SystemExit) as error:
+            with contained:
+                return self._make(seed)
+        except Exception as error:
             raise ModelFailed(f"{self.name} cannot be made: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
@@ -118,7 +120,8 @@ def _of_class(name: str, found: Any) -> ModelSource:
     if issubclass(found, Policy):
         return ModelSource(name, found)
     try:
-        return _shared(name, found())
+        with contained:
+            return _shared(name, found())
     except StateroomError:
         raise
     except Exception as error:

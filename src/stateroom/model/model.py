@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import msgspec
 
 from stateroom.errors import ModelFailed, StateroomError
 from stateroom.model.items import Item, is_content
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -95,14 +94,12 @@ class Model(ABC):
 async def answer_of(model: Model, request: Request) -> Answer:
     """A model's answer, if its items can be carried out and kept; `ModelFailed` says what is wrong with them."""
     try:
-        answer = await model.answer(request)
+        with contained:
+            return _checked(await model.answer(request), model.name)
     except StateroomError:
         raise
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if was_cancelled(error):
-            raise  # the episode was; else it is something of the model's own
+    except Exception as error:
         raise ModelFailed(f"{model.name} raised {type(error).__name__}: {error}") from error
-    return _checked(answer, model.name)
 
 
 def _checked(answer: Any, name: str) -> Answer:

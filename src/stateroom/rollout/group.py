@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from stateroom.rollout.rows import Key, key_of
 from stateroom.rollout.world import PARENT, SESSION, Row, Seat
-from stateroom.session.execution import was_cancelled
 
 Start = Callable[[], Awaitable[Seat]]
 """Gives an episode its seat."""
@@ -25,7 +24,7 @@ class Group:
         self._find = find
         self._lock = asyncio.Lock()
         self._seats: dict[Key, Seat] | None = None
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
 
     async def start(self, row: Row) -> Seat:
         """The seat of a member; if the group could not be seeded, each is told why."""
@@ -42,9 +41,8 @@ class Group:
             new = [row for row in self._rows if found[key_of(row)] is None]
             seats = dict(zip(map(key_of, new), await self._forked(new) if new else (), strict=True))
             return {key: seat or seats[key] for key, seat in found.items()}
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if not was_cancelled(error):
-                self._failure = error
+        except Exception as error:
+            self._failure = error
             raise
 
     async def _forked(self, rows: Sequence[Row]) -> list[Seat]:

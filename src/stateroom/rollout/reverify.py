@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections import Counter, defaultdict
@@ -33,7 +32,7 @@ from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.rows import REVERIFIED, Key, inputs_of, key_of, lines_of, row_of
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import Row
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 from stateroom.store import Store
 
 logger = logging.getLogger(__name__)
@@ -124,15 +123,16 @@ async def reverify(plan: Reverification, on_row: Callable[[], None] = lambda: No
                 digest = _digest(plan, line)
                 row: Row = {}
                 try:
-                    row = row_of(line, number)
-                    _refuse_twin(row, seen)
-                    if digest not in done:
-                        new = renewed(row, await judge.judge(row), digest)
-                        rollouts.write(quick_line_of(new))
-                        _note(report, new)
-                except (Exception, SystemExit, asyncio.CancelledError) as error:
-                    if was_cancelled(error) or isinstance(error, StoreUnavailable | CannotWrite):
-                        raise  # it is not the row's fault
+                    with contained:
+                        row = row_of(line, number)
+                        _refuse_twin(row, seen)
+                        if digest not in done:
+                            new = renewed(row, await judge.judge(row), digest)
+                            rollouts.write(quick_line_of(new))
+                            _note(report, new)
+                except (StoreUnavailable, CannotWrite):
+                    raise  # it is not the row's fault
+                except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
                     failures.append(_failure(report, row, error))
                 on_row()
 

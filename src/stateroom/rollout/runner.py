@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
@@ -37,7 +36,7 @@ from stateroom.rollout.resuming import Left, what_is_left
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import PARENT, SESSION, Origin, Row, Seat, World, given_row
 from stateroom.session import new_session_id
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 
 logger = logging.getLogger(__name__)
 
@@ -207,11 +206,10 @@ async def _episode_or_failure(plan: Run, start: Start, row: Row) -> _Ended:
     """One episode; if it breaks down, the row is for the failures file."""
     seat: Seat | None = None
     try:
-        seat = await start()
-        return await _episode(plan, seat, row)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if was_cancelled(error):
-            raise  # the run was; else it is something of the environment's own
+        with contained:
+            seat = await start()
+            return await _episode(plan, seat, row)
+    except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
         known = given_row(row) if seat is None else row  # no session was seeded
         failure = {**known, **failure_fields(plan, error), **place_of(seat)}
         if seat is None and isinstance(error, SessionError):  # it was begun, and by another plan it may go on

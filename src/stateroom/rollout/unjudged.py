@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from stateroom.rollout.reverify import Reverified
 from stateroom.rollout.rows import Key, inputs_of, key_of, lines_of, row_of, verdict_fields
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import Row
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 from stateroom.store import Store
 
 FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error"})
@@ -68,13 +67,14 @@ async def _judge_all(plan: Unjudged, on_row: Callable[[], None]) -> Reverified:
 
             async def do(row: Row) -> None:
                 try:
-                    _refuse_judged(row)
-                    done = _ended(row, await judge.judge(row))
-                    rollouts.write(line_of(done))
-                    report.rows.append(everything.note(done))
-                except (Exception, SystemExit, asyncio.CancelledError) as error:
-                    if was_cancelled(error) or isinstance(error, StoreUnavailable | CannotWrite):
-                        raise  # it is not the row's fault
+                    with contained:
+                        _refuse_judged(row)
+                        done = _ended(row, await judge.judge(row))
+                        rollouts.write(line_of(done))
+                        report.rows.append(everything.note(done))
+                except (StoreUnavailable, CannotWrite):
+                    raise  # it is not the row's fault
+                except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
                     report.refuse(row, error)
                 on_row()
 

@@ -31,7 +31,6 @@ from stateroom.server.response import checked_response
 from stateroom.server.seeding import LONGEST_NAME, began_of, name_and_row, named, seed_of
 from stateroom.server.tokens import Signer
 from stateroom.session import History, Moment, Session, Sessions, new_session_id
-from stateroom.session.execution import was_cancelled
 from stateroom.session.journal import checked_name, read_entry
 from stateroom.state import to_json
 
@@ -381,9 +380,7 @@ class Hosted:
             return await work
         except StateroomError:
             raise
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if was_cancelled(error):
-                raise  # the request was; else it is something of the author's own
+        except Exception as error:
             raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error
 
     async def close_session(self, request: Request) -> Reply:

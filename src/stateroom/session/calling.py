@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from stateroom.errors import (
     TimedOut,
     ToolError,
 )
-from stateroom.session.execution import Runner, was_cancelled
+from stateroom.session.execution import Runner, contained
 from stateroom.session.journal import LogEntry
 from stateroom.session.moment import Clock, Moment
 from stateroom.session.path import Path
@@ -204,32 +203,34 @@ async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], s
     patch: Patch = []
     shared: Mapping[str, Commit] = NOTHING
     try:
-        if (pace := runner.quick(tool.procedure)) is not None:
-            returned = pace.timed(tool.procedure.function, arguments)
-        else:
-            returned = await runner.run(tool.procedure, arguments, timeout)
-        output = to_jsonable_python(returned)
-        del returned
-        arguments.clear()  # nothing here holds on to the draft
-        if drafts:
-            shared = _commit_shared(drafts, reads)
-        if draft is not None:
-            if reads:
-                refuse_tampering(draft)
-                leave_spares(draft)
-            else:
-                desk.end(draft)
-                state, patch = commit(draft)
-    except (Exception, SystemExit, Asked, asyncio.CancelledError) as error:
-        if was_cancelled(error) or isinstance(error, Busy):
-            raise  # the caller was cancelled, or it was not run; else something of the tool's own
+        with contained:
+            try:
+                if (pace := runner.quick(tool.procedure)) is not None:
+                    returned = pace.timed(tool.procedure.function, arguments)
+                else:
+                    returned = await runner.run(tool.procedure, arguments, timeout)
+            finally:  # first of all: a thread that goes on by itself changes nothing any more
+                desk.closed = ENDED
+                for one in drafts.values():
+                    one._draft_desk.closed = ENDED
+            output = to_jsonable_python(returned)
+            del returned
+            arguments.clear()  # nothing here holds on to the draft
+            if drafts:
+                shared = _commit_shared(drafts, reads)
+            if draft is not None:
+                if reads:
+                    refuse_tampering(draft)
+                    leave_spares(draft)
+                else:
+                    desk.end(draft)
+                    state, patch = commit(draft)
+    except Busy:
+        raise  # it was not run
+    except (Exception, Asked) as error:
         raise _failure(tool, error, draft, *drafts.values()) from error
-    finally:
-        desk.closed = ENDED
-        for one in drafts.values():
-            one._draft_desk.closed = ENDED
     advanced = clock.advanced if clock else 0.0
-    return Ran(scene.revision, scene.state, output, patch, state, scene.moment, advanced, shared, desk.emitted)
+    return Ran(scene.revision, scene.state, output, patch, state, scene.moment, advanced, shared, tuple(desk.emitted))
 
 
 def _commit_shared(drafts: Mapping[str, Any], reads: bool) -> dict[str, Commit]:
@@ -296,7 +297,7 @@ async def run_verifier(
         found = await runner.run(procedure, _judges_by(procedure, lent, episode), timeout)
     except TimedOut as error:
         raise TimedOut(f"verify did not finish within {error}") from None
-    except (Exception, PathNotLoaded, BaseExceptionGroup):
+    except (Exception, PathNotLoaded):
         if not episode.path_is_missed:
             raise
     if episode.path_is_missed:

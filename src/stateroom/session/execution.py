@@ -1,4 +1,4 @@
-"""Running an author's function without letting it stall, hang or break the session.
+"""Running an author's code without letting it stall, hang or break the session, or the process.
 
 Async functions run on the event loop, under a timeout. Others run on a worker thread, so that one that blocks stalls
 nobody and can be left behind when its time is up. A thread costs a hundred microseconds a call, which is most of a
@@ -6,6 +6,8 @@ quick tool's time; so a plain function that has been quick many times in a row r
 slow there it goes back to threads, and must be quick ten times as often to return: a machine that was busy for a moment
 costs it little, and a tool that blocks now and then stalls the loop ever more rarely. One that raises there what it was
 not meant to goes back for good, and one with a timeout of its own always has a thread.
+
+Whatever such code raises is `contained`: it ends the call that ran it, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -20,7 +23,8 @@ from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any
 
 from stateroom.errors import Busy, StateroomError, TimedOut
 from stateroom.session.program import Asked, PathNotLoaded, Procedure
@@ -44,6 +48,54 @@ IDLE_SECONDS = 5.0
 """How long a worker thread waits for more work before it ends."""
 
 
+class _Contained:
+    """Lets nothing but an `Exception` out of a block that runs an author's code: `with contained:`.
+
+    `SystemExit`, `KeyboardInterrupt`, `GeneratorExit`, `CancelledError` and their like would end a thread, a task, the
+    event loop or the process, and `StopIteration` changes on its way out of a coroutine. Instead of such an error, an
+    `Exception` of the same name is raised, which has the error as its cause. What reaches the block from outside goes
+    on as it is: a cancellation of the task, Ctrl-C, and the end of a coroutine that nobody awaits any more.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, PathNotLoaded | Asked) or _is_from_outside(error, traceback):
+            return
+        if isinstance(error, RuntimeError) and error.args == ("coroutine raised StopIteration",):
+            error = error.__cause__ or error
+        try:
+            words = str(error)
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                return
+        except BaseException:  # noqa: BLE001 - the text of an author's error is made by the author's code too
+            words = "its text cannot be read"
+        name = type(error).__name__
+        told = type(name, (Exception,), {"__module__": type(error).__module__})(words)
+        raise told.with_traceback(error.__traceback__) from error
+
+
+contained = _Contained()
+
+
+def _is_from_outside(error: BaseException, traceback: TracebackType | None) -> bool:
+    """Whether an error that left a block was not raised by what the block ran."""
+    match error:
+        case asyncio.CancelledError():
+            with suppress(RuntimeError):  # a thread has no task
+                task = asyncio.current_task()
+                return task is not None and task.cancelling() > 0
+        case KeyboardInterrupt():  # asyncio.run and servers have handlers of their own, which do not raise it here
+            on_main = threading.current_thread() is threading.main_thread()
+            return on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        case GeneratorExit():
+            return traceback is None or traceback.tb_next is None
+    return False
+
+
 class Runner:
     """Runs procedures, and learns which of them are quick."""
 
@@ -54,20 +106,21 @@ class Runner:
         self._workers = _Workers()
 
     async def run(self, procedure: Procedure, arguments: dict[str, Any], default_timeout: float) -> Any:
-        """Call the function; raises `TimedOut`, or what the function raises."""
+        """Call the function; raises `TimedOut`, or what the function raises, as an `Exception`."""
         function = procedure.function
         timeout = procedure.timeout or default_timeout
-        if procedure.is_async:
-            return await _within(timeout, asyncio.ensure_future(_contained(function(**arguments))))
-        if procedure.timeout is not None:
-            return await _within(timeout, self._workers.run(partial(function, **arguments)))
-        pace = self._paces.setdefault(function, Pace())
-        if pace.on_loop:
-            return pace.timed(function, arguments)
-        return await _within(timeout, self._workers.run(partial(pace.timed, function, arguments)))
+        with contained:
+            if procedure.is_async:
+                return await _within(timeout, asyncio.ensure_future(_awaited(function(**arguments))))
+            if procedure.timeout is not None:
+                return await _within(timeout, self._workers.run(partial(function, **arguments)))
+            pace = self._paces.setdefault(function, Pace())
+            if pace.on_loop:
+                return pace.timed(function, arguments)
+            return await _within(timeout, self._workers.run(partial(pace.timed, function, arguments)))
 
     def quick(self, procedure: Procedure) -> Pace | None:
-        """The pace of a function that may run on the loop: its `timed` does what `run` would, without a coroutine."""
+        """The pace of a function that may run on the loop: what its `timed` raises is yet to be contained."""
         pace = self._paces.get(procedure.function)
         return pace if pace is not None and pace.on_loop else None
 
@@ -129,30 +182,37 @@ async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:
         work.cancel()
         work.add_done_callback(_hear_out)
         raise TimedOut(f"{timeout:g} s")
-    result = work.result()
-    if isinstance(result, _Exit):
-        raise result.error
-    return result
+    return work.result()
 
 
-def was_cancelled(error: BaseException) -> bool:
-    """Whether an error says that the task in which it is caught was cancelled, and not something that it waited for."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+_authors: contextvars.ContextVar[bool] = contextvars.ContextVar("stateroom-authors", default=False)
+"""Whether a task runs an author's function, or was started by one."""
 
 
-class _Exit(NamedTuple):
-    """A function wanted to leave the process."""
+async def _awaited(work: Coroutine[Any, Any, Any]) -> Any:
+    """Await an author's function in a task of its own: a SystemExit must not reach the loop, which would stop for it.
 
-    error: SystemExit
+    Nor must one from a task that the function starts, with `asyncio.gather`, say.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_new_task)
+    _authors.set(True)
+    with contained:
+        return await work
 
 
-async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
-    """Await a coroutine; a SystemExit must not reach the loop, which would stop for it."""
+def _new_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(_spared(work) if _authors.get() else work, loop=loop, **options)
+
+
+async def _spared(work: Coroutine[Any, Any, Any]) -> Any:
+    """Await a coroutine; what would stop the loop is contained, and all else is as the author's code expects it."""
     try:
         return await work
-    except SystemExit as error:
-        return _Exit(error)
+    except (SystemExit, KeyboardInterrupt):
+        with contained:
+            raise
 
 
 def _hear_out(work: asyncio.Future[Any]) -> None:
@@ -209,7 +269,8 @@ class _Workers:
     ) -> None:
         result, error = None, None
         try:
-            result = function()
+            with contained:
+                result = function()
         except BaseException as raised:  # noqa: BLE001 - it is raised again where the function was awaited
             error = raised
         self._idle.append(inbox)
@@ -222,7 +283,5 @@ def _deliver(done: asyncio.Future[Any], result: Any, error: BaseException | None
         return
     if error is None:
         done.set_result(result)
-    elif isinstance(error, StopIteration):  # a future cannot carry one
-        done.set_exception(RuntimeError("StopIteration"))
     else:
         done.set_exception(error)

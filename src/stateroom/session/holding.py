@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
 from stateroom.session.calling import Failed, Ran, Scene, run_tool
-from stateroom.session.execution import Runner, was_cancelled
+from stateroom.session.execution import Runner
 from stateroom.session.history import History
 from stateroom.session.journal import UNSTORABLE
 from stateroom.session.program import Code, Operation, Procedure
@@ -178,9 +178,7 @@ class Keeper:
             raise
         except TimedOut as error:
             raise TimedOut(f"the {name} could not be {done} within {error}") from None
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if was_cancelled(error):
-                raise
+        except Exception as error:
             logger.warning("the %s could not be %s", name, done, exc_info=error)
             raise EnvironmentFailed(f"the {name} could not be {done}: unexpected {type(error).__name__}") from error
 

@@ -144,7 +144,7 @@ class Ask:
         try:
             return next(self._answers)
         except StopIteration:
-            raise Asked(question) from None
+            raise Asked(str(question)) from None
 
 
 class Episode:

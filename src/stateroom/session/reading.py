@@ -10,6 +10,7 @@ import msgspec
 from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, SchemaChanged, UnknownSession, format_path
+from stateroom.session.execution import contained
 from stateroom.session.history import Document, History, Start, world_is_gone
 from stateroom.session.moment import Moment
 from stateroom.state import State, fingerprint_of, first_difference, patched, schema_of, shape_of
@@ -83,7 +84,8 @@ class Reader:
         except UnknownSession:
             raise world_is_gone(document.head.id, start.world) from None
         try:
-            return patched(world, start.changes)
+            with contained:
+                return patched(world, start.changes)
         except InvalidState as error:  # by code that allowed more
             message = f"the stored state of session {document.head.id!r} is not valid: {error}"
             raise InvalidState((), message) from error
@@ -93,7 +95,8 @@ def typed(document: Document, state_type: type[State]) -> State:
     """The state in a document as the author's type."""
     session = document.head.id
     try:
-        data = state_type.__migrations__.upgrade(document.state, document.version)
+        with contained:
+            data = state_type.__migrations__.upgrade(document.state, document.version)
     except SchemaChanged as error:
         raise SchemaChanged(f"the state of session {session!r} cannot be read: {error}") from error.__cause__
     is_old = document.version < state_type.__migrations__.version
@@ -102,7 +105,8 @@ def typed(document: Document, state_type: type[State]) -> State:
     if missing := first_missing(data, shape_of(state_type)):  # else its default would take its place
         raise InvalidState((), f"{refused}: {format_path(missing)}: Field required")
     try:
-        state: State = state_type.__pydantic_validator__.validate_python(data, by_name=True, by_alias=False)
+        with contained:
+            state: State = state_type.__pydantic_validator__.validate_python(data, by_name=True, by_alias=False)
     except Exception as error:
         found = invalid(error, (), data) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         raise InvalidState((), f"{refused}: {found}") from error

@@ -37,6 +37,7 @@ from stateroom.errors import (
     TimedOut,
     UnknownSession,
 )
+from stateroom.session.execution import contained
 from stateroom.session.history import History
 from stateroom.session.journal import LogEntry, checked_text, write_body
 from stateroom.session.moment import Moment
@@ -102,7 +103,8 @@ class Shared:
             await self._catch_up()
             made = change
             if room.state is not view.state:
-                merged = merge(view.state, change.state, room.state)
+                with contained:
+                    merged = merge(view.state, change.state, room.state)
                 if merged is None:
                     raise SharedConflict(self)
                 made = merged
@@ -260,7 +262,9 @@ class Scopes:
         if name == "app":
             return shared_id("app", environment.name), ""
         if room.user is None:
-            room.user = checked_text("user", environment.user_of(self._sessions.task_of(room)))
+            with contained:
+                user = environment.user_of(self._sessions.task_of(room))
+            room.user = checked_text("user", user)
         return shared_id(name, environment.name, room.user), room.user
 
     def _keep(self, identity: str, shared: Shared) -> None:
@@ -320,8 +324,9 @@ class Scopes:
         wanted = sessions.environment.shared_types[name]
         if type(state) is not wanted:
             raise DefinitionError(f"{where} must return a {wanted.__name__}, not {type(state).__name__}")
-        copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
-        return copy
+        with contained:
+            copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
+            return copy
 
     async def commit(
         self,

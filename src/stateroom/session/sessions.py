@@ -24,7 +24,7 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.session.calling import has_tampered
-from stateroom.session.execution import Runner
+from stateroom.session.execution import Runner, contained
 from stateroom.session.history import History, Start, world_is_gone
 from stateroom.session.holding import Holding, Keeper
 from stateroom.session.journal import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text, read_entry
@@ -122,7 +122,9 @@ class Sessions(Generic[S]):
         if self.environment.state_type is None:
             return self.stateless(session_id or new_session_id(), moment, self._task(row))
         if "user" in self.environment.shared_types:
-            checked_text("user", self.environment.user_of(self._task(row)))  # else the first call would fail for it
+            with contained:
+                user = self.environment.user_of(self._task(row))
+            checked_text("user", user)  # else the first call would fail for it
         state, moment, start = await self._seeded(self._task(row), moment)
         head = self.new_head(owner, 1, session_id=session_id)
         try:
@@ -138,7 +140,8 @@ class Sessions(Generic[S]):
     def _plain(self, task: Any) -> Any:
         """A task as JSON data of our own."""
         try:
-            return to_jsonable_python(task)
+            with contained:
+                return to_jsonable_python(task)
         except UnicodeEncodeError as error:
             raise BadTask("the task is not JSON: a key in it is not a text that can be written") from error
         except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -174,7 +177,8 @@ class Sessions(Generic[S]):
                     f"{self.environment.name}.seed changes the `state` that it is given, and returns nothing: there is "
                     f"a world to start from; not {type(returned).__name__}"
                 )
-            state, patch = commit(draft)
+            with contained:
+                state, patch = commit(draft)
         except Exception:
             if has_tampered(draft):
                 await self.mend()
@@ -197,8 +201,9 @@ class Sessions(Generic[S]):
         if expected is None or type(state) is not expected:  # a subclass could not be read back
             wanted = expected.__name__ if expected else None
             raise DefinitionError(f"{self.environment.name}.seed must return a {wanted}, not {type(state).__name__}")
-        copy: State = shape_of(expected).admit(state, ())  # valid, and shared with nobody
-        return copy
+        with contained:
+            copy: State = shape_of(expected).admit(state, ())  # valid, and shared with nobody
+            return copy
 
     async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
         """A handle on a session that was seeded before, here or in any other process.

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from stateroom.session.execution import contained
 from stateroom.session.lifecycle import Lifecycle
 
 Item = dict[str, Any]
@@ -79,7 +80,8 @@ class Stance(msgspec.Struct, frozen=True, omit_defaults=True):
         for event in said.moves:
             if event == "new_task":
                 turn, step, strikes = (turn if phase == lifecycle.start else turn + 1), 0, 0
-            phase = lifecycle.after(phase, event)
+            with contained:
+                phase = lifecycle.after(phase, event)
         if said.by == "model":
             step, answers = step + 1, answers + 1
         return replace(

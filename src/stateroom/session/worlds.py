@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stateroom.errors import DefinitionError, StoreError, StoreUnavailable, TimedOut, UnknownSession
+from stateroom.session.execution import contained
 from stateroom.session.history import write_document
 from stateroom.session.moment import Moment
 from stateroom.session.room import new_room
@@ -90,7 +91,8 @@ class Worlds:
             raise DefinitionError(
                 f"{environment.name}.world must return a {wanted.__name__}, not {type(state).__name__}"
             )
-        copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
+        with contained:
+            copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
         elsewhere = Elsewhere(sessions.store.large)
         body = write_document(copy, BEGINNING, elsewhere)
         identity = shared_id("world", environment.name, digest_of(body))

@@ -34,13 +34,13 @@ class Commit(NamedTuple):
 
 
 def commit(draft: S) -> Commit:
-    """Check a draft, end it, and give the new state with the patch that leads to it."""
+    """End a draft, check it, and give the new state with the patch that leads to it."""
     desk: Desk = draft._draft_desk  # type: ignore[attr-defined]
+    desk.closed = ENDED  # before it is checked: what another thread changes meanwhile would not be
     patch: Patch = []
     ruled: list[Path] = []
     _check_model(cast(Any, draft), (), patch, ruled)
     state = _settle_model(cast(Any, draft))
-    desk.closed = ENDED
     if not ruled:
         leave_spares(draft, state)
         return Commit(state, patch)

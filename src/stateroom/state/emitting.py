@@ -38,9 +38,10 @@ class EventDesk(Desk):
         try:
             _happen(draft, self.base, happened)
         finally:
-            self.closed = self.by_events
-        self.failed = None
+            if self.closed is None:  # else the call has ended meanwhile, without waiting for the tool's thread
+                self.closed = self.by_events
         self.emitted.append(happened)
+        self.failed = None
 
     def end(self, draft: Any) -> None:
         """Raise if anything has changed that the events do not account for."""

@@ -19,7 +19,7 @@ from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.runner import failure_fields, place_of, write_metrics
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import Row, World
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,9 @@ class _Grove:
     async def grow(self, row: Row) -> None:
         """Grow the tree of a task; what there is of it is written, whatever happens."""
         try:
-            root = await self._root(row)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if was_cancelled(error):
-                raise  # all is to end; else it is something of the environment's own
+            with contained:
+                root = await self._root(row)
+        except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
             self._notes.failure({**row, **failure_fields(self._plan, error)})
             self._notes.report.failed += 1
             return
@@ -116,10 +115,9 @@ class _Grove:
     async def _answer(self, tree: Tree) -> Node:
         name = type(self._plan.rule).__name__
         try:
-            answer = await self._plan.rule.grow(tree)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if was_cancelled(error):
-                raise
+            with contained:
+                answer = await self._plan.rule.grow(tree)
+        except Exception as error:
             raise ModelFailed(f"the rule {name} raised {type(error).__name__}: {error}") from error
         if answer is None:
             raise ModelFailed(

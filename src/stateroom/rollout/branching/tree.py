@@ -11,7 +11,7 @@ from stateroom.rollout.branching.branch import Branch
 from stateroom.rollout.branching.node import Node
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.world import Row
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,9 @@ class Tree:
     async def _grow(self, branch: Branch, steps: int | None) -> Node:
         async with self._turns:
             try:
-                await branch.grow(steps)
-            except (Exception, SystemExit, asyncio.CancelledError) as error:
-                if was_cancelled(error):
-                    raise  # all is to end; else it is something of the environment's own
+                with contained:
+                    await branch.grow(steps)
+            except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
                 await branch.fail(error)
         self.size += branch.length
         self._on_branch(branch.tip)

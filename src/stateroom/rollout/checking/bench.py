@@ -12,6 +12,7 @@ from stateroom.rollout.checking.actors import Actor, idler, reference, wanderer
 from stateroom.rollout.checking.playing import Play, play
 from stateroom.rollout.checking.stage import Stage
 from stateroom.rollout.world import Row
+from stateroom.session.execution import contained
 
 
 class Bench:
@@ -64,7 +65,8 @@ class Bench:
     async def new_stage(self) -> Stage:
         """A new instance to play on, for as long as this lasts."""
         try:
-            instance = self.environment()
+            with contained:
+                instance = self.environment()
         except Exception as error:
             told = f"another {self.environment.__name__}() cannot be made: {type(error).__name__}: {error}"
             raise EnvironmentFailed(told) from error

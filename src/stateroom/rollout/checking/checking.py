@@ -19,6 +19,7 @@ from stateroom.rollout.checking.playing import Broke, Play
 from stateroom.rollout.checking.verdicts import IDLE, VERIFIER, check_idle, check_reference, check_verifier
 from stateroom.rollout.tasks import example_file, read_tasks
 from stateroom.rollout.world import Row
+from stateroom.session.execution import contained
 
 PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN, REFERENCE, IDLE, VERIFIER, tools.NAME, cost.NAME)
 """The checks that play episodes, in the order in which they are told."""
@@ -52,7 +53,8 @@ async def check(
     Of many tasks some are played, unless it is to be `everything`. `on_play` is told of each episode.
     """
     try:
-        instance = environment()
+        with contained:
+            instance = environment()
     except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
         told = f"{environment.__name__}() cannot be made without arguments: {type(error).__name__}: {error}"
         return undefined(environment.name, told)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from stateroom.rollout.checking.bench import Bench
 from stateroom.rollout.checking.finding import SHOWN, Fault, Finding, finding, listed, skipped
 from stateroom.rollout.checking.sameness import apart
 from stateroom.rollout.checking.stage import Stage
 from stateroom.rollout.world import Row
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 from stateroom.state import decode, encode
 from stateroom.state.describe import differences, readable
 
@@ -26,10 +24,9 @@ async def check_seed(bench: Bench) -> Finding:
     faults = []
     for task, row in bench.rows.items():
         try:
-            first, again = await _seeded(bench.stage, task, row), await _seeded(bench.other, task, row)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if was_cancelled(error):
-                raise
+            with contained:
+                first, again = await _seeded(bench.stage, task, row), await _seeded(bench.other, task, row)
+        except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
             place = bench.stage.watched.place_of(error)
             faults.append(Fault(f"task {task}: seed failed: {type(error).__name__}: {error}{place}"))
             continue

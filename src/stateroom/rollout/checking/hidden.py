@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from stateroom.environment import Environment
 from stateroom.rollout.checking.finding import Fault
+from stateroom.session.execution import contained
 
 PLAIN = (list, dict, set, str, int, float, type(None))
 """What is looked at in a module; all else in it is not the environment's alone."""
@@ -49,7 +50,8 @@ def _places(environment: Environment[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 def _text(value: Any) -> str:
     try:
-        return repr(value)
+        with contained:
+            return repr(value)
     except Exception as error:  # noqa: BLE001 - what an author's own class may raise
         return type(error).__name__
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from itertools import cycle
@@ -16,7 +15,7 @@ from stateroom.rollout.checking.sameness import apart, written
 from stateroom.rollout.checking.stage import Stage
 from stateroom.rollout.recorded import same
 from stateroom.session import Session
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 from stateroom.state.describe import brief
 
 ISOLATION = "isolation"
@@ -84,10 +83,9 @@ class _Turns:
 
     async def _compare(self, what: str, alone: Any, coming: Awaitable[Any]) -> None:
         try:
-            now = await coming
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if was_cancelled(error):
-                raise
+            with contained:
+                now = await coming
+        except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
             self.apart = f"{what} broke down: {type(error).__name__}: {error}"
             return
         if not same(alone, now):

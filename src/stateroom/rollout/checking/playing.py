@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from stateroom.rollout.files import RunFiles
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.world import Row
 from stateroom.session import Result, Session, Verdict
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 from stateroom.state import Patch, encode, encode_patch
 
 LARGE = 4096
@@ -117,17 +116,16 @@ async def play(stage: Stage, actor: Actor, task: int, row: Row, *, closely: bool
     where: Part = "seed"
     start = perf_counter()
     try:
-        async with stage.seat(task, row) as seated:
-            played.seconds["seed"] = perf_counter() - start
-            where = "play"
-            await _act(stage, row, played, seated.session)
-            await _note_changes(played, seated.session, closely)
-            where = "verify"
-            if played.waits is None:
-                await _judge(played, seated, closely)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if was_cancelled(error):
-            raise
+        with contained:
+            async with stage.seat(task, row) as seated:
+                played.seconds["seed"] = perf_counter() - start
+                where = "play"
+                await _act(stage, row, played, seated.session)
+                await _note_changes(played, seated.session, closely)
+                where = "verify"
+                if played.waits is None:
+                    await _judge(played, seated, closely)
+    except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
         words = f"{_words(error)}{stage.watched.place_of(error)}"
         played.broke = Broke(where, words, isinstance(error, TimedOut))
     return played

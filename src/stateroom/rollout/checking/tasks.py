@@ -13,6 +13,7 @@ from stateroom.model import input_items, text_of
 from stateroom.rollout.checking.finding import Fault, Finding, finding, listed
 from stateroom.rollout.tasks import generate_tasks
 from stateroom.rollout.world import Row
+from stateroom.session.execution import contained
 
 NAME = "tasks"
 
@@ -39,7 +40,8 @@ def generates(environment: type[Environment[Any, Any]]) -> bool:
 def generated(environment: type[Environment[Any, Any]], number: int) -> list[Row]:
     """Tasks of an environment's generator; `BadTask` if it breaks down."""
     try:
-        return generate_tasks(environment, number, seed=0)
+        with contained:
+            return generate_tasks(environment, number, seed=0)
     except Exception as error:
         raise BadTask(f"generate broke down: {type(error).__name__}: {error}") from error
 

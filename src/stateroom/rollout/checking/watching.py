@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.environment import Environment, Tool
 from stateroom.errors import InvalidState, ModelFailed, ModelUnavailable, ReadOnlyState, ToolError
+from stateroom.session.execution import contained
 from stateroom.session.program import Procedure
 from stateroom.state.describe import brief
 
@@ -49,7 +50,8 @@ class Watched:
     def _called(self, name: str, procedure: Procedure) -> Callable[..., Any]:
         def call(**given: Any) -> Any:
             try:
-                return self._returned(name, procedure, given, procedure.function(**given))
+                with contained:
+                    return self._returned(name, procedure, given, procedure.function(**given))
             except Exception as error:
                 self._note(name, procedure, given, error)
                 raise
@@ -59,7 +61,8 @@ class Watched:
     def _awaited(self, name: str, procedure: Procedure) -> Callable[..., Any]:
         async def call(**given: Any) -> Any:
             try:
-                return self._returned(name, procedure, given, await procedure.function(**given))
+                with contained:
+                    return self._returned(name, procedure, given, await procedure.function(**given))
             except Exception as error:
                 self._note(name, procedure, given, error)
                 raise

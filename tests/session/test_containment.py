@@ -1,0 +1,362 @@
+"""Whatever an author's code raises is the failure of the call that ran it, and the end of nothing else."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_serializer
+
+from stateroom import Environment, Event, Lifecycle, Resource, State, Task, applies, tool
+from stateroom.session import Session, Sessions
+from stateroom.session.execution import PROVEN
+from stateroom.store import Store, open_store
+
+
+class Own(BaseException):
+    """An author's own, past all that catches an `Exception`."""
+
+
+class Wordless(Exception):
+    """One whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "SystemExit": lambda: SystemExit(3),
+    "GeneratorExit": GeneratorExit,
+    "CancelledError": asyncio.CancelledError,
+    "StopIteration": lambda: StopIteration(5),
+    "StopAsyncIteration": StopAsyncIteration,
+    "MemoryError": MemoryError,
+    "RecursionError": RecursionError,
+    "ExceptionGroup": lambda: ExceptionGroup("two", [ValueError(), KeyError()]),
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("two", [ValueError(), SystemExit()]),
+    "Own": Own,
+    "Wordless": Wordless,
+}
+LOUD = ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError", "Own", "Wordless")
+"""The errors that are tried wherever an author's code is run; the others differ by how it is run."""
+
+
+class Armed:
+    """What an author's code raises, and where: wherever `at` names."""
+
+    at = ""
+    error = ""
+
+    def fire(self, place: str) -> None:
+        if self.at == place:
+            raise ERRORS[self.error]()
+
+
+armed = Armed()
+
+
+@pytest.fixture(autouse=True)
+def _disarm():
+    armed.at = ""
+
+
+def arm(place: str, error: str) -> None:
+    armed.at, armed.error = place, error
+
+
+class Marked(Event):
+    note: str
+
+
+class Errand(Task):
+    user: str = "ann"
+
+    @field_validator("user")
+    @classmethod
+    def known(cls, user: str) -> str:
+        armed.fire("task")
+        return user
+
+
+class Ledger(State):
+    count: int = 0
+
+    @field_validator("count", mode="wrap")
+    @classmethod
+    def counted(cls, count: Any, check: ValidatorFunctionWrapHandler) -> int:
+        armed.fire("validator")
+        return int(check(count))
+
+
+class Purse(State):
+    coins: int = 0
+
+
+class Noted(State):
+    notes: list[str] = Field(default_factory=list)
+
+    @applies(Marked)
+    def mark(self, event: Marked) -> None:
+        armed.fire("event")
+        self.notes.append(event.note)
+
+
+class Odd(State):
+    @model_serializer
+    def shown(self) -> str:
+        armed.fire("output")
+        return "odd"
+
+
+class Box(Resource[list[int]]):
+    kind = "restart_only"
+
+    def start(self, session: Any, /) -> list[int]:
+        armed.fire("resource")
+        return []
+
+
+class Moves(Lifecycle):
+    def after(self, phase: str, event: str) -> str:
+        armed.fire("lifecycle")
+        return super().after(phase, event)
+
+
+class Trial(Environment[Ledger, Errand]):
+    """Raises what it is told to, where it is told to."""
+
+    resources = {"box": Box()}
+    lifecycle = Moves({("idle", "new_task"): "planning"})
+
+    def seed(self, task: Errand) -> Ledger:
+        armed.fire("seed")
+        return Ledger()
+
+    def seed_user(self, task: Any) -> Purse:
+        armed.fire("user")
+        return Purse()
+
+    @tool
+    def act(self, state: Ledger) -> str:
+        """Run on a thread at first, and then on the loop."""
+        state.count += 1
+        armed.fire("tool")
+        return "done"
+
+    @tool
+    async def act_async(self, state: Ledger) -> str:
+        """Run on the loop, in a task."""
+        state.count += 1
+        armed.fire("tool")
+        return "done"
+
+    @tool
+    async def act_in_a_task(self, state: Ledger) -> str:
+        """Run on the loop, in a task of its own making."""
+        state.count += 1
+        return await asyncio.create_task(self._act())
+
+    async def _act(self) -> str:
+        armed.fire("tool")
+        return "done"
+
+    @tool
+    def show(self, state: Ledger) -> Any:
+        """Give what writes itself."""
+        state.count += 1
+        return Odd()
+
+    @tool
+    def unpack(self, state: Ledger, box: list[int]) -> int:
+        """Use a resource."""
+        state.count += 1
+        return len(box)
+
+    @tool
+    def pay(self, state: Ledger, user: Purse) -> int:
+        """Use a shared state."""
+        state.count += 1
+        return user.coins
+
+    def reply(self, state: Ledger, message: str) -> str:
+        state.count += 1
+        armed.fire("reply")
+        return "yes"
+
+    async def verify(self, state: Ledger) -> float:
+        armed.fire("verify")
+        return 1.0
+
+
+class Marking(Environment[Noted]):
+    """Changes by events."""
+
+    def world(self) -> Noted:
+        armed.fire("world")
+        return Noted()
+
+    def seed(self, state: Noted) -> None:
+        armed.fire("seed")
+
+    @tool
+    def mark(self, state: Noted) -> str:
+        """Mark."""
+        state.emit(Marked(note="here"))
+        return "done"
+
+    def verify(self) -> float:
+        return 1.0
+
+
+@pytest.fixture
+async def store():
+    async with open_store("memory://") as opened:
+        yield opened
+
+
+async def made(store: Store) -> Session[Ledger]:
+    return await Sessions(Trial(), store).seed({})
+
+
+async def is_as_before(session: Session[Ledger]) -> bool:
+    """Whether nothing has changed, and the session goes on."""
+    armed.at = ""
+    before = session.state.count
+    return (await session.call("act")).ok and session.state.count == before + 1
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("name", ["act", "act_async", "act_in_a_task"])
+async def test_whatever_a_tool_raises_is_a_failed_result_that_names_it(store: Store, name: str, error: str) -> None:
+    session = await made(store)
+    arm("tool", error)
+    result = await session.call(name)
+    assert (result.ok, result.code) == (False, "tool_failed")
+    assert result.error == f"{name} failed: unexpected {error}"
+    assert await is_as_before(session)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_whatever_a_tool_raises_on_the_loop_is_a_failed_result_too(store: Store, error: str) -> None:
+    session = await made(store)
+    runner, procedure = session._sessions.runner, session._sessions.environment.tools["act"].procedure
+    for _ in range(PROVEN * 8):  # a run may have been slow because the machine was busy
+        assert (await session.call("act")).ok
+        if runner.quick(procedure):
+            break
+    assert runner.quick(procedure)
+    arm("tool", error)
+    assert (await session.call("act")).error == f"act failed: unexpected {error}"
+    assert await is_as_before(session)
+
+
+@pytest.mark.parametrize("error", LOUD)
+@pytest.mark.parametrize(
+    ("place", "name", "code"),
+    [
+        ("validator", "act", "tool_failed"),
+        ("output", "show", "tool_failed"),
+        ("resource", "unpack", "tool_failed"),
+    ],
+)
+async def test_so_is_what_is_raised_where_a_tool_is_not_to_be_seen(
+    store: Store, place: str, name: str, code: str, error: str
+) -> None:
+    session = await made(store)
+    arm(place, error)
+    result = await session.call(name)
+    assert (result.ok, result.code) == (False, code)
+    assert error in (result.error or "") or place == "output"
+    assert await is_as_before(session)
+
+
+@pytest.mark.parametrize("error", LOUD)
+async def test_an_applied_event_that_raises_fails_its_call(store: Store, error: str) -> None:
+    session = await Sessions(Marking(), store).seed({})
+    arm("event", error)
+    assert (await session.call("mark")).error == f"mark failed: unexpected {error}"
+    armed.at = ""
+    assert (await session.call("mark")).ok
+    assert session.state.notes == ["here"]
+
+
+@pytest.mark.parametrize("error", LOUD)
+@pytest.mark.parametrize(
+    ("place", "use"),
+    [
+        ("verify", lambda session: session.verify()),
+        ("reply", lambda session: session.reply("Shall I?", call_id="1")),
+        ("lifecycle", lambda session: session.move("new_task")),
+        ("user", lambda session: session.call("pay")),
+    ],
+)
+async def test_what_other_hooks_raise_is_an_exception(store: Store, place: str, use: Any, error: str) -> None:
+    session = await made(store)
+    arm(place, error)
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - that it is one at all is what is promised
+        await use(session)
+    assert error in f"{type(raised.value).__name__}: {raised.value}"
+    assert await is_as_before(session)
+
+
+@pytest.mark.parametrize("error", LOUD)
+@pytest.mark.parametrize(
+    ("place", "environment"),
+    [("task", Trial), ("seed", Trial), ("validator", Trial), ("world", Marking), ("seed", Marking)],
+)
+async def test_a_session_that_cannot_be_seeded_is_an_exception(
+    store: Store, place: str, environment: Any, error: str
+) -> None:
+    sessions: Sessions[Any] = Sessions(environment(), store)
+    arm(place, error)
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - that it is one at all is what is promised
+        await sessions.seed({"user": "ann"})
+    assert type(raised.value).__name__ == error
+    armed.at = ""
+    assert await sessions.seed({})
+
+
+async def test_a_cancelled_call_is_cancelled(store: Store) -> None:
+    class Waits(Environment[Ledger]):
+        """Waits."""
+
+        started = asyncio.Event()
+
+        def seed(self) -> Ledger:
+            return Ledger()
+
+        @tool
+        async def wait(self, state: Ledger) -> None:
+            """Wait."""
+            self.started.set()
+            await asyncio.Event().wait()
+
+        def verify(self) -> float:
+            return 0.0
+
+    session = await Sessions(Waits(), store).seed({})
+    calling = asyncio.create_task(session.call("wait"))
+    await Waits.started.wait()
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+
+async def test_a_question_without_words_fails_its_call(store: Store) -> None:
+    class Asks(Environment[Ledger]):
+        """Asks."""
+
+        def seed(self) -> Ledger:
+            return Ledger()
+
+        @tool
+        def pay(self, state: Ledger, ask: Any) -> None:
+            """Pay."""
+            ask(Wordless())
+
+        def verify(self) -> float:
+            return 0.0
+
+    session = await Sessions(Asks(), store).seed({})
+    assert (await session.call("pay")).error == "pay failed: unexpected KeyboardInterrupt"
