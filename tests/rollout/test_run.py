@@ -79,6 +79,7 @@ VERDICTS: dict[str, Any] = {
     "raises": ZeroDivisionError("oops"),
     "exits": SystemExit(3),
     "cancels": asyncio.CancelledError(),
+    "interrupts": KeyboardInterrupt(),
 }
 
 
@@ -210,16 +211,20 @@ class Broken(Policy):
                 raise asyncio.CancelledError
             case "add 4":
                 return [{"type": "message", "content": {1}}]
-        return [function_call("increment_counter", "c", count=5)] if len(conversation) == 1 else [message("\ud800")]
+            case "add 5":
+                raise KeyboardInterrupt
+            case "add 6":
+                raise GeneratorExit
+        return [function_call("increment_counter", "c", count=7)] if len(conversation) == 1 else [message("\ud800")]
 
 
 async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: Path) -> None:
-    tasks = [counter_task(0, n) for n in range(1, 6)]
+    tasks = [counter_task(0, n) for n in range(1, 8)]
     given = plan(tmp_path, Broken, tasks=tasks, concurrency=1, store=f"sqlite:///{tmp_path / 'rooms.db'}")
     report = await run(given)
     (finished,), failed = rows(given.files.rollouts), rows(given.files.failures)
-    assert (report.episodes, report.failed, finished["reward"]) == (5, 4, 1.0)
-    assert [row["_ng_task_index"] for row in failed] == [0, 1, 2, 3]
+    assert (report.episodes, report.failed, finished["reward"]) == (7, 6, 1.0)
+    assert [row["_ng_task_index"] for row in failed] == [0, 1, 2, 3, 4, 5]
     for row in failed:
         assert row.items() >= tasks[row["_ng_task_index"]].items()
         assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("model", True)
@@ -242,7 +247,7 @@ async def test_a_policy_that_cannot_be_made_is_a_policy_failure(tmp_path: Path) 
     assert rows(given.files.rollouts) == []
 
 
-@pytest.mark.parametrize("verdict", ["set", "none", "raises", "exits", "cancels"])
+@pytest.mark.parametrize("verdict", ["set", "none", "raises", "exits", "cancels", "interrupts"])
 async def test_a_broken_verifier_fails_its_episode_and_the_run_goes_on(tmp_path: Path, verdict: str) -> None:
     report, files = await judged(tmp_path, verdict, "plain", verdict)
     assert (report.failed, len(report.rows)) == (2, 1)

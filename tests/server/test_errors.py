@@ -225,6 +225,10 @@ class BrokenTask(Task):
     how: str = ""
 
 
+class OwnError(BaseException):
+    """An author's own, past all that catches an `Exception`."""
+
+
 def go_wrong(how: str) -> Any:
     match how:
         case "raise":
@@ -233,6 +237,12 @@ def go_wrong(how: str) -> Any:
             sys.exit(3)
         case "cancel":
             raise asyncio.CancelledError
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "close":
+            raise GeneratorExit
+        case "own":
+            raise OwnError
         case "say":
             raise ToolError("not on a Sunday")
     return object()
@@ -271,6 +281,9 @@ async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> 
         ("raise", 500, "tool_failed", "fail failed: unexpected KeyError"),
         ("exit", 500, "tool_failed", "fail failed: unexpected SystemExit"),
         ("cancel", 500, "tool_failed", "fail failed: unexpected CancelledError"),
+        ("interrupt", 500, "tool_failed", "fail failed: unexpected KeyboardInterrupt"),
+        ("close", 500, "tool_failed", "fail failed: unexpected GeneratorExit"),
+        ("own", 500, "tool_failed", "fail failed: unexpected OwnError"),
         ("say", 400, "tool_error", "not on a Sunday"),
         ("other", 500, "tool_failed", "fail failed: what it returned cannot be written as JSON"),
     ]:
@@ -283,7 +296,7 @@ async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> 
 async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
     replies = Replies(await serve(BrokenEnvironment()))
     await replies.seed({})
-    for how in ("raise", "exit", "cancel"):
+    for how in ("raise", "exit", "cancel", "interrupt", "close", "own"):
         status, error = await replies.error("/verify", json={"response": {"how": how}})
         assert (status, error["code"]) == (500, "environment_error")
         assert re.fullmatch(r"verify failed: unexpected \w+", error["message"])
@@ -292,7 +305,7 @@ async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
 
 async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:
     served = await serve(BrokenEnvironment())
-    for how in ("raise", "exit", "cancel", "other"):
+    for how in ("raise", "exit", "cancel", "interrupt", "close", "own", "other"):
         status, refused = await served.post("/seed_session", {"how": how})
         assert (status, refused["error"]["code"]) == (500, "environment_error")
         assert not UNFIT.search(refused["error"]["message"])

@@ -67,6 +67,15 @@ class Desk(Environment[Note]):
         state.lines.append("never seen")
         raise KeyError("a secret of the author's")
 
+    @tool
+    async def run_code(self, state: Note, code: str) -> str:
+        """Run what a model wrote."""
+        try:
+            exec(code)
+        except Exception as error:  # which is all that an author thinks of
+            return repr(error)
+        return "done"
+
     @tool(effect="read")
     def odd(self, state: Note) -> dict[str, Any]:
         """What few can say."""
@@ -127,7 +136,7 @@ async def test_the_tools_are_listed_with_their_schemas(serve: Any, era: str) -> 
     served = await serve(Desk())
     async with connected(f"{served.url}/mcp", era=era) as client:
         listed = {listed.name: listed for listed in (await client.list_tools()).tools}
-    assert set(listed) == {"read", "add", "mail", "stumble", "odd"}
+    assert set(listed) == {"read", "add", "mail", "stumble", "run_code", "odd"}
     for definition in Desk().tool_definitions():
         assert listed[definition["name"]].input_schema == definition["parameters"]
         assert listed[definition["name"]].description == definition["description"]
@@ -224,6 +233,19 @@ async def test_results_that_few_can_read_arrive_as_text(serve: Any, era: str) ->
         odd = await client.call_tool("odd")
         assert json.loads(text_of(odd)) == {"half": "\ud83d", "large": 10**30}
         assert not odd.is_error
+
+
+async def test_code_that_a_model_wrote_ends_its_own_call_only(serve: Any) -> None:
+    served = await serve(Desk())
+    async with (
+        connected(f"{served.url}/mcp", await seeded(served)) as client,
+        connected(f"{served.url}/mcp", await seeded(served)) as other,
+    ):
+        for raised in ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError", "Own"):
+            code = f"from asyncio import CancelledError\nclass Own(BaseException): pass\nraise {raised}"
+            failed = error_of(await client.call_tool("run_code", {"code": code}))
+            assert (failed["code"], failed["message"]) == ("tool_failed", f"run_code failed: unexpected {raised}")
+            assert text_of(await other.call_tool("run_code", {"code": "pass"})) == '"done"'
 
 
 async def test_failures_read_as_they_do_over_http(serve: Any) -> None:

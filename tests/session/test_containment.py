@@ -1,6 +1,7 @@
 """Whatever an author's code raises is the failure of the call that ran it, and the end of nothing else."""
 
 import asyncio
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from stateroom import Environment, Event, Lifecycle, Resource, State, Task, applies, tool
 from stateroom.session import Session, Sessions
-from stateroom.session.execution import PROVEN
+from stateroom.session.execution import PROVEN, contained
 from stateroom.store import Store, open_store
 
 
@@ -315,6 +316,25 @@ async def test_a_session_that_cannot_be_seeded_is_an_exception(
     assert type(raised.value).__name__ == error
     armed.at = ""
     assert await sessions.seed({})
+
+
+def test_ctrl_c_is_no_failure_of_a_call() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), contained:
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def test_a_coroutine_that_nobody_awaits_any_more_ends_in_silence() -> None:
+    async def wait() -> None:
+        with contained:
+            await asyncio.sleep(60)
+
+    waiting = wait()
+    waiting.send(None)
+    waiting.close()
 
 
 async def test_a_cancelled_call_is_cancelled(store: Store) -> None:
