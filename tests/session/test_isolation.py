@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from stateroom import Environment, Episode, Sessions, State, ToolError, tool
-from stateroom.errors import DefinitionError, InvalidState
+from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState
 from stateroom.session import Session
-from stateroom.store import Store
+from stateroom.store import Store, open_store
 
 
 class Board(State):
@@ -162,6 +163,56 @@ async def test_tampering_in_a_call_that_commits_nothing_is_mended(session: Sessi
     fork = await session.fork()
     assert not (await session.call(name)).ok
     assert session.state.rows == fork.state.rows == [[3], [1], [2]]
+
+
+async def test_a_thread_that_goes_on_after_its_call_is_shut_out_before_the_state_is_checked() -> None:
+    began, checking, tried = threading.Event(), threading.Event(), threading.Event()
+    refused: list[Exception] = []
+
+    class Watched(State):
+        members: set[int] = set()
+        value: int = 0
+
+        @field_validator("value")
+        @classmethod
+        def look(cls, value: int) -> int:  # the members have been checked by now, and are not settled yet
+            if began.is_set():
+                checking.set()
+                assert tried.wait(60)
+            return value
+
+    class Forgetful(Environment[Watched]):
+        """Does not wait for its thread."""
+
+        def seed(self) -> Watched:
+            return Watched()
+
+        def write(self, state: Watched) -> None:
+            checking.wait(60)
+            try:
+                state.members.add(99)
+            except ReadOnlyState as error:
+                refused.append(error)
+            tried.set()
+
+        @tool
+        def act(self, state: Watched) -> str:
+            """Change both, and leave a thread behind."""
+            state.members.add(1)
+            state.value = 1
+            began.set()
+            threading.Thread(target=self.write, args=(state,), daemon=True).start()
+            return "done"
+
+        def verify(self) -> float:
+            return 0.0
+
+    async with open_store("memory://") as store:
+        session = await Sessions(Forgetful(), store).seed({})
+        assert (await session.call("act")).ok
+        read = await Sessions(Forgetful(), store).open(session.id)
+        assert session.state.members == read.state.members == {1}
+    assert refused
 
 
 async def test_what_a_tool_does_to_its_arguments_and_task_stays_with_it(session: Session[Board]) -> None:

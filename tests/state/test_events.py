@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 
 from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState, SchemaChanged, TamperedState
 from stateroom.state import (
+    ENDED,
     Commit,
     Desk,
     Event,
@@ -371,6 +372,20 @@ def test_a_draft_whose_call_has_ended_takes_no_more_events() -> None:
     ended(cart)
     with pytest.raises(ReadOnlyState, match="this call has ended"):
         cart.emit(Marked(name="x"))
+
+
+def test_an_event_during_which_the_call_ends_opens_nothing_again() -> None:
+    class Slow(State):
+        names: list[str] = []
+
+        @applies(Marked)
+        def marked(self, event: Marked) -> None:
+            self._draft_desk.closed = ENDED  # type: ignore[attr-defined]  # as when its time is up
+
+    slow = draft_for_tool(Slow())
+    slow.emit(Marked(name="x"))
+    with pytest.raises(ReadOnlyState, match="this call has ended"):
+        slow.emit(Marked(name="y"))
 
 
 @pytest.mark.parametrize("happen", [lambda event: draft_for_tool(Cart()).emit(event), lambda e: fold(Cart(), [e])])
