@@ -54,6 +54,15 @@ async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store: str) -> Non
     assert len(await served.app.store.heads()) == 2
 
 
+async def test_a_row_with_what_is_no_number_is_the_same_row_again(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    row = {**ROW, "deep": [{"score": float("nan"), "most": float("inf")}]}
+    assert (await served.post("/seed_session", seeding("one", row)))[0] == 200
+    assert await served.post("/seed_session", seeding("one", row)) == (200, {"resources_session_id": "one"})
+    other = {**ROW, "deep": [{"score": 0.0, "most": float("inf")}]}
+    assert (await served.post("/seed_session", seeding("one", other)))[0] == 409
+
+
 async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store: str) -> None:
     served = await serve(store=store)
     replies = await asyncio.gather(*(post_afresh(served, "/seed_session", seeding("one")) for _ in range(8)))

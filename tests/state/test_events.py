@@ -374,6 +374,19 @@ def test_a_draft_whose_call_has_ended_takes_no_more_events() -> None:
         cart.emit(Marked(name="x"))
 
 
+def test_an_event_may_come_to_what_is_no_number() -> None:
+    class Gauge(State):
+        values: list[float] = []
+
+        @applies(Marked)
+        def marked(self, event: Marked) -> None:
+            self.values.append(float("nan"))
+
+    gauge = draft_for_tool(Gauge())
+    gauge.emit(Marked(name="x"))
+    assert len(ended(gauge).state.values) == 1
+
+
 def test_an_event_during_which_the_call_ends_opens_nothing_again() -> None:
     class Slow(State):
         names: list[str] = []

@@ -33,6 +33,7 @@ from stateroom.server.tokens import Signer
 from stateroom.session import History, Moment, Session, Sessions, new_session_id
 from stateroom.session.journal import checked_name, read_entry
 from stateroom.state import to_json
+from stateroom.state.comparison.sameness import Sameness
 
 Endpoint = Callable[[Request], Awaitable[Reply]]
 
@@ -317,7 +318,7 @@ class Hosted:
                     raise
         store = self.sessions.store
         seeded = read_entry(await History(store).seed(await store.head(session.id)))
-        if seeded.input != row:
+        if seeded.input != row and not Sameness()(seeded.input, row):
             problem = "resources_session_id: a session of this name was seeded with another task; use another name"
             raise Conflict(session.id, session.revision, problem)
         self._hand_out(request, self.signer.sign(session.id, request.key))

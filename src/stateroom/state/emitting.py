@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from stateroom.errors import InvalidState, ReadOnlyState
 from stateroom.state.commit import changes_in, commit
+from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.compiler import shape_of_model
 from stateroom.state.draft import Desk, draft_of
 from stateroom.state.events import Event, applier_of
@@ -49,7 +50,7 @@ class EventDesk(Desk):
         again = draft_of(self.base, Desk())
         for event in self.emitted:
             _happen(again, self.base, event)
-        if _by_place(changes_in(draft)) != _by_place(changes_in(again)):
+        if not Sameness()(_by_place(changes_in(draft)), _by_place(changes_in(again))):
             raise ReadOnlyState(f"{self.by_events}. Its events, applied once more, do not come to the same state")
 
     def _refuse_failed(self) -> None:

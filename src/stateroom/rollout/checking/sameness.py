@@ -6,21 +6,22 @@ from itertools import zip_longest
 
 from stateroom.rollout.checking.playing import Play, Step
 from stateroom.rollout.recorded import same
+from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.describe import brief
 
 
 def apart(one: Play, other: Play) -> str | None:
     """The first thing in which an episode is not the same as another of its task; None if there is nothing."""
-    broke = one.broke or other.broke
+    broke, equal = one.broke or other.broke, Sameness()
     if broke is not None and (one.broke is None or other.broke is None):
         return f"one broke down ({broke.why}), the other did not"
     for number, (step, again) in enumerate(zip_longest(one.steps, other.steps), 1):
-        if step is None or again is None or (step.name, step.input) != (again.name, again.input):
+        if step is None or again is None or not equal((step.name, step.input), (again.name, again.input)):
             return f"at step {number} the policy does something else"
         if not same(step.content, again.content):
             return f"{written(step)} gives {brief(step.content)}, and {brief(again.content)}"
     for change, again_change in zip(one.changes, other.changes, strict=False):
-        if change.patch != again_change.patch:
+        if not equal(change.patch, again_change.patch):
             return f"{change.name} changes the state by {brief(change.patch)}, and by {brief(again_change.patch)}"
     if one.verdict != other.verdict and not same(verdict_of(one), verdict_of(other)):
         return f"the verdict is {brief(verdict_of(one))}, and {brief(verdict_of(other))}"

@@ -14,6 +14,7 @@ from stateroom.rollout.checking.finding import Fault, Finding, finding, listed
 from stateroom.rollout.tasks import generate_tasks
 from stateroom.rollout.world import Row
 from stateroom.session.execution import contained
+from stateroom.state.comparison.sameness import Sameness
 
 NAME = "tasks"
 
@@ -52,7 +53,7 @@ def _generator_faults(environment: Environment[Any, Any]) -> Iterator[Fault]:
     except BadTask as error:
         yield Fault(str(error))
         return
-    if first != again:
+    if not Sameness()(first, again):
         yield Fault("generate gives other tasks for the same seed; let all its chance come from `rng`")
     for row in first:
         try:
