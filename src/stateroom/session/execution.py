@@ -202,7 +202,7 @@ async def _awaited(work: Coroutine[Any, Any, Any]) -> Any:
         return await work
 
 
-def _new_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+def _new_task(loop: asyncio.AbstractEventLoop, work: Any, /, **options: Any) -> asyncio.Task[Any]:
     return asyncio.Task(_spared(work) if _authors.get() else work, loop=loop, **options)
 
 
