@@ -88,7 +88,7 @@ def find_appliers(state: type) -> Appliers:
     """The methods of a state class that are marked; `DefinitionError` if one cannot be used."""
     found: dict[str, Applier] = {}
     for base in reversed(state.__mro__):
-        for name, member in vars(base).items():
+        for name, member in list(vars(base).items()):  # to look at a class that waits for names may complete it
             event = getattr(member, _MARK, None)
             if event is not None:
                 _check_method(f"{state.__name__}.{name}", member)
