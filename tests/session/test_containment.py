@@ -124,6 +124,12 @@ class Moves(Lifecycle):
         return super().after(phase, event)
 
 
+class Reward(float):
+    def __float__(self) -> float:
+        armed.fire("reward")
+        return 1.0
+
+
 class Trial(Environment[Ledger, Errand]):
     """Raises what it is told to, where it is told to."""
 
@@ -158,6 +164,12 @@ class Trial(Environment[Ledger, Errand]):
         state.count += 1
         return await asyncio.create_task(self._act())
 
+    @tool
+    async def leave_a_task(self, state: Ledger) -> str:
+        """Do not wait for a task."""
+        self.left = asyncio.create_task(self._act())
+        return "done"
+
     async def _act(self) -> str:
         armed.fire("tool")
         return "done"
@@ -187,7 +199,7 @@ class Trial(Environment[Ledger, Errand]):
 
     async def verify(self, state: Ledger) -> float:
         armed.fire("verify")
-        return 1.0
+        return Reward(1.0)
 
 
 class Marking(Environment[Noted]):
@@ -287,6 +299,7 @@ async def test_an_applied_event_that_raises_fails_its_call(store: Store, error: 
     ("place", "use"),
     [
         ("verify", lambda session: session.verify()),
+        ("reward", lambda session: session.verify()),
         ("reply", lambda session: session.reply("Shall I?", call_id="1")),
         ("lifecycle", lambda session: session.move("new_task")),
         ("user", lambda session: session.call("pay")),
@@ -316,6 +329,17 @@ async def test_a_session_that_cannot_be_seeded_is_an_exception(
     assert type(raised.value).__name__ == error
     armed.at = ""
     assert await sessions.seed({})
+
+
+@pytest.mark.parametrize("error", LOUD)
+async def test_a_task_that_a_tool_leaves_behind_stops_nobody(store: Store, error: str) -> None:
+    session = await made(store)
+    arm("tool", error)
+    assert (await session.call("leave_a_task")).ok
+    left = session._sessions.environment.left
+    await asyncio.wait([left], timeout=60)
+    assert left.cancelled() or type(left.exception()).__name__ == error
+    assert await is_as_before(session)
 
 
 def test_ctrl_c_is_no_failure_of_a_call() -> None:

@@ -303,11 +303,12 @@ async def run_verifier(
     if episode.path_is_missed:
         runner.look_back.add(procedure.function)
         return await run_verifier(runner, procedure, scene, episode, timeout, load_path, lend)
-    verdict = Verdict(float(found)) if isinstance(found, int | float) else found
-    if not isinstance(verdict, Verdict) or not isinstance(verdict.reward, int | float) or not isfinite(verdict.reward):
+    with contained:  # a number may be of a class of the author's
+        verdict = Verdict(float(found)) if isinstance(found, int | float) else found
+        if isinstance(verdict, Verdict) and isinstance(verdict.reward, int | float) and isfinite(verdict.reward):
+            return verdict
         given = found if isinstance(found, int | float) else f"a {type(found).__name__}"
         raise BadVerdict(f"verify must return a finite number, or a Verdict with one as its reward, not {given}")
-    return verdict
 
 
 def _judges_by(procedure: Procedure, scene: Scene, episode: Episode) -> dict[str, Any]:
