@@ -13,7 +13,7 @@ from stateroom.errors import StateroomError
 from stateroom.server.census import Census
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.session import Sessions
-from stateroom.session.execution import was_cancelled
+from stateroom.session.execution import contained
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,9 @@ class Upkeep:
     async def _sweep_for_ever(self) -> None:
         while True:
             try:
-                await self.sweep()
-            except (Exception, asyncio.CancelledError) as error:  # a store's own fault is not the end of all sweeps
-                if was_cancelled(error):
-                    raise
+                with contained:
+                    await self.sweep()
+            except Exception:  # a store's own fault is not the end of all sweeps
                 logger.exception("a sweep failed")
             await asyncio.sleep(self.pause)
 
