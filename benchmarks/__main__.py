@@ -70,9 +70,10 @@ def main(names: list[str]) -> int:
     table = Table("what", "ratio", "bar", "measured", "", pad_edge=False)
     figures: list[Figure] = []
     without_bars: list[Table] = []
-    for name in names or BENCHMARKS:
-        with console.status(f"measuring {name}"):
-            found = asyncio.run(_measure(name))
+    chosen = names or list(BENCHMARKS)
+    for number, name in enumerate(chosen, 1):
+        print(f"[{number}/{len(chosen)}] {name} …", flush=True)  # also where it goes to a file
+        found = asyncio.run(_measure(name))
         if isinstance(found, Table):
             without_bars.append(found)
             continue

@@ -12,6 +12,7 @@ import pytest
 
 import tests.examples  # noqa: F401 - it chooses the profile of Hypothesis
 from stateroom.store import Store, open_store
+from tests.more import IS_THERE
 from tests.servers.s3 import CREDENTIALS
 from tests.servers.shared import ADDRESS, SharedServers, shared_url
 
@@ -19,10 +20,8 @@ pytest.register_assert_rewrite("stateroom.store.conformance")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles Stateroom anew
 sys.dont_write_bytecode = False
 MEMORY = Path("/dev/shm")
-if (
-    os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30
-):  # to bring many files to a disk takes long
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)  # to bring so many files to a disk takes long
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts with `&`; processes would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -33,28 +32,33 @@ def pytest_xdist_auto_num_workers() -> int:
     return (3 * (os.cpu_count() or 1) + 1) // 2
 
 
-LONG = (
-    "test_docs.py::test_what_a_page",
-    "faults/",
-    "test_resume_killed.py",
-    "test_time_travel.py",
-    "test_schemathesis.py",
-)
+LONG = ("test_what_a_page_shows_works", "faults/", "test_resume_killed", "test_time_travel", "test_schemathesis")
+"""Parts of the names of tests that take seconds."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each worker begins with its share of what takes long, so that none of that is the end of a run."""
+    """Leave out what cannot run here; each worker begins with its share of what takes long, so that none ends late."""
+    left_out = [item for item in items for need in item.iter_markers("more") if not IS_THERE[need.args[0]]]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
-    long = [item for item in items if any(part in item.nodeid for part in LONG)]
-    short = [item for item in items if item not in set(long)]
+    long, short = [], []
+    for item in items:
+        (long if any(part in item.nodeid for part in LONG) else short).append(item)
     size = -(-len(items) // workers)
     items.clear()
     for number in range(workers):
         first = long[number::workers]
-        items += first
-        items += short[: size - len(first)]
+        items += [*first, *short[: size - len(first)]]
         del short[: size - len(first)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    missing = [what for what, there in IS_THERE.items() if not there]
+    if missing:
+        terminalreporter.write_line(f"left out: the tests with {' and '.join(missing)}; make test-more runs them")
 
 
 def pytest_collection_finish() -> None:
@@ -100,7 +104,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test of a `store` has one in memory, and one of each kind if it is marked with `every_store`."""
     if "store_kind" in metafunc.fixturenames:
         every = metafunc.definition.get_closest_marker("every_store")
-        metafunc.parametrize("store_kind", STORES if every else ["memory"])
+        shared = every and every.kwargs.get("shared")
+        metafunc.parametrize("store_kind", STORES[1:] if shared else STORES if every else ["memory"])
 
 
 @pytest.fixture

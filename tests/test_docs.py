@@ -55,7 +55,12 @@ def commands() -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def with_its_needs(page: Path) -> object:
+    needs = [pytest.mark.more("a local model")] if page.name == "local-models.md" else []
+    return pytest.param(page, marks=needs)
+
+
+@pytest.mark.parametrize("page", [with_its_needs(page) for page in PAGES], ids=name_of)
 def test_what_a_page_shows_works(page: Path, tmp_path: Path, commands: Path) -> None:
     run_page(page.read_text(encoding="utf-8"), tmp_path, page.stem.lower(), commands=commands)
 

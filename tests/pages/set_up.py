@@ -18,7 +18,7 @@ def is_set_up(command: Command) -> bool:
     """
     match command.text.split():
         case ["make", target]:
-            possible = target in re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+            possible = target in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
         case ["pip" | ".venv/bin/pip", "install", *_]:
             extras = re.search(r"\[(.*)\]", command.text)
             possible = not extras or set(extras[1].split(",")) <= _extras()

@@ -174,6 +174,7 @@ def test_the_model_is_listed(served: Served) -> None:
             client.models.retrieve("gpt")
 
 
+@pytest.mark.more("a local model")
 def test_a_local_model_is_served(tmp_path: Path) -> None:
     with serving("local", tmp_path) as served, openai.OpenAI(base_url=served.url, api_key="none") as client:
         messages: Any = [{"role": "user", "content": "Tell a story."}]

@@ -1,15 +1,12 @@
 """NeMo Gym's own agent drives a Stateroom server: its SimpleAgent, as released, over HTTP, with a scripted model.
 
-Gym needs a Python of at least 3.12 and 1.4 GB of packages, so it gets a virtual environment of its own, which
-`STATEROOM_NEMO_GYM=1 pytest tests/server/test_nemo_gym.py` makes, once, in some two minutes. From then on these tests
-run with all the others; until then they are skipped.
+Gym lives in a virtual environment of its own, which `make test-more` makes. From then on these tests run with all the
+others; until then they are left out.
 """
 
-import fcntl
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -25,61 +22,20 @@ from typing import Any
 
 import pytest
 
+from tests.more import GYM
 from tests.patience import PATIENCE
 
-RELEASE = "0.4.0"
-HOME = Path(__file__).parents[2] / ".venv" / "nemo-gym"
-READY = HOME / f"ready-{RELEASE}"
 DRIVER = Path(__file__).with_name("nemo_gym_driver.py")
 Row = dict[str, Any]
 
-
-# NeMo Gym, in a Python of its own.
-
-
-@pytest.fixture(scope="module")
-def gym_python() -> Path:
-    """The Python that has NeMo Gym."""
-    HOME.parent.mkdir(exist_ok=True)
-    with HOME.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the suite runs in several processes: one installs, the others wait
-        if not READY.exists():
-            if os.environ.get("STATEROOM_NEMO_GYM") != "1":
-                pytest.skip(f"no NeMo Gym {RELEASE} in {HOME}: STATEROOM_NEMO_GYM=1 installs it (1.4 GB, two minutes)")
-            _install()
-    return HOME / "bin" / "python"
-
-
-def _install() -> None:
-    python = _suitable_python()
-    if python is None:
-        pytest.skip("NeMo Gym needs Python 3.12 or 3.13, and there is none on the path or in pyenv")
-    subprocess.run([python, "-m", "venv", "--clear", HOME], check=True)
-    pip = [HOME / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*pip, f"nemo-gym=={RELEASE}"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"NeMo Gym {RELEASE} cannot be installed: {done.stderr.strip()[-500:]}")
-    READY.touch()
-
-
-def _suitable_python() -> str | None:
-    """A Python that NeMo Gym and all that it needs have wheels for."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for version in ("3.12", "3.13"):
-        on_path = shutil.which(f"python{version}")
-        for found in [*([on_path] if on_path else []), *pyenv.glob(f"versions/{version}.*/bin/python3")]:
-            ask = [found, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
-            told = subprocess.run(ask, capture_output=True, text=True, check=False)
-            if told.stdout.strip() == version:  # pyenv has shims on the path for what is not there
-                return str(found)
-    return None
+pytestmark = pytest.mark.more("NeMo Gym")
 
 
 # Three servers: the environment, the model, the agent.
 
 
 @pytest.fixture(scope="module")
-def environment(gym_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of `stateroom serve counter`."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
@@ -103,7 +59,7 @@ def model() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def agent(gym_python: Path, environment: int, model: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def agent(environment: int, model: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of Gym's SimpleAgent, which knows the environment and the model by name."""
 
     def at(port: int, **more: Any) -> Row:
@@ -122,7 +78,7 @@ def agent(gym_python: Path, environment: int, model: int, tmp_path_factory: pyte
             "agent": {"responses_api_agents": {"simple_agent": at(port, **references)}},
         }
         told = {"NEMO_GYM_CONFIG_DICT": json.dumps(servers), "NEMO_GYM_CONFIG_PATH": "agent"}
-        command = [gym_python, "-I", DRIVER, str(listening.fileno())]
+        command = [GYM / "bin" / "python", "-I", DRIVER, str(listening.fileno())]
         folder = tmp_path_factory.mktemp("agent")
         with _running(command, port, "/", folder, told, pass_fds=[listening.fileno()]):
             yield port
@@ -255,8 +211,8 @@ def test_no_reward_for_work_that_is_not_done(agent: int) -> None:
     assert rollout["reward"] == 0.0
 
 
-def test_runs_the_tasks_that_come_with_gym(gym_python: Path, agent: int) -> None:
-    (file,) = HOME.glob("lib/python*/site-packages/resources_servers/example_session_state_mgmt/data/example.jsonl")
+def test_runs_the_tasks_that_come_with_gym(agent: int) -> None:
+    (file,) = GYM.glob("lib/python*/site-packages/resources_servers/example_session_state_mgmt/data/example.jsonl")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert rows
     assert [_post(agent, "/run", row)["reward"] for row in rows] == [1.0] * len(rows)

@@ -98,9 +98,8 @@ async def test_writers_in_several_processes_lose_no_update(store: Store) -> None
     assert (final.state.value, final.revision, final.state.seen) == (100, 101, list(range(100)))
 
 
+@pytest.mark.every_store(shared=True)
 async def test_eight_writers_with_a_connection_each_lose_none_of_800_increments(url: str) -> None:
-    if url == "memory://":
-        pytest.skip("only its own process sees it")
     async with open_store(url) as store:
         session = await Sessions(CounterEnvironment(), store).seed({})
 

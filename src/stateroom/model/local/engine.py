@@ -91,7 +91,7 @@ class Engine:
     def _load(self) -> None:
         if self._server is not None:
             return
-        import xllamacpp  # type: ignore[import-untyped]  # noqa: PLC0415 - only here is it needed
+        import xllamacpp  # noqa: PLC0415 - only here is it needed
 
         params = xllamacpp.CommonParams()
         params.model.path = str(self.path)
