@@ -145,7 +145,8 @@ class Room:
         self._weight = document.weight
         self.digests[0].update(document.digests)
         self.settle(standing)
-        self.stale = self.stale or self._is_full  # perhaps some of it was pruned: whoever needs to know looks
+        if self._weight.log >= self.max_log:
+            self.stale = True  # perhaps some of it was pruned: whoever needs to know looks
 
     async def refresh(self, *, unread: bool = False) -> None:
         """Catch up with what others have committed. Unless it may stay `unread`, the state is at hand then."""
@@ -209,7 +210,7 @@ class Room:
         `saved` is what was saved of resources, which is stored with it.
         If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
         """
-        if self._is_full and not (kind in ALWAYS or decided or call_id in self.moment.pending):
+        if self._weight.log >= self.max_log and not (kind in ALWAYS or decided or call_id in self.moment.pending):
             self.stale = True  # should some of it be pruned, the next attempt finds that out
             raise TooLarge(f"the session's log has the {self.max_log:,} bytes that it may have: {FULL}")
         large = self.store.large
@@ -236,10 +237,6 @@ class Room:
             raise TooLarge(f"the state would be larger than the {self.max_bytes:,} bytes that it may have")
         standing = Standing(standing.state, standing.moment)
         return Step(entry, standing, snapshot, both, weight, judged)
-
-    @property
-    def _is_full(self) -> bool:
-        return self._weight.log >= self.max_log
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
         """Those of the large values that are not known to be stored."""

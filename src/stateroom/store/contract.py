@@ -119,7 +119,9 @@ class Size(msgspec.Struct, frozen=True):
 class Store(ABC):
     """Keeps sessions. Every method is one atomic step; what was acknowledged is there for every later reader.
 
-    A method that names a session raises `UnknownSession` if there is none with that id.
+    A method that names a session raises `UnknownSession` if there is none with that id, and `BadData` if what is stored
+    of it cannot be read; that is no other session's concern. What ends a worker of the store's own, such as a thread,
+    fails all who wait and all who come with a `StoreError`: nobody waits for ever.
     """
 
     shared: bool = True
@@ -197,7 +199,10 @@ class Store(ABC):
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        """Heads, the newest first; `before` continues a listing after its last head."""
+        """Heads, the newest first; `before` continues a listing after its last head.
+
+        Damaged sessions are left out, and there are fewer than `limit` only at the end.
+        """
 
     @abstractmethod
     async def children(self, session: str) -> list[Head]:
@@ -272,7 +277,10 @@ class Store(ABC):
 
     @abstractmethod
     async def orphans(self) -> list[str]:
-        """What belongs to no session, and forks whose parents are gone, in words; empty when all is well."""
+        """What belongs to no session, forks whose parents are gone, and heads that are damaged; empty if all is well.
+
+        Each in words, with the id of the session where there is one.
+        """
 
     @abstractmethod
     async def vacuum(self) -> None:
