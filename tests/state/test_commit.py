@@ -23,6 +23,7 @@ from pydantic import (
 
 from stateroom.errors import InvalidState, ReadOnlyState
 from stateroom.state import Desk, State, apply, commit, decode, draft_of, encode, patched
+from stateroom.state.describe import describe
 
 
 class Color(Enum):
@@ -150,6 +151,22 @@ def test_a_patch_is_compact(change: Any, patch: list[Any]) -> None:
     result = commit(state)
     assert result.patch == patch
     assert replayed(base, patch) == result.state
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda numbers: numbers.reverse(), ["numbers: 40 items in a new order"]),
+        (lambda numbers: numbers.__delitem__(slice(None, None, 2)), ["numbers: 20 items removed"]),
+        (lambda numbers: numbers.__setitem__(slice(None), numbers[38::-2]),
+         ["numbers: 20 items removed, 20 items in a new order"]),
+    ],
+)  # fmt: skip
+def test_a_new_order_is_told_in_words(change: Any, words: list[str]) -> None:
+    base = Zoo(numbers=list(range(40)))
+    state = draft_of(base, Desk())
+    change(state.numbers)
+    assert describe(decode(encode(base)), commit(state).patch) == words
 
 
 def test_a_value_that_left_again_before_a_new_order_is_not_checked() -> None:

@@ -7,13 +7,13 @@ import json
 import pickle
 import random
 from functools import cached_property, total_ordering
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, computed_field
 
 from stateroom.errors import ReadOnlyState
-from stateroom.state import Desk, State, commit, draft_of, is_draft
+from stateroom.state import Desk, State, commit, draft_of, is_draft, patched
 
 T = TypeVar("T")
 
@@ -103,6 +103,9 @@ class Shop(State):
     rows: list[list[int]] = []
     heap: list[tuple[int, Line]] = []
     jobs: list[Job] = []
+    bags: list[tuple[int, list[int], dict[str, list[int]]]] = []
+    steps: list[int | tuple[int, list[int]]] = []
+    marks: list[int | float] = []
     pair: tuple[Line, Line] | None = None
     bag: Bag = Bag()
     sealed: Sealed = Sealed()
@@ -394,6 +397,72 @@ def test_a_heap_of_tuples_or_models_hands_over_drafts() -> None:
     result = committed(state)
     assert [(rank, line.sku) for rank, line in result.heap] == [(0, "gone"), (2, "b")]
     assert [(job.rank, job.log) for job in result.jobs] == [(1, ["ran"]), (2, [])]
+
+
+@pytest.mark.parametrize(
+    ("field", "item"),
+    [
+        ("heap", lambda rank: (rank, Line(sku=str(rank)))),
+        ("bags", lambda rank: (rank, [rank], {"rank": [rank]})),
+        ("jobs", lambda rank: Job(rank=rank)),
+        ("steps", lambda rank: rank if rank % 2 else (rank, [rank])),
+    ],
+)
+def test_a_heap_can_be_read_between_its_changes(field: str, item: Any) -> None:
+    plain = [item(4), item(6)]
+    state = draft(**{field: plain})
+    for heap in (getattr(state, field), plain):
+        for change in (
+            lambda heap: heapq.heappush(heap, item(2)),
+            lambda heap: heapq.heappush(heap, item(8)),
+            lambda heap: heapq.heapreplace(heap, item(10)),
+            lambda heap: heapq.heappushpop(heap, item(12)),
+            lambda heap: heap.reverse(),
+            heapq.heapify,
+            lambda heap: heap.append(heapq.heappop(heap)),
+            lambda heap: bisect.insort(heap, item(14)),
+        ):
+            change(heap)
+            list(heap)
+    assert getattr(state, field) == plain
+    result, patch = commit(state)
+    assert getattr(result, field) == plain
+    assert getattr(patched(state._draft_base, patch), field) == plain  # type: ignore[attr-defined]
+
+
+def test_what_a_tool_puts_on_a_heap_stays_its_own() -> None:
+    state = draft(bags=[(1, [], {})])
+    items: list[int] = []
+    heapq.heappush(state.bags, (2, items, {}))
+    assert state.bags[1][1] is items
+    items.append(5)
+    assert committed(state).bags == [(1, [], {}), (2, [5], {})]
+
+
+def test_c_code_that_stops_at_items_without_an_order_has_moved_some() -> None:
+    state = draft(orders=[Order(number=number) for number in range(5)])
+    plain: list[Any] = list(state.orders)
+    for orders in (cast(list[Any], state.orders), plain):
+        with pytest.raises(TypeError):
+            heapq.heappop(orders)
+    assert committed(state).orders == plain
+
+
+def test_the_first_items_on_a_heap_are_never_compared_and_never_lost() -> None:
+    base = Shop(orders=[Order(number=1), Order(number=2)])
+    state = draft_of(base, Desk())
+    orders = cast(list[Any], state.orders)
+    heapq.heappop(orders).number = 9
+    heapq.heappop(orders)
+    heapq.heappush(orders, Order(number=3))
+    assert committed(state).orders == [Order(number=3)]
+    assert base.orders == [Order(number=1), Order(number=2)]
+
+
+def test_an_equal_item_of_another_type_takes_the_place_of_the_old() -> None:
+    state = draft(marks=[1, 2])
+    heapq.heapreplace(state.marks, 1.0)
+    assert [type(mark) for mark in committed(state).marks] == [float, int]
 
 
 def test_library_functions_change_a_list() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 import heapq
 import json
 import random
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, JsonValue
 
 from stateroom.errors import BadData
-from stateroom.state import Desk, State, apply, commit, decode, draft_of, encode, patched
+from stateroom.state import Desk, State, apply, commit, decode, draft_list, draft_of, encode, patched
 from tests.examples import share
 
 
@@ -62,6 +64,31 @@ class World(State):
     extra: JsonValue = None
 
 
+class Job(BaseModel):
+    rank: int = 0
+    log: list[int] = []
+
+    def __lt__(self, other: Job) -> bool:
+        return self.rank < other.rank
+
+
+class Heaps(State):
+    """Lists that C code likes to edit."""
+
+    bags: list[tuple[int, list[int]]] = []
+    queue: list[tuple[int, Leaf]] = []
+    jobs: list[Job] = []
+    mixed: list[int | float | tuple[int, dict[str, int]]] = []
+    numbers: list[int] = []
+    notes: list[Note] = []
+
+
+class Note(BaseModel):
+    """Does not know `<`, so C code stops at the second of them."""
+
+    n: int = 0
+
+
 words = st.text(alphabet="abc é", max_size=3)
 integers = st.one_of(st.integers(-5, 5), st.integers())
 decimals = st.decimals(allow_nan=False, allow_infinity=False)
@@ -78,6 +105,19 @@ json_values = st.recursive(
     st.none() | st.booleans() | integers | words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=5,
+)
+bags = st.tuples(integers, numbers)
+jobs = st.builds(Job, rank=st.integers(0, 3), log=numbers)
+mixtures = integers | st.sampled_from([0.0, 1.0]) | st.tuples(integers, st.dictionaries(words, integers, max_size=2))
+notes = st.builds(Note, n=integers)
+heaps = st.builds(
+    Heaps,
+    bags=st.lists(bags, min_size=2, max_size=5),
+    queue=st.lists(st.tuples(integers, leaves), min_size=1, max_size=2),
+    jobs=st.lists(jobs, min_size=2, max_size=5),
+    mixed=st.lists(mixtures, min_size=2, max_size=5),
+    numbers=numbers,
+    notes=st.lists(notes, max_size=4),
 )
 eithers = st.none() | integers | leaves | st.lists(words, max_size=3)
 worlds = st.builds(
@@ -106,7 +146,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "root": plain_nodes, "nodes": st.lists(plain_nodes, max_size=2),
     "table": st.dictionaries(words, plain_nodes, max_size=2), "grid": st.lists(numbers, max_size=2),
     "counts": st.dictionaries(integers, numbers, max_size=2), "heap": st.lists(st.tuples(integers, words), max_size=3),
-    "queue": st.lists(st.tuples(integers, leaves), max_size=2), "seen": st.sets(integers, max_size=3),
+    "queue": st.lists(st.tuples(integers, leaves), max_size=2), "bags": st.lists(bags, max_size=2),
+    "jobs": st.lists(jobs, max_size=2), "mixed": st.lists(mixtures, max_size=2), "notes": st.lists(notes, max_size=2),
+    "rank": integers, "log": numbers, "seen": st.sets(integers, max_size=3),
     "fixed": st.frozensets(st.binary(max_size=2), max_size=2), "when": st.none() | st.datetimes(timezones=zones),
     "day": st.dates(), "took": st.timedeltas(), "ident": st.none() | st.uuids(), "either": eithers,
     "extra": json_values,
@@ -115,15 +157,16 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 ITEMS: dict[str, st.SearchStrategy[Any]] = {
     "numbers": integers, "kids": plain_nodes, "nodes": plain_nodes, "grid": numbers, "row": integers,
-    "heap": st.tuples(integers, words), "queue": st.tuples(integers, leaves), "tags": words, "seen": integers,
+    "heap": st.tuples(integers, words), "queue": st.tuples(integers, leaves), "bags": bags, "jobs": jobs,
+    "mixed": mixtures, "notes": notes, "log": integers, "tally": integers, "tags": words, "seen": integers,
     "by_color": leaves, "table": plain_nodes, "counts": numbers, "count": integers, "either": words,
     "extra": json_values,
 }  # fmt: skip
 """What may be put into a container, by the name of its field."""
 
-KEYS = {"by_color": st.sampled_from(Color), "table": words, "counts": integers, "extra": words}
+KEYS = {"by_color": st.sampled_from(Color), "table": words, "counts": integers, "tally": words, "extra": words}
 
-INNER = {"grid": "row", "counts": "count"}
+INNER = {"grid": "row", "counts": "count", "bags": "row", "mixed": "tally"}
 
 
 def places(value: Any, name: str) -> list[tuple[Any, str]]:
@@ -209,6 +252,17 @@ def act_on_list(choose: Any, target: Any, name: str, item: Any) -> Any:
     def grow(node: Any) -> None:
         node += detached(values)
 
+    def change_inside(node: Any) -> None:
+        part = node[index][-1] if isinstance(node[index], tuple) else node[index]
+        if isinstance(part, list):
+            part.append(seed)
+        elif isinstance(part, dict):
+            part["a"] = seed
+        elif isinstance(part, Job):
+            part.rank = seed
+        elif isinstance(part, Leaf | Note):
+            part.n = seed
+
     def replace(node: Any) -> None:
         size = len(range(*part.indices(len(node))))
         node[part] = detached(values) if step is None else [detached(value) for _ in range(size)]
@@ -228,15 +282,25 @@ def act_on_list(choose: Any, target: Any, name: str, item: Any) -> Any:
         lambda node: node.clear(),
         lambda node: node.reverse(),
         lambda node: node.sort(key=lambda each: json.dumps(each, default=repr)),
-        replace, swap, shuffle, doubled, grow,
+        replace, swap, shuffle, doubled, grow, change_inside,
     ]  # fmt: skip
-    if name in ("numbers", "heap", "row", "count"):
+    if name not in ("grid", "extra"):  # of lists in a list, C code would hand out committed ones
         moves += [
             heapq.heapify,
-            lambda node: heapq.heappush(node, value),
             heapq.heappop,
-            lambda node: node.sort(reverse=True),
+            lambda node: heapq.heappush(node, detached(value)),
+            lambda node: heapq.heapreplace(node, detached(value)),
+            lambda node: heapq.heappushpop(node, detached(value)),
+            lambda node: heapq.heappush(node, heapq.heappop(node)),
+            lambda node: [heapq.heappush(node, detached(each)) for each in values] and None,
         ]
+    moves += [
+        lambda node: heapq.nsmallest(2, node),
+        lambda node: list(heapq.merge(node, detached(values))),
+        lambda node: bisect.insort(node, detached(value)),
+        lambda node: node.sort(),
+        lambda node: node.sort(reverse=True),
+    ]
     return choose(st.sampled_from(moves))
 
 
@@ -270,10 +334,29 @@ fast = settings(max_examples=share(2), phases=[Phase.explicit, Phase.generate], 
 @fast
 @given(worlds, st.data())
 def test_a_program_does_the_same_to_a_draft_as_to_a_copy(base: World, data: st.DataObject) -> None:
+    check_program(base, data, places, data.draw(st.integers(1, 6)))
+
+
+costs = st.sampled_from([1, draft_list.OPERATION])
+"""With cheap operations, a short list is edited in place as a wide one is."""
+
+
+@fast
+@given(heaps, costs, st.data())
+def test_c_code_does_the_same_to_the_lists_of_a_draft_as_to_those_of_a_copy(
+    base: Heaps, cost: int, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(Heaps.model_fields)))
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(draft_list, "OPERATION", cost)
+        check_program(base, data, lambda state, _: [(getattr(state, name), name)], data.draw(st.integers(4, 8)))
+
+
+def check_program(base: State, data: st.DataObject, find: Callable[[Any, str], list[Any]], steps: int) -> None:
     before, double = copy.deepcopy(base), copy.deepcopy(base)
     draft = draft_of(base, Desk())
-    for _ in range(data.draw(st.integers(1, 6))):
-        drafts, doubles = places(draft, "world"), places(double, "world")
+    for _ in range(steps):
+        drafts, doubles = find(draft, "world"), find(double, "world")
         assert len(drafts) == len(doubles)
         index = data.draw(st.integers(0, len(drafts) - 1))
         (target, name), (twin, _) = drafts[index], doubles[index]
@@ -287,7 +370,7 @@ def test_a_program_does_the_same_to_a_draft_as_to_a_copy(base: World, data: st.D
 
     result, patch = commit(draft)
 
-    expected = World.model_validate(double.model_dump())
+    expected = type(base).model_validate(double.model_dump())
     assert exact(result) == exact(expected)
     assert exact(base) == exact(before)
     assert exact(patched(base, patch)) == exact(result)
@@ -295,10 +378,12 @@ def test_a_program_does_the_same_to_a_draft_as_to_a_copy(base: World, data: st.D
     assert exact(patched(base, stored)) == exact(result)
     folded = decode(encode(base))
     apply(folded, stored)
-    assert exact(World.model_validate(folded)) == exact(result)
+    assert exact(type(base).model_validate(folded)) == exact(result)
     assert exact(result) == exact(expected)  # a replay changes neither the state nor the patch
     assert exact(base) == exact(before)
 
+
+EDITS = ["insert", "insert", "splice", "delete", "touch", "set", "reverse", "sort"]
 
 places_and_sizes = st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers(0, 3))
 
@@ -308,11 +393,13 @@ places_and_sizes = st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers
     st.integers(0, 9),
     st.lists(
         st.tuples(
-            st.sampled_from(["insert", "insert", "splice", "delete", "touch", "reverse", "sort"]), places_and_sizes
+            st.sampled_from(EDITS),
+            places_and_sizes,
         )
     ),
+    costs,
 )
-def test_a_list_of_models_follows_many_splices(size: int, program: list[Any]) -> None:
+def test_a_list_of_models_follows_many_splices(size: int, program: list[Any], cost: int) -> None:
     """Nothing but its record of edits tells what became of such a list."""
     base = World(nodes=[Node(name=str(number)) for number in range(size)])
     double = copy.deepcopy(base)
@@ -328,13 +415,17 @@ def test_a_list_of_models_follows_many_splices(size: int, program: list[Any]) ->
                 del items[start:stop]
             elif kind == "touch" and items:
                 items[start % len(items)].numbers.append(number)
+            elif kind == "set" and items:
+                items[start % len(items)] = Node(name=f"{number}")
             elif kind == "reverse":
                 items.reverse()
             elif kind == "sort":
                 items.sort(key=lambda node: node.name)
-    result, patch = commit(draft)
-    assert result == double
-    assert patched(base, patch) == result
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(draft_list, "OPERATION", cost)
+        result, patch = commit(draft)
+        assert result == double
+        assert patched(base, patch) == result
     assert sum(len(op[4]) for op in patch if op[0] == "splice") <= 10 * len(program)
 
 

@@ -51,12 +51,16 @@ CHANGES = [
     lambda draft: draft.listed.append(Record(name="new")),
     lambda draft: draft.listed.insert(0, Record(name="new")),
     lambda draft: draft.listed.pop(5),
+    lambda draft: draft.listed.pop(),
+    lambda draft: draft.listed.__setitem__(3, Record(name="put")),
+    lambda draft: draft.listed.__delitem__(slice(None, None, 50)),
     lambda draft: draft.listed.sort(key=lambda record: -record.score),
     lambda draft: draft.keyed.update(new=Record(name="new")),
     lambda draft: draft.keyed.update(r3={"name": "plain"}),
     lambda draft: draft.keyed.pop("r5"),
     lambda draft: draft.numbers.append(7),
     lambda draft: draft.numbers.reverse(),
+    lambda draft: heapq.heapreplace(draft.numbers, 7),
     lambda draft: [record.score for record in draft.listed],
     lambda draft: setattr(draft, "keyed", {}),
 ]
@@ -168,7 +172,13 @@ ANYTHING = [
     lambda state, chance: state.numbers.sort(),
     lambda state, chance: state.counts.update({chance.randrange(9): chance.randrange(9)}),
     lambda state, chance: state.counts.pop(chance.choice(list(state.counts))),
+    lambda state, chance: state.records.pop(),
+    lambda state, chance: heapq.heappush(state.numbers, chance.randrange(9)),
+    lambda state, chance: heapq.heappop(state.numbers),
     lambda state, chance: chance.choice(state.rows).append(chance.randrange(9)),
+    lambda state, chance: state.rows.append([chance.randrange(9)]),
+    lambda state, chance: state.rows.insert(0, [chance.randrange(9)]),
+    lambda state, chance: state.rows.__setitem__(chance.randrange(len(state.rows)), [chance.randrange(9)]),
     lambda state, chance: [record.score for record in state.records],
 ]
 
@@ -187,6 +197,7 @@ def test_long_histories_with_spares_are_as_without_and_old_states_never_change(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stateroom.state.spare.WIDE", 2)
+    monkeypatch.setattr("stateroom.state.draft_list.OPERATION", 1)
     chance = random.Random(seed)
     state, spares = world(), dict[int, Any]()
     held: list[tuple[World, Any]] = []  # as by forks, readers and the trail

@@ -6,6 +6,7 @@ by valid copies. Only then is the new state built, so a bad change leaves nothin
 
 from __future__ import annotations
 
+from functools import partial
 from operator import is_
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
 from stateroom.state.draft import Desk, DraftModel, draft_of, is_draft
-from stateroom.state.draft_list import DraftList, edited, is_order
+from stateroom.state.draft_list import DraftList
 from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.model import State
 from stateroom.state.patch import Patch, apply
@@ -61,8 +62,8 @@ def refuse_tampering(draft: Any) -> None:
         base, fields = draft._draft_base.__dict__, draft.__dict__
         children = [fields[name] for name in draft._draft_shape.branches if fields[name] is not base[name]]
     elif isinstance(draft, DraftList | DraftDict):
-        if isinstance(draft, DraftList) and draft.can_hand_out:
-            draft.notice_unseen_edits()
+        if isinstance(draft, DraftList):
+            draft.look_for_unseen_edits()
         children = list(draft.touched.values())
     else:
         children = list(draft) if isinstance(draft, tuple) else []
@@ -165,28 +166,21 @@ def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch,
 
 
 def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -> None:
-    draft.notice_unseen_edits(path)
-    shape = draft._draft_shape
-    # What was put in before a new order may have left since; its value is then of no interest.
-    alive = {id(item) for item in list.copy(draft)} if len(draft.edits) > 1 else None
-    draft.checked, draft.replaced = [], {}
-    for edit in draft.edits:
-        if is_order(edit):
-            draft.checked.append(cast(Any, edit))
-            patch.append(("order", path, edit))
-            continue
-        for start, stop, values in cast(Any, edit):
-            admitted = [
-                shape.part(index).admit(value, (*path, index)) if alive is None or id(value) in alive else None
-                for index, value in enumerate(values, start)
-            ]
-            draft.checked.append((start, stop, admitted))
-            patch.append(("splice", path, start, stop, admitted))
-    for index, child in sorted(draft.touched.items()):
-        changed = _check_child(child, shape.part(index), (*path, index), patch, ruled)
+    item, at = draft.item, partial(list.__getitem__, draft)
+    draft.checked = {}
+    splices, order = draft.changes(path)
+    for start, stop, places in splices:
+        values = [item.admit(at(place), (*path, place)) for place in places]
+        draft.checked.update(zip(places, values, strict=True))
+        patch.append(("splice", path, start, stop, values))
+    if order is not None:
+        patch.append(("order", path, order))
+    for place in sorted(draft.kept):
+        child = at(place)
+        changed = _check_child(child, item, (*path, place), patch, ruled)
         if changed is not child:
-            draft.replaced[index] = changed
-            patch.append(("splice", path, index, index + 1, [changed]))
+            draft.checked[place] = changed
+            patch.append(("splice", path, place, place + 1, [changed]))
 
 
 def _check_dict(draft: DraftDict, path: Path, patch: Patch, ruled: list[Path]) -> None:
@@ -323,15 +317,17 @@ def _settle_model(draft: DraftModel) -> Any:
 
 
 def _settle_list(draft: DraftList) -> list[Any]:
-    base = draft._draft_base
-    children = {**draft.touched, **draft.replaced}
-    if not draft.checked:  # then every child is where it was
-        children = {index: _settle_over(child, base[index]) for index, child in children.items()}
-        if all(base[index] is child for index, child in children.items()):
-            return base
-    items = edited(draft.copy_of_base(), draft.checked)
-    for index, child in children.items():
-        items[index] = _settle_over(child, items[index])
+    base, size = draft._draft_base, len(draft)
+    children = {place: _settle_over(draft.touched[origin], base[origin]) for place, origin in draft.kept.items()}
+    if draft.places is None:
+        items = list.copy(draft)
+    elif size == len(base) and not draft.checked and all(base[place] is child for place, child in children.items()):
+        return base
+    else:
+        items = draft.copy_of_base()
+        items[size:] = [None] * (size - len(base))
+    for place, value in (children | draft.checked).items():
+        items[place] = value
     return items
 
 

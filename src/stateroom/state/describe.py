@@ -30,7 +30,7 @@ def describe(state: Any, patch: Iterable[Any]) -> list[str]:
         elif kind == "splice":
             lines.append(_splice(state, path, place, *needs))
         elif kind == "order":
-            lines.append(f"{place}: {len(needs[0])} items in a new order")
+            lines.append(_order(state, path, place, *needs))
         else:
             added, removed = needs
             lines.append(
@@ -112,6 +112,14 @@ def _before(state: Any, path: Path) -> str:
             return "nothing"
         state = state[step]
     return brief(state)
+
+
+def _order(state: Any, path: Path, place: str, order: list[int]) -> str:
+    for step in path:
+        state = state[step]
+    removed = [f"{len(state) - len(order)} items removed"] if len(order) < len(state) else []
+    moved = [f"{len(order)} items in a new order"] if order != sorted(order) else []
+    return f"{place}: {', '.join(removed + moved)}"
 
 
 def _splice(state: Any, path: Path, place: str, start: int, stop: int, values: list[Any]) -> str:

@@ -5,8 +5,8 @@ class; a draft of a list, dict or set is a shallow copy that is also a list, dic
 they are first touched, so a call pays for what it reaches, not for the size of the state. Values that the tool itself
 puts in are left alone, so its other names for them stay good; they are copied when the call is committed.
 
-What a commit needs to know is kept as the tool works: lists record their splices, dicts the keys they assigned or
-deleted. The committed values are never written to.
+What a commit needs to know is kept as the tool works: lists note the places that were assigned and whether items have
+moved, dicts the keys that were assigned or deleted. The committed values are never written to.
 """
 
 from __future__ import annotations
@@ -243,7 +243,9 @@ def thaw(value: Any) -> Any:
         return made
     if isinstance(value, DraftList):
         raw = list.copy(value)
-        return [thaw(part) if is_draft(part) or id(part) in value.own else part for part in raw]
+        if value.whole:
+            return list(map(thaw, raw))
+        return [thaw(part) if value.origin(place, part) is None else part for place, part in enumerate(raw)]
     if isinstance(value, DraftDict):
         touched, assigned = value.touched, value.assigned
         return {key: thaw(part) if key in touched or key in assigned else part for key, part in dict.items(value)}

@@ -1,11 +1,11 @@
-"""Drafts of lists: shallow copies that record how they were spliced and reordered."""
+"""Drafts of lists: shallow copies that are compared with what was committed when the call ends."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from itertools import compress, count
-from operator import is_, is_not, ne
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, count, groupby
+from operator import is_not
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from stateroom.errors import Path, TamperedState
@@ -16,19 +16,30 @@ from stateroom.state.values import LEAVES
 if TYPE_CHECKING:
     from stateroom.state.draft import Desk
 
-Splice = tuple[int, int, list[Any]]
-"""Replace the items from one index up to another by these."""
-
 Order = list[int]
-"""Put the items in the order of these old indices."""
+"""Keep the items of these old indices, in this order."""
+
+Splice = tuple[int, int, Sequence[int]]
+"""Replace the items from one index up to another by those that are now at these places."""
+
+OPERATION = 16
+"""What an operation of a patch, or an item that is stored again, costs: as much as so many indices of an order."""
+
+UNCOMPARED = 2
+"""Up to so many items, C code can take one from a list without asking whether they know `<`."""
 
 
 class DraftList(list[Any]):
-    """A list that records how it was spliced and reordered."""
+    """A list that knows which of its items are those of its base.
+
+    Items keep their identity, so what became of them is seen at the end, however often they were moved, and by whom:
+    C code (`heapq`, say) edits a list without calling its methods. To change a few items of a wide list stays cheap,
+    because the places at which the tool put something are noted.
+    """
 
     __slots__ = (
         *("_draft_base", "_draft_desk", "_draft_shape"),
-        *("checked", "edits", "own", "past", "replaced", "size", "touched"),
+        *("back", "checked", "front", "item", "kept", "origins", "past", "places", "seen", "touched", "whole"),
     )
 
     def __init__(self, base: list[Any], shape: Shape, desk: Desk) -> None:
@@ -36,43 +47,49 @@ class DraftList(list[Any]):
         self._draft_base = base
         self._draft_shape = shape
         self._draft_desk = desk
-        self.edits: list[list[Splice] | Order] = []
-        """Runs of splices, in ascending places that do not meet, and new orders between them."""
-        self.checked: list[Splice | Order] = []
-        """The same with valid copies of the values, made by a commit."""
-        self.replaced: dict[int, Any] = {}
-        """Children that a commit had to set as a whole, by where they are now."""
+        self.item = item = shape.part(0)
+        self.places: set[int] | None = set()
+        """Indices of the base at which the tool put something; None once items have moved."""
+        self.front = self.back = len(base)
+        """Number of items, from the first and from the last on, that no method has reached."""
         self.touched: dict[int, Any] = {}
-        """Children that are drafts, by where they are now."""
-        self.own: set[int] = set()
-        """Identities of the values that the tool put in."""
-        self.size = len(base)
-        """The length that the edits led to."""
+        """Children that are drafts, by the index in the base of what they stand for."""
+        self.whole = item.leaf or item.fixed
+        """True when no item is a committed one that can change: each is a leaf, a draft or the tool's own."""
+        self.origins: dict[int, list[int]] | None = None
+        """Where the items of the base are in it, by identity; made when first needed."""
+        self.seen: list[Any] | None = None
+        """The items as the methods of this class left them, where C code could hand out committed ones."""
+        self.kept: dict[int, int] = {}
+        """Where children that were in the base are now, and where they were, found by a commit."""
+        self.checked: dict[int, Any] = {}
+        """Valid copies of what was put in, by where it is now, made by a commit."""
         self.past: Past = []
-        if shape.part(0).heaped:  # C code may hand out such items without asking here
-            for index in range(len(base)):
-                self._child(index)
+        if item.ordered and not (self.whole or item.heaped):
+            self.seen = base.copy()
+        elif item.heaped or len(base) <= UNCOMPARED:
+            self._touch_all()
 
     def follow(self, items: list[Any]) -> bool:
         """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
-        base, item = self._draft_base, self._draft_shape.part(0)
-        if item.heaped:
-            return False  # all its items would have to become drafts again
-        if items is base and item.ordered:
+        base = self._draft_base
+        if self.whole and not (self.item.leaf or self.item.fixed):
+            return False  # all its items are drafts
+        if items is base and self.item.ordered:
             return False  # it was only read, so nobody has looked for unseen edits
-        if self.edits:
-            (first, *more) = self.edits
-            if more or len(first) != 1 or is_order(first) or cast(Any, first)[0][0] != len(base):
-                return False  # not just appended to
-            super().__setitem__(slice(len(base), None), items[len(base) :])
-        if len(self) != len(items):
-            return False  # changed past its own methods
-        for index in self.touched:
-            super().__setitem__(index, items[index])
+        if self.places is None or len(self) < len(base) or len(self) != len(items):
+            return False
+        changed = list({*self.touched, *self.places, *range(UNCOMPARED)})
+        for mine in (self, self.seen):
+            if mine is not None:
+                for index in changed:
+                    list.__setitem__(mine, index, items[index])
+                list.__setitem__(mine, slice(len(base), None), items[len(base) :])
         if items is not base:
-            self.past.append((base, [*self.touched]))
-        self._draft_base, self.size = items, len(items)
-        self.edits, self.checked, self.replaced, self.touched, self.own = [], [], {}, {}, set()
+            self.past.append((base, changed))
+        self._draft_base = items
+        self.front = self.back = len(items)
+        self.places, self.touched, self.kept, self.checked, self.origins = set(), {}, {}, {}, None
         return True
 
     def copy_of_base(self) -> list[Any]:
@@ -90,29 +107,55 @@ class DraftList(list[Any]):
     # Reading: children become drafts.
 
     def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        if type(item) in LEAVES or self.whole:
+            return item
         if isinstance(index, slice):
             return [self._child(place) for place in range(*index.indices(len(self)))]
-        item = super().__getitem__(index)
-        if type(item) in LEAVES:
-            return item
         place: int = index.__index__()
         return self._child(place if place >= 0 else place + len(self))
 
     def _child(self, index: int) -> Any:
         item = super().__getitem__(index)
-        if type(item) in LEAVES or index in self.touched or id(item) in self.own:
+        if type(item) in LEAVES or self.whole:
             return item
-        child = self._draft_desk.draft(item, self._draft_shape.part(index))
+        origin = self.origin(index, item)
+        if origin is None:
+            return item
+        child = self._draft_desk.draft(item, self.item)
         if child is not item:
+            self._watch(index, index + 1, [child])
             super().__setitem__(index, child)
-            self.touched[index] = child
+            self.touched[origin] = child
         return child
 
+    def origin(self, index: int, item: Any) -> int | None:
+        """Where the base has a committed item that is at `index` here; None if it is a draft, or the tool's own."""
+        base, touched = self._draft_base, self.touched
+        if index in touched and touched[index] is item:
+            return None
+        if index < len(base) and base[index] is item and index not in touched:
+            return index
+        guess = index + len(base) - len(self)  # it has moved as far as the last item
+        if 0 <= guess < len(base) and base[guess] is item and guess not in touched:
+            return guess
+        if self.places is not None and self.seen is None and (index >= len(base) or index in self.places):
+            return None
+        if self.origins is None:
+            self.origins = _indices(base, range(len(base)))
+        indices = self.origins.get(id(item), [])
+        while indices and indices[-1] in touched:
+            indices.pop()
+        return indices[-1] if indices else None
+
+    def _touch_all(self) -> None:
+        if not self.whole:
+            for index in range(len(self)):
+                self._child(index)
+            self.whole, self.seen = True, None
+
     def __iter__(self) -> Iterator[Any]:
-        part = self._draft_shape.part(0)
-        if part.leaf or part.fixed:
-            return super().__iter__()
-        return self._children()
+        return super().__iter__() if self.whole else self._children()
 
     def _children(self) -> Iterator[Any]:
         index = 0
@@ -140,140 +183,46 @@ class DraftList(list[Any]):
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return list, (list(self),)
 
-    # Writing: everything is a splice or a new order.
+    # Writing: everything is a splice or a new arrangement.
 
     def _splice(self, start: int, stop: int, values: list[Any]) -> None:
         self._draft_desk.check()
-        if len(self) != self.size:  # the places of the next splice must be right
-            self.notice_unseen_edits()
+        self._watch(start, stop, values)
+        end, size = start + len(values), len(self)
         super().__setitem__(slice(start, stop), values)
-        self.record(start, stop, values)
+        self.front, self.back = min(self.front, start), min(self.back, size - stop)
+        if end != stop < size:
+            self.places = None
+        elif self.places is not None:
+            self.places.update(range(start, min(max(stop, end), len(self._draft_base))))
+        if self.seen is None and len(self) <= UNCOMPARED:
+            self._touch_all()
 
-    def notice_unseen_edits(self, path: Path = ()) -> None:
-        """See what C code (`heapq`, say) did to the list without calling its methods.
-
-        Only items that can be ordered are of use to such code, so lists of other models or dicts are not searched.
-        """
-        item = self._draft_shape.part(0)
-        if not item.ordered:
-            return
-        now, expected = list.copy(self), self._draft_base
-        for edit in self.edits:
-            expected = edited(list.copy(expected), [edit] if is_order(edit) else edit)
-        if self.touched:
-            expected = expected.copy()
-            for index, child in self.touched.items():
-                expected[index] = child
-        if len(now) == len(expected) and (now == expected if item.leaf else all(map(is_, now, expected))):
-            return
-        common = min(len(now), len(expected))
-        moved = list(compress(count(), map(is_not, now, expected)))
-        if self.can_hand_out:
-            self._refuse_handed_out([expected[index] for index in moved] + expected[common:], path)
-        for index in moved:
-            self.record(index, index + 1, [now[index]])
-        self.record(common, len(expected), now[common:])
-
-    @property
-    def can_hand_out(self) -> bool:
-        """True when C code that knows `<` could hand committed items to a tool."""
-        item = self._draft_shape.part(0)
-        return item.ordered and not (item.leaf or item.heaped)
-
-    def _refuse_handed_out(self, items: list[Any], path: Path) -> None:
-        """Refuse to go on if a committed item may have been handed to the tool, which could have changed it."""
-        safe = self.own | {id(child) for child in self.touched.values()}
-        if any(type(item) not in LEAVES and id(item) not in safe for item in items):
-            raise TamperedState(
-                path,
-                "the list was changed past its own methods (by heapq, say), and its items can change; "
-                "use tuples, or models that define <",
-            )
-
-    def record(self, start: int, stop: int, values: list[Any]) -> None:
-        """Write down a splice that was made; one that meets others of its run becomes one with them."""
-        self.own.update(id(value) for value in values if type(value) not in LEAVES)
-        shift = len(values) - (stop - start)
-        self.size += shift
-        if shift and self.touched:
-            self.touched = {
-                index + shift if index >= stop else index: child
-                for index, child in self.touched.items()
-                if not start <= index < stop
-            }
-        elif self.touched:
-            for index in range(start, stop):
-                self.touched.pop(index, None)
-        if not self.edits or is_order(self.edits[-1]):
-            self.edits.append([])
-        run: list[Any] = self.edits[-1]
-        first = bisect_left(run, start, key=lambda splice: splice[0] + len(splice[2]))
-        last = bisect_right(run, stop, lo=first, key=lambda splice: splice[0])
-        removed, values = stop - start, list(values)
-        if first < last:
-            (head_start, _, head), (tail_start, _, tail) = run[first], run[last - 1]
-            removed -= sum(len(new) - (until - since) for since, until, new in run[first:last])
-            if tail_start + len(tail) > stop:
-                removed += tail_start + len(tail) - stop
-                values += tail[stop - tail_start :]
-            if head_start < start:
-                removed += start - head_start
-                if first == len(run) - 1 and start == stop == head_start + len(head):
-                    head += values  # a run of appends is not copied each time
-                    return
-                values = head[: start - head_start] + values
-                start = head_start
-        run[first:last] = [(start, start + removed, values)] if removed or values else []
-        if shift:
-            for index in range(first + 1 if removed or values else first, len(run)):
-                since, until, new = run[index]
-                run[index] = (since + shift, until + shift, new)
+    def _arrange(self, items: list[Any]) -> None:
+        self.places = None
+        self._splice(0, len(self), items)
 
     def rearrange(self, order: Order) -> None:
-        """Put the items in the order of these old indices."""
+        """Keep the items of these old indices, in this order."""
         items = list.copy(self)
-        self._reorder(lambda: list.__setitem__(self, slice(None), [items[index] for index in order]), order)
-
-    def _reorder(self, change: Callable[[], None], order: Order | None = None) -> None:
-        self._draft_desk.check()
-        if len(self) != self.size:
-            self.notice_unseen_edits()
-        if order is None:
-            for index in range(len(self)):  # a sort key may look at, and keep, any child
-                self._child(index)
-            before: dict[int, list[int]] = {}
-            for index in range(len(self) - 1, -1, -1):
-                before.setdefault(id(super().__getitem__(index)), []).append(index)
-        try:
-            change()
-        finally:  # a sort that fails may leave another order behind
-            if order is None:
-                order = [before[id(item)].pop() for item in super().__iter__()]
-            if any(map(ne, order, range(len(order)))):
-                places = {old: new for new, old in enumerate(order)}
-                self.touched = {places[index]: child for index, child in self.touched.items()}
-                self.edits.append(order)
+        self._arrange([items[index] for index in order])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if not isinstance(index, slice):
-            place = range(len(self))[index] if -len(self) <= index.__index__() < len(self) else None
-            if place is None:
-                raise IndexError("list assignment index out of range")
-            if super().__getitem__(place) is not value:  # `items[i] += ...` puts back what it took
-                self._splice(place, place + 1, [value])
+        if isinstance(index, slice):
+            values = list(value)
+            start, stop, step = index.indices(len(self))
+            if step == 1:
+                self._splice(start, max(start, stop), values)
+            else:
+                items = list.copy(self)
+                items[index] = values
+                self._arrange(items)
             return
-        values = list(value)
-        start, stop, step = index.indices(len(self))
-        if step == 1:
-            self._splice(start, max(start, stop), values)
-            return
-        places = range(start, stop, step)
-        if len(places) != len(values):
-            raise ValueError(
-                f"attempt to assign sequence of size {len(values)} to extended slice of size {len(places)}"
-            )
-        for place, part in zip(places, values, strict=True):
-            self._splice(place, place + 1, [part])
+        place = range(len(self))[index] if -len(self) <= index.__index__() < len(self) else None
+        if place is None:
+            raise IndexError("list assignment index out of range")
+        if super().__getitem__(place) is not value:  # `items[i] += ...` puts back what it took
+            self._splice(place, place + 1, [value])
 
     def __delitem__(self, index: Any) -> None:
         if not isinstance(index, slice):
@@ -282,9 +231,10 @@ class DraftList(list[Any]):
         start, stop, step = index.indices(len(self))
         if step == 1:
             self._splice(start, max(start, stop), [])
-            return
-        for place in sorted(range(start, stop, step), reverse=True):
-            self._splice(place, place + 1, [])
+        else:
+            items = list.copy(self)
+            del items[index]
+            self._arrange(items)
 
     def append(self, value: Any) -> None:
         self._splice(len(self), len(self), [value])
@@ -322,22 +272,157 @@ class DraftList(list[Any]):
         self._splice(0, len(self), [])
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
-        self._reorder(lambda: list.sort(self, key=key, reverse=reverse))
+        self._draft_desk.check()
+        self._touch_all()  # a sort key may look at, and keep, any child
+        self.places, self.front, self.back = None, 0, 0
+        super().sort(key=key, reverse=reverse)
 
     def reverse(self) -> None:
-        self._reorder(lambda: list.reverse(self))
+        self._arrange(list.copy(self)[::-1])
 
+    # Ending: what became of the items.
 
-def edited(items: list[Any], edits: Iterable[Any]) -> list[Any]:
-    """The items after some edits; the list itself is not to be used any more."""
-    for edit in edits:
-        if isinstance(edit, tuple):
-            start, stop, values = edit
-            items[start:stop] = values
+    def _watch(self, start: int, stop: int, values: list[Any]) -> None:
+        """Follow a splice that is about to be made, in the list that shows what C code did."""
+        if self.seen is None:
+            return
+        here = slice(start, stop)
+        if len(self.seen) != len(self) or any(map(is_not, self.seen[here], super().__getitem__(here))):
+            self.look_for_unseen_edits()
+            self.seen = list.copy(self)
+        self.seen[here] = values
+
+    def look_for_unseen_edits(self, path: Path = ()) -> bool:
+        """Whether C code may have edited the list.
+
+        Raises `TamperedState` if it may have handed a committed item to the tool, which could have changed it.
+        """
+        if self.seen is None:
+            return self.item.ordered
+        lost = [*compress(self.seen, map(is_not, self.seen, super().__iter__())), *self.seen[len(self) :]]
+        if lost:
+            committed = {id(item) for index, item in enumerate(self._draft_base) if index not in self.touched}
+            if any(type(item) not in LEAVES and id(item) in committed for item in lost):
+                raise TamperedState(
+                    path,
+                    "the list was changed past its own methods (by heapq, say), and its items can change; "
+                    "use tuples, or models that define <",
+                )
+        return bool(lost) or len(self) != len(self.seen)
+
+    def changes(self, path: Path) -> tuple[list[Splice], Order | None]:
+        """The splices that lead from the base to the items of now, or one splice at the end and a new order."""
+        base, touched = self._draft_base, self.touched
+        unseen = self.look_for_unseen_edits(path)
+        if self.places is not None:
+            changed = self._changed(self.places, unseen)
+            if OPERATION * len(changed) <= len(self):
+                self.places = set(changed)
+                raw = super().__getitem__
+                self.kept = {at: at for at, child in touched.items() if at < len(self) and raw(at) is child}
+                return _splices_at(changed, len(self), len(base)), None
+        now, old = list.copy(self), base.copy()
+        for index, child in touched.items():
+            old[index] = child
+        ends = (0, 0) if unseen else self._unmoved_ends(now, old)
+        splices, order = _compare(now, old, *ends)
+        self.places = None if splices or order else set()
+        put = {place for *_, places in splices for place in places}
+        origins = {id(child): index for index, child in touched.items()}
+        places = (place for place, item in enumerate(now if touched else ()) if id(item) in origins)
+        self.kept = {place: origins[id(now[place])] for place in places if place not in put}
+        return splices, order
+
+    def _changed(self, places: set[int], unseen: bool) -> list[int]:
+        """Indices of the base at which there is something else now, in a list whose items have not moved."""
+        base, touched, raw = self._draft_base, self.touched, super().__getitem__
+        common = min(len(self), len(base))
+        suspects: Iterable[int]
+        if not unseen:
+            suspects = sorted(places.union(range(UNCOMPARED)))
+        elif not places and self.item.annotation in (str, int, bytes) and raw(slice(common)) == base[:common]:
+            return []  # quicker, and what equals a value of these types is stored as the same
         else:
-            items = [items[index] for index in edit]
-    return items
+            suspects = list(compress(range(common), map(is_not, super().__iter__(), base)))
+        return [at for at in suspects if at < common and raw(at) is not touched.get(at, base[at])]
+
+    def _unmoved_ends(self, now: list[Any], old: list[Any]) -> tuple[int, int]:
+        """How many items are where they were, from the first and from the last on."""
+        front, back = self.front, self.back
+        if front + back > min(len(now), len(old)) or any(map(is_not, now[: min(front, UNCOMPARED)], old)):
+            return 0, 0  # C code found that the items do not know `<`, and left it at that
+        return (front, back) if not back or now[-1] is old[-1] else (0, 0)
 
 
-def is_order(edit: Any) -> bool:
-    return bool(edit) and isinstance(edit[0], int)
+def _splices_at(changed: list[int], size: int, old_size: int) -> list[Splice]:
+    """The splices that replace the items at some places, and all that follows the end of the shorter of two lists."""
+    if not changed and size == old_size:
+        return []
+    common = min(size, old_size)
+    ends = [common] if size != old_size else []
+    splices: list[Splice] = []
+    for _, pairs in groupby(enumerate(changed + ends), key=lambda pair: pair[1] - pair[0]):
+        run = [place for _, place in pairs]
+        start, stop = run[0], run[-1] + 1
+        splices.append((start, stop, range(start, stop)) if stop <= common else (start, old_size, range(start, size)))
+    return splices
+
+
+def _compare(now: list[Any], old: list[Any], front: int, back: int) -> tuple[list[Splice], Order | None]:
+    """What leads from the old items to those of now, which are the same objects: the smaller of two ways.
+
+    Splices store again what was moved past others. An order stores an index for each item. At least `front` and `back`
+    items at either end are the same.
+    """
+    common = min(len(now), len(old))
+    front += _count_same(now[front:], old[front:], common - front - back)
+    back += _count_same(now[: len(now) - back][::-1], old[: len(old) - back][::-1], common - front - back)
+    end, old_end = len(now) - back, len(old) - back
+    indices = _indices(old, range(front, old_end))
+    sources = {place: same.pop() for place in range(front, end) if (same := indices.get(id(now[place])))}
+    new = [place for place in range(front, end) if place not in sources]
+    staying = _longest_rise(sources)
+    splices: list[Splice] = []
+    most = len(now) // OPERATION + (2 if new else 1) - (len(sources) - len(staying))  # more take more than an order
+    place = index = front
+    for next_place in [*staying, end]:
+        next_index = sources.get(next_place, old_end)
+        if place < next_place or index < next_index:
+            splices.append((place, place + next_index - index, range(place, next_place)))
+        place, index = next_place + 1, next_index + 1
+        if len(splices) > most:
+            break
+    else:
+        return splices, None
+    sources.update(zip(new, count(len(old)), strict=False))
+    order = [*range(front), *(sources[place] for place in range(front, end)), *range(old_end, len(old))]
+    return [(len(old), len(old), new)] if new else [], order
+
+
+def _count_same(now: list[Any], old: list[Any], most: int) -> int:
+    """How many items from the first on are the same in both, `most` at most."""
+    return next(compress(range(most), map(is_not, now, old)), most)
+
+
+def _indices(items: list[Any], places: range) -> dict[int, list[int]]:
+    """Where items are, by identity; the first place comes last, to be taken first."""
+    indices: dict[int, list[int]] = {}
+    for place in reversed(places):
+        indices.setdefault(id(items[place]), []).append(place)
+    return indices
+
+
+def _longest_rise(numbers: dict[int, int]) -> list[int]:
+    """As many of the keys as possible, in their order, such that their numbers rise."""
+    lowest: list[int] = []  # the number at which a rise of each length ends, the lowest if there are several
+    ends: list[int] = []  # its key
+    before: dict[int, int] = {}  # for each key, the one that precedes it in its rise
+    for key, number in numbers.items():
+        length = bisect_left(lowest, number)
+        if length:
+            before[key] = ends[length - 1]
+        lowest[length : length + 1], ends[length : length + 1] = [number], [key]
+    rise = ends[-1:]
+    while rise and rise[-1] in before:
+        rise.append(before[rise[-1]])
+    return rise[::-1]
