@@ -18,7 +18,10 @@ _MISSING: Any = object()
 class DraftDict(dict[Any, Any]):
     """A dict that records the keys that were assigned and deleted."""
 
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "assigned", "checked", "deleted", "past", "touched")
+    __slots__ = (
+        *("_draft_base", "_draft_desk", "_draft_shape"),
+        *("assigned", "checked", "deleted", "past", "touched", "whole"),
+    )
 
     def __init__(self, base: dict[Any, Any], shape: Shape, desk: Desk) -> None:
         super().__init__(base)
@@ -33,6 +36,8 @@ class DraftDict(dict[Any, Any]):
         """Keys of the base that were deleted at some time; one may have been assigned again since."""
         self.touched: dict[Any, Any] = {}
         """Children that are drafts."""
+        self.whole = self._is_fixed
+        """True when no value is a committed one that can change: each is a leaf, a draft or the tool's own."""
         self.past: Past = []
 
     def follow(self, table: dict[Any, Any]) -> bool:
@@ -53,6 +58,7 @@ class DraftDict(dict[Any, Any]):
             self.past.append((base, changed))
         self._draft_base = table
         self.assigned, self.checked, self.deleted, self.touched = {}, {}, {}, {}
+        self.whole = self._is_fixed
         return True
 
     def copy_of_base(self) -> dict[Any, Any]:
@@ -76,7 +82,7 @@ class DraftDict(dict[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         value = super().__getitem__(key)
-        if type(value) in LEAVES or self._hands_out or key in self.touched or key in self.assigned:
+        if type(value) in LEAVES or self.whole or key in self.touched or key in self.assigned:
             return value
         child = self._draft_desk.draft(value, self._draft_shape.part(key))
         if child is not value:
@@ -99,15 +105,16 @@ class DraftDict(dict[Any, Any]):
         return super().items()
 
     @property
-    def _hands_out(self) -> bool:
-        """Whether no entry can change, so that none needs a draft."""
+    def _is_fixed(self) -> bool:
+        """Whether no value can change, so that none needs a draft."""
         part = self._draft_shape.part(None)
         return part.leaf or part.fixed
 
     def _touch_all(self) -> None:
-        if not self._hands_out:
+        if not self.whole:
             for key in self:
                 self[key]
+            self.whole = True
 
     def copy(self) -> dict[Any, Any]:
         return dict(self.items())
@@ -136,6 +143,9 @@ class DraftDict(dict[Any, Any]):
             raise KeyError(key)
         self._draft_desk.check()
         super().__delitem__(key)
+        self._forget(key)
+
+    def _forget(self, key: Any) -> None:
         self.assigned.pop(key, None)
         self.touched.pop(key, None)
         if key in self._draft_base:
@@ -154,7 +164,11 @@ class DraftDict(dict[Any, Any]):
         if not self:
             raise KeyError("popitem(): dictionary is empty")
         key = next(reversed(self))
-        return key, self.pop(key)
+        value = self[key]
+        self._draft_desk.check()
+        super().popitem()  # a deleted last key would be searched past by the next call
+        self._forget(key)
+        return key, value
 
     def clear(self) -> None:
         for key in list(self):
