@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from benchmarks.timing import Figure, Timed, interleaved, micro, repeated
 from stateroom import Environment, Session, Sessions, State, open_store, tool
+from stateroom.state import Desk, commit, draft_of
 
 SMALL, LARGE = 10, 10_000
 
@@ -92,6 +93,56 @@ async def _updating(sessions: Sessions[Any], number: int) -> Timed:
 
     await repeated(update, 50)  # past the tool's first runs on a thread
     return lambda: repeated(update, 200)
+
+
+class Numbered(State):
+    numbers: list[int]
+
+
+FEW, MANY = 2_000, 20_000
+
+
+async def edits() -> list[Figure]:
+    """Many edits of one list in one call, committed."""
+    plain, drafted = await interleaved(_plain(_append_and_sort), _drafted(_append_and_sort, MANY), rounds=3)
+    what = f"300 times append and sort, {MANY:,} items, against a plain list"
+    figures = [Figure(what, drafted / plain, 5, "at most", f"{micro(drafted)} / {micro(plain)}")]
+    times = MANY // FEW
+    small, large = await interleaved(_drafted(_delete_every_other, FEW, times), _drafted(_delete_every_other, MANY))
+    what = f"delete every other item, {MANY:,} against {times} times {FEW:,}"
+    return [*figures, Figure(what, large / small, 3, "at most", f"{micro(large)} / {micro(small)}")]
+
+
+def _append_and_sort(numbers: list[int]) -> None:
+    for number in range(300):
+        numbers.append(number * 7_919 % MANY)
+        numbers.sort()
+
+
+def _delete_every_other(numbers: list[int]) -> None:
+    del numbers[::2]
+
+
+def _plain(program: Callable[[list[int]], None]) -> Timed:
+    async def timed() -> float:
+        numbers = list(range(MANY))
+        start = time.perf_counter()
+        program(numbers)
+        return time.perf_counter() - start
+
+    return timed
+
+
+def _drafted(program: Callable[[list[int]], None], size: int, times: int = 1) -> Timed:
+    async def timed() -> float:
+        drafts = [draft_of(Numbered(numbers=list(range(size))), Desk()) for _ in range(times)]
+        start = time.perf_counter()
+        for draft in drafts:
+            program(draft.numbers)
+            commit(draft)
+        return time.perf_counter() - start
+
+    return timed
 
 
 async def forks_and_rewinds() -> list[Figure]:
