@@ -12,17 +12,15 @@ import pytest
 from pydantic import (
     AfterValidator,
     BaseModel,
-    Discriminator,
     Field,
     JsonValue,
-    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from stateroom.errors import InvalidState, ReadOnlyState
-from stateroom.state import Desk, State, apply, commit, decode, draft_of, encode, patched
+from stateroom.state import Desk, State, apply, commit, decode, draft_of, encode, encode_patch, patched, shape_of
 from stateroom.state.describe import describe
 
 
@@ -99,12 +97,11 @@ def draft(**fields: Any) -> Zoo:
 
 
 def replayed(base: Any, patch: Any) -> Any:
-    """The state after a patch, by each of the three ways to get there, which must agree."""
-    result = patched(base, patch)
-    assert patched(base, decode(encode(patch))) == result
+    """The state after a patch, by both ways to get there, which must agree."""
+    result = patched(base, decode(encode_patch(patch)))
     data = decode(encode(base))
-    apply(data, decode(encode(patch)))
-    assert type(base).model_validate(data, by_name=True) == result
+    apply(data, decode(encode_patch(patch)))
+    assert shape_of(type(base)).read(data) == result
     return result
 
 
@@ -187,9 +184,8 @@ def test_a_new_order_shares_its_items_and_so_does_its_replay() -> None:
     result, patch = commit(state)
     assert patch == [("order", ("spans",), [1, 2, 0])]
     assert [span is base.spans[old] for span, old in zip(result.spans, (1, 2, 0), strict=True)] == [True] * 3
-    assert [span is base.spans[old] for span, old in zip(patched(base, patch).spans, (1, 2, 0), strict=True)] == [
-        True
-    ] * 3
+    again = patched(base, decode(encode_patch(patch)))
+    assert [span is base.spans[old] for span, old in zip(again.spans, (1, 2, 0), strict=True)] == [True] * 3
 
 
 def test_the_order_of_a_dict_is_kept() -> None:
@@ -211,9 +207,6 @@ def test_enum_keys_are_kept_and_coerced() -> None:
     result, patch = commit(state)
     assert result.by_color == {Color.RED: Plain(n=4), Color.BLUE: Plain(n=5)}
     assert all(isinstance(key, Color) for key in replayed(base, patch).by_color)
-    data = decode(encode(base))
-    apply(data, patch)  # not from bytes
-    assert Zoo.model_validate(data, by_name=True) == result
 
 
 INVALID = [
@@ -326,26 +319,6 @@ def test_a_union_can_change_its_member() -> None:
     assert replayed(base, patch) == result
 
 
-def test_a_member_that_would_be_read_back_as_another_is_refused_wherever_it_stands() -> None:
-    class One(BaseModel):
-        n: int = 0
-
-    class Two(BaseModel):
-        n: int = 0
-
-    class Holder(BaseModel):
-        either: One | Two = One()
-
-    class Held(State):
-        holders: list[Holder] = []
-
-    state = draft_of(Held(), Desk())
-    state.holders.append(Holder(either=Two()))
-    with pytest.raises(InvalidState, match="discriminator") as caught:
-        commit(state)
-    assert caught.value.path == ("holders", 0, "either")
-
-
 class Checked(State):
     low: int = 0
     high: int = 10
@@ -430,8 +403,6 @@ def test_a_rule_may_change_what_the_tool_has_just_put_in() -> None:
     kept = copy.deepcopy(patch)
     assert result.marks == [1, 9]
     assert replayed(base, patch) == result
-    data = decode(encode(base))
-    apply(data, patch)
     assert (result.marks, patch) == ([1, 9], kept)
 
 
@@ -537,8 +508,8 @@ def test_a_small_change_visits_no_other_record(field: str) -> None:
     getattr(state, field)[5_000].tags.append("x")
     getattr(state, field)[5_001].number = -1
     result, patch = commit(state)
-    assert patched(base, patch) == result
-    assert VISITS == [-1, -1]
+    assert replayed(base, patch) == result
+    assert VISITS == [-1]
     assert len(encode(patch)) < 100
     others = zip(getattr(result, field), getattr(base, field), strict=True)
     assert sum(new is not old for new, old in others) == (2 if field == "rows" else 0)
@@ -602,32 +573,6 @@ def test_a_mapping_of_another_kind_is_copied() -> None:
     result = commit(state).state
     own.n = 2
     assert result.by_color == {Color.RED: Plain(n=1)}
-
-
-def test_a_tagged_union_with_a_function_for_its_tag() -> None:
-    def tag(value: Any) -> str:
-        number = value.get("n", 0) if isinstance(value, dict) else value.n
-        return "big" if number > 9 else "small"
-
-    class Small(BaseModel):
-        n: int = 0
-
-    class Big(BaseModel):
-        n: int = 10
-
-    class Holder(State):
-        held: Annotated[Annotated[Small, Tag("small")] | Annotated[Big, Tag("big")], Discriminator(tag)] = Small()
-
-    base = Holder()
-    state = draft_of(base, Desk())
-    state.held.n = 5
-    result, patch = commit(state)
-    assert replayed(base, patch) == result
-    state = draft_of(result, Desk())
-    state.held = Big(n=11)
-    later, patch = commit(state)
-    assert type(replayed(result, patch).held) is Big
-    assert later.held == Big(n=11)
 
 
 def test_unions_of_containers_of_one_kind_change_within() -> None:

@@ -197,7 +197,7 @@ def test_changes_from_before_they_were_frozen_still_apply(place: tuple[Any, ...]
     class Sizes(Purse):
         bag: Sized = Sized()
 
-    found: Any = patched(Sizes(coins=purse().coins, row=purse().row, best=purse().best), [("set", place, 9)])
+    found: Any = patched(Sizes(coins=purse().coins, row=purse().row, best=purse().best), [["set", place, 9]])
     for step in place:
         found = found[step] if isinstance(found, dict | list) else getattr(found, step)
     assert found == 9

@@ -5,12 +5,23 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum, IntFlag, StrEnum
 from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, Union
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, RootModel, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    RootModel,
+    Tag,
+    create_model,
+)
 from typing_extensions import TypedDict
 
 from stateroom.errors import DefinitionError
@@ -27,6 +38,26 @@ class Color(Enum):
 
 class Strange(Enum):
     THING = object()
+
+
+class Lost(Enum):
+    NAN = float("nan")
+
+
+class Text(StrEnum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Right(IntFlag):
+    READ = 1
+
+
+class Spot(Enum):
+    HERE = (1, 2)
 
 
 class Item(BaseModel):
@@ -61,6 +92,15 @@ class Row(TypedDict):
     x: int
 
 
+class Kitten(BaseModel):
+    kind: Literal["cat", "kitten"] = "kitten"
+    lives: int = 9
+
+
+class Other(BaseModel):
+    name: str = ""
+
+
 class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -79,6 +119,16 @@ SUPPORTED = [
     *(dict[UserId, int], dict[Literal["a", "b"], int], dict[Annotated[str, Field(min_length=1)], int]),
     *(tuple[int, str], tuple[int, ...], tuple[()], tuple[Item, ...], set[int], frozenset[Color], set[tuple[int, str]]),
     *(Optional[int], Union[int, str], int | None, list[Item] | None, Item | int, JsonValue, JsonValue | None),  # noqa: UP007, UP045
+    *(
+        Color | int,
+        Level | str,
+        Right | str,
+        Literal["a"] | str,
+        Literal[Text.RED],
+        Spot | list[int] | None,
+        float | int,
+    ),
+    *(Cat | Dog | Item, list[Cat] | list[Dog], list[JsonValue] | JsonValue, dict[str, int] | JsonValue, bool | Level),
     *(Cat | Dog, Annotated[Cat | Dog, Field(discriminator="kind")], list[int] | list[str]),
     list[Annotated[Cat | Dog, Field(discriminator="kind")]],
     *(Annotated[list[int], Field(max_length=3)], dict[str, list[dict[int, tuple[set[str], Item | None]]]]),
@@ -100,12 +150,66 @@ UNSUPPORTED = [
         tuple[int, complex],
         Box[complex],
         Strange,
+        Lost,
         Literal[Color.RED],
         Open,
         Hidden,
         Rooted,
     ),
 ]
+
+
+AMBIGUOUS = [
+    *(
+        Color | str,
+        Color | Text,
+        Text | str,
+        Level | int,
+        Right | int,
+        Right | Level,
+        Color | JsonValue,
+        Spot | tuple[int, int],
+    ),
+    *(Color | Literal["red"], dict[str, list[Color | str]], list[Color] | list[str], dict[Color, int] | dict[str, int]),
+    *(set[Level] | set[int], tuple[Color, int] | tuple[str, ...], list[list[Level]] | list[list[int]]),
+    *(Item | dict[str, str], Item | JsonValue, Item | Other, list[Item | Other], list[Item] | list[Other]),
+    *(
+        Item | dict[int, str],
+        Cat | Kitten,
+        Annotated[Annotated[Item, Tag("a")] | Annotated[Other, Tag("b")], Discriminator(str)],
+    ),
+]
+
+
+@pytest.mark.parametrize("annotation", AMBIGUOUS, ids=str)
+def test_a_union_whose_members_cannot_be_told_apart_when_stored_is_refused(annotation: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"^Made\.field: .*(use one of the two|with a choice of its own)"):
+        create_model("Made", __base__=State, field=(annotation, ...))
+
+
+def test_an_ambiguity_among_models_that_hold_each_other_is_found() -> None:
+    class East(BaseModel):
+        to: Optional[East | West] = None  # noqa: UP045
+
+    class West(BaseModel):
+        to: Optional[East | West] = None  # noqa: UP045
+
+    East.model_rebuild(_types_namespace={"East": East, "West": West, "Optional": Optional})
+    West.model_rebuild(_types_namespace={"East": East, "West": West, "Optional": Optional})
+    with pytest.raises(DefinitionError, match=r"^Made\.start(\.to)+: East and West have the same fields"):
+        create_model("Made", __base__=State, start=(East, ...))
+
+
+def test_enum_values_cannot_take_the_place_of_the_enum() -> None:
+    with pytest.raises(DefinitionError, match=r"^Made\.field: .*use_enum_values"):
+        type("Made", (State,), {"model_config": ConfigDict(use_enum_values=True), "__annotations__": {"field": Color}})
+
+
+def test_a_validator_of_a_part_cannot_look_at_other_fields() -> None:
+    checked = Annotated[int, AfterValidator(lambda value, info: value)]
+    assert create_model("Made", __base__=State, field=(checked | None, None))
+    with pytest.raises(DefinitionError, match=r"^Made\.field: .*put it on the field"):
+        create_model("Made", __base__=State, field=(list[checked], ...))
 
 
 @pytest.mark.parametrize("annotation", UNSUPPORTED, ids=str)

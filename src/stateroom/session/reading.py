@@ -7,15 +7,12 @@ from collections import OrderedDict
 from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 
-from stateroom.errors import InvalidState, SchemaChanged, UnknownSession, format_path
+from stateroom.errors import InvalidState, SchemaChanged, UnknownSession
 from stateroom.session.execution import contained
 from stateroom.session.history import Document, History, Start, world_is_gone
 from stateroom.session.moment import Moment
 from stateroom.state import State, fingerprint_of, first_difference, patched, schema_of, shape_of
-from stateroom.state.missing import first_missing
-from stateroom.state.values import invalid
 from stateroom.store import Store
 
 WORLDS = 4
@@ -101,15 +98,13 @@ def typed(document: Document, state_type: type[State]) -> State:
         raise SchemaChanged(f"the state of session {session!r} cannot be read: {error}") from error.__cause__
     is_old = document.version < state_type.__migrations__.version
     how = f", migrated from version {document.version}," if is_old else ""
-    refused = f"the stored state of session {session!r}{how} is not valid"
-    if missing := first_missing(data, shape_of(state_type)):  # else its default would take its place
-        raise InvalidState((), f"{refused}: {format_path(missing)}: Field required")
+    shape = shape_of(state_type)
     try:
         with contained:
-            state: State = state_type.__pydantic_validator__.validate_python(data, by_name=True, by_alias=False)
+            state: State = shape.adopt(data) if is_old or document.fingerprint is None else shape.read(data)
     except Exception as error:
-        found = invalid(error, (), data) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
-        raise InvalidState((), f"{refused}: {found}") from error
+        found = error if isinstance(error, InvalidState) else f"{type(error).__name__}: {error}"
+        raise InvalidState((), f"the stored state of session {session!r}{how} is not valid: {found}") from error
     return state
 
 

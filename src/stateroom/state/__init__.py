@@ -1,14 +1,14 @@
 """What state is: typed models, drafts that record their changes, patches, and their bytes."""
 
 from stateroom.state.codec import Elsewhere, decode, encode, encode_json, encode_patch, long_texts, to_json
-from stateroom.state.commit import ENDED, Commit, commit, patched, refuse_tampering
+from stateroom.state.commit import ENDED, Commit, commit, refuse_tampering
 from stateroom.state.draft import Desk, draft_of, is_draft
 from stateroom.state.emitting import EventDesk, fold
 from stateroom.state.events import Event, applies, event_facts, read_event
 from stateroom.state.large import Large, digest_of, large_in, put_in
 from stateroom.state.merge import Merge, merge, merge_rules
 from stateroom.state.model import State, schema_of, shape_of
-from stateroom.state.patch import Operation, Patch, apply
+from stateroom.state.patch import Operation, Patch, apply, patched
 from stateroom.state.schema import Schema, fingerprint_of, first_difference
 from stateroom.state.spare import leave_spares
 

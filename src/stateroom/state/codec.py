@@ -41,6 +41,9 @@ _NATIVE = frozenset({float, bool, type(None), msgspec.Raw})
 _SIMPLE = frozenset({int, float, bool, type(None)})
 """Types of which any value, or almost any, is as it stands."""
 
+_KEYS = frozenset({str, int})
+"""Types of steps that are written as they are, in almost any path."""
+
 _LONGEST = re.compile(rb"\xdb(?:\0[^\0]|[^\0\x80-\xbf])")
 """How a text of 2**16 bytes or more begins in msgpack, and what is never within a text."""
 
@@ -128,14 +131,18 @@ def to_json(value: Any) -> bytes:
 def encode_patch(patch: Iterable[Sequence[Any]], elsewhere: Elsewhere = _NOWHERE) -> bytes:
     """The bytes of a patch."""
     try:
-        return _pack([step if type(step[-1]) in _SIMPLE else _wire_step(step, elsewhere) for step in patch])
-    except (OverflowError, ValueError):  # a large int, an odd key
-        wired = [_wire_step(step, elsewhere) for step in patch]
-        return _pack([[kind, [_wire(key, _NOWHERE) for key in path], *needs] for kind, path, *needs in wired])
+        return _pack([step if _is_simple(step) else _wire_step(step, elsewhere) for step in patch])
+    except (OverflowError, ValueError):  # a large int, half a surrogate pair
+        return _pack([_wire_step(step, elsewhere) for step in patch])
+
+
+def _is_simple(step: Sequence[Any]) -> bool:
+    return type(step[-1]) in _SIMPLE and _KEYS.issuperset(map(type, step[1]))
 
 
 def _wire_step(step: Sequence[Any], elsewhere: Elsewhere) -> list[Any]:
-    return [*step[:2], *[_wire(need, elsewhere) for need in step[2:]]]
+    kind, path, *needs = step
+    return [kind, [_wire(key, _NOWHERE) for key in path], *[_wire(need, elsewhere) for need in needs]]
 
 
 def decode(data: bytes, texts: Sequence[str] = (), large: list[Large] | None = None) -> Any:
@@ -255,7 +262,8 @@ def _text(value: Any, _: Elsewhere) -> bytes:
 def _iso(value: Any, _: Elsewhere) -> bytes:
     text: str = value.isoformat()
     zone = getattr(getattr(value, "tzinfo", None), "key", None)  # of a ZoneInfo
-    return f"{text}[{zone}]".encode() if zone else text.encode()
+    fold = ";1" if getattr(value, "fold", 0) else ""
+    return (f"{text}[{zone}]{fold}" if zone else f"{text}{fold}").encode()
 
 
 def _duration(value: timedelta, _: Elsewhere) -> bytes:
@@ -263,15 +271,13 @@ def _duration(value: timedelta, _: Elsewhere) -> bytes:
 
 
 def _datetime(raw: bytes, _: Any) -> datetime:
-    text, _, zone = raw.decode().rstrip("]").partition("[")
-    value = datetime.fromisoformat(text)
-    if not zone:
-        return value
+    text, _, fold = raw.decode().partition(";")
+    text, _, zone = text.rstrip("]").partition("[")
+    value = datetime.fromisoformat(text).replace(fold=int(fold or 0))
     try:
-        local = value.replace(tzinfo=ZoneInfo(zone))
+        return value.replace(tzinfo=ZoneInfo(zone)) if zone else value
     except ZoneInfoNotFoundError:  # this host does not know the zone; the instant is still right
         return value
-    return local if local.utcoffset() == value.utcoffset() else local.replace(fold=1)
 
 
 _PLAIN: dict[type, Any] = {str: str.__str__, int: int, float: float, bytes: bytes}

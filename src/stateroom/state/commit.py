@@ -13,14 +13,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
+from stateroom.state.codec import encode
 from stateroom.state.draft import Desk, DraftModel, draft_of, is_draft
 from stateroom.state.draft_list import DraftList
 from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.model import State
-from stateroom.state.patch import Patch, apply
+from stateroom.state.patch import Patch
 from stateroom.state.shape import ModelShape, Shape
 from stateroom.state.spare import leave_spares
-from stateroom.state.values import detach, invalid, plain
+from stateroom.state.values import detach, invalid
 
 S = TypeVar("S", bound=State)
 
@@ -71,13 +72,6 @@ def refuse_tampering(draft: Any) -> None:
         refuse_tampering(child)
 
 
-def patched(state: S, patch: Patch) -> S:
-    """The state after a patch; what the patch does not touch is shared with the old state."""
-    draft = draft_of(state, Desk())
-    apply(draft, patch)
-    return cast(S, commit(draft).state)
-
-
 def _keep_rules(state: Any, ruled: list[Path]) -> Commit:
     """Run the model validators of what changed, innermost first; what they adjust becomes part of the commit."""
     draft = draft_of(state, Desk())
@@ -122,26 +116,27 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
     put(draft, "_draft_touched", touched)
     before = len(patch)
     for name in shape.fields:
-        if fields[name] is base[name]:
+        value, old = fields[name], base[name]
+        looks_at_change = name in shape.lookers and len(patch) > before
+        if value is old and not looks_at_change:
             continue
         touched.append(name)
-        value, old, part = fields[name], base[name], shape.fields[name]
-        here = (*path, name)
-        if not part.leaf and _stands(value, old):
-            mark = len(patch), len(ruled)
+        here, mark = (*path, name), (len(patch), len(ruled))
+        stands = value is old or (not shape.fields[name].leaf and _stands(value, old))
+        if stands and value is not old:
             _check_parts(value, old, here, patch, ruled)
+        if stands and not looks_at_change:
             if len(patch) == mark[0]:
                 continue
-            if not isinstance(value, tuple):
-                if not (name in shape.guards or _is_guarded(part, value)):
-                    continue
-                settled = _settle(value)
-                if shape.validate_field(name, detach(settled, here), fields, here) == settled:
-                    continue  # the smaller operations say it all
-            del patch[mark[0] :], ruled[mark[1] :]
-            value = _settle(value)
-        checked[name] = shape.admit_field(name, value, fields, here)
-        patch.append(("set", here, checked[name]))
+            if not (isinstance(value, tuple) or name in shape.guards or _is_guarded(shape.fields[name], value)):
+                continue
+        settled = _settle_over(value, old) if stands else value
+        admitted = shape.admit_field(name, settled, _before(draft, name), here)
+        if stands and _is_same(admitted, settled) and not (isinstance(value, tuple) and len(patch) > mark[0]):
+            continue  # the smaller operations say it all
+        del patch[mark[0] :], ruled[mark[1] :]
+        checked[name] = admitted
+        patch.append(("set", here, admitted))
     if len(patch) > before:
         if shape.guarded:
             _check_whole(draft, shape, path, patch, ruled)
@@ -152,17 +147,34 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
 def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch, ruled: list[Path]) -> None:
     """Run the validators that must see the whole model; a field that they replace is set."""
     settled = _settle(draft)
+    fields = {name: detach(part, (*path, name)) for name, part in settled.__dict__.items()}
     try:
-        whole = shape.model.__pydantic_validator__.validate_python(plain(settled), by_name=True, by_alias=False)
+        whole = shape.model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
     except ValidationError as error:
         raise invalid(error, path, settled) from None
-    for name in shape.fields:
-        value = whole.__dict__[name]
-        if value != settled.__dict__[name]:
+    for name, value in shape.settle(whole, path).__dict__.items():
+        if not _is_same(value, settled.__dict__[name]):
             here = (*path, name)
             draft._draft_checked[name] = value
             patch.append(("set", here, value))
             ruled[:] = [inner for inner in ruled if inner[: len(here)] != here]  # all in it has just been validated
+
+
+def _before(draft: DraftModel, name: str) -> dict[str, Any]:
+    """The fields that the validator of a field may look at: those before it, as they are now."""
+    if name not in draft._draft_shape.lookers:
+        return {}
+    names = list(draft._draft_shape.fields)
+    now, base, checked = draft.__dict__, draft._draft_base.__dict__, draft._draft_checked
+    return {
+        each: checked[each] if each in checked else _settle_over(now[each], base[each])
+        for each in names[: names.index(name)]
+    }
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values of one place are stored alike: `==` says so of 1 and 1.0, and of dicts in another order."""
+    return one is other or encode(one) == encode(other)
 
 
 def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -> None:
@@ -194,7 +206,7 @@ def _check_dict(draft: DraftDict, path: Path, patch: Patch, ruled: list[Path]) -
         if type(key) is str and key in base and key not in draft.deleted:
             checked[key] = _replaced(base[key], value, part, here, patch)
             continue
-        admitted = key if type(key) is shape.key.annotation is str else shape.key.admit(key, here)
+        admitted = shape.key.admit(key, here)
         checked[admitted] = part.admit(value, here)
         patch.append(("set", (*path, admitted), checked[admitted]))
     for key, child in draft.touched.items():
@@ -215,7 +227,7 @@ def _replaced(old: Any, value: Any, shape: Shape, path: Path, patch: Patch) -> A
         before, after = old.__dict__, value.__dict__
         names = [name for name in shape.fields if after.get(name) is not before[name]]
         if len(names) < len(shape.fields) and after.keys() >= shape.fields.keys():
-            changes = {name: shape.admit_field(name, after[name], after, (*path, name)) for name in names}
+            changes = {name: shape.admit_field(name, after[name], {}, (*path, name)) for name in names}
             patch += [("set", (*path, name), change) for name, change in changes.items()]
             return shape.changed(old, changes)
     admitted = shape.admit(value, path)
@@ -242,14 +254,15 @@ def _check_child(child: Any, shape: Shape, path: Path, patch: Patch, ruled: list
     _check_parts(child, _base(child), path, patch, ruled)
     if len(patch) == mark[0]:
         return child
-    if not isinstance(child, tuple):
-        if not _is_guarded(shape, child):
-            return child
-        settled = _settle(child)
-        if shape.validate(detach(settled, path), path) == settled:
-            return child
+    is_tuple = isinstance(child, tuple)
+    if not is_tuple and not _is_guarded(shape, child):
+        return child
+    settled = _settle(child)
+    admitted = shape.admit(settled, path)
+    if not is_tuple and _is_same(admitted, settled):
+        return child  # the smaller operations say it all
     del patch[mark[0] :], ruled[mark[1] :]
-    return shape.admit(_settle(child), path)
+    return admitted
 
 
 def _check_parts(value: Any, old: Any, path: Path, patch: Patch, ruled: list[Path]) -> None:

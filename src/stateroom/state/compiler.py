@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
+    ConfigDict,
     Discriminator,
     JsonValue,
+    PlainValidator,
     PydanticUndefinedAnnotation,
     PydanticUserError,
     RootModel,
     Tag,
+    WrapValidator,
 )
 from pydantic.fields import FieldInfo
 from typing_extensions import TypeAliasType
 
-from stateroom.errors import DefinitionError
+from stateroom.errors import BadData, DefinitionError, InvalidState
+from stateroom.state.codec import decode, encode
 from stateroom.state.shape import (
     DictShape,
     JsonShape,
@@ -29,8 +36,10 @@ from stateroom.state.shape import (
     SetShape,
     Shape,
     TupleShape,
-    UnionShape,
+    is_enum,
+    takes_info,
 )
+from stateroom.state.union import UnionShape
 from stateroom.state.values import CONTAINERS, LEAVES
 
 ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
@@ -43,6 +52,7 @@ def shape_of_model(model: type[BaseModel]) -> ModelShape:
     if known is None:
         compiler = _Compiler()
         known = compiler.model(model, model.__name__)
+        compiler.refuse_ambiguity()
         for checked, shape in compiler.open.items():  # only now: a class is marked when all it reaches is good
             checked.__stateroom_shape__ = shape  # type: ignore[attr-defined]
     assert isinstance(known, ModelShape)
@@ -55,6 +65,13 @@ class _Compiler:
     def __init__(self) -> None:
         self.open: dict[type[BaseModel], ModelShape] = {}
         self.aliases: list[Any] = []
+        self.unions: list[tuple[UnionShape, str]] = []
+        self.config = ConfigDict()
+        """Of the model whose fields are compiled."""
+        self.is_part = False
+        """Whether what is compiled is within a container of a field."""
+        self.looks = False
+        """Whether a validator of the field that is compiled may look at other fields."""
 
     def model(self, model: type[BaseModel], where: str) -> ModelShape:
         known: ModelShape | None = model.__dict__.get("__stateroom_shape__") or self.open.get(model)
@@ -68,20 +85,42 @@ class _Compiler:
         _refuse_hidden_state(model, where)
         shape = self.open[model] = ModelShape(model)
         for name, field in model.model_fields.items():
-            shape.fields[name] = self.field(field, f"{where}.{name}")
+            with self._now(config=model.model_config, is_part=False, looks=False):
+                shape.fields[name] = self.field(field, f"{where}.{name}")
+                if self.looks:
+                    shape.lookers.add(name)
         return shape
+
+    @contextmanager
+    def _now(self, **about: Any) -> Iterator[None]:
+        before = {name: getattr(self, name) for name in about}
+        vars(self).update(about)
+        yield
+        vars(self).update(before)
+
+    def refuse_ambiguity(self) -> None:
+        """Refuse a union in which what is stored does not tell the type, once all fields are known."""
+        for union, where in self.unions:
+            for why in union.mixed_up():
+                raise DefinitionError(f"{where}: {why}")
 
     def field(self, field: FieldInfo, where: str) -> Shape:
         shape = self.annotation(field.annotation, where)
-        return self._guard(shape, Annotated[field.annotation, field], [field])
+        return self._guard(shape, Annotated[field.annotation, field], [field], where)
 
     def annotation(self, annotation: Any, where: str) -> Shape:
+        shape = self._annotation(annotation, where)
+        if not isinstance(shape, ModelShape):
+            shape.config = self.config
+        return shape
+
+    def _annotation(self, annotation: Any, where: str) -> Shape:
         origin, args = get_origin(annotation), get_args(annotation)
         if annotation is JsonValue:
             return JsonShape(annotation)
         if origin is Annotated:
             inner, *metadata = args
-            return self._guard(self.annotation(inner, where), annotation, metadata)
+            return self._guard(self.annotation(inner, where), annotation, metadata, where)
         if isinstance(annotation, ALIASES):
             if annotation in self.aliases:
                 raise DefinitionError(
@@ -94,29 +133,47 @@ class _Compiler:
         if isinstance(annotation, NewType):
             return self.annotation(annotation.__supertype__, where)
         if origin in (Union, UnionType):
-            return UnionShape(annotation, tuple(self.annotation(arg, where) for arg in args))
+            union = UnionShape(annotation, tuple(self.annotation(arg, where) for arg in args))
+            self.unions.append((union, where))
+            return union
         if origin is Literal:
             if any(isinstance(choice, Enum) and not isinstance(choice, str | int) for choice in args):
                 raise DefinitionError(
                     f"{where}: {_name(annotation)} would be read back as plain values; use the Enum itself"
                 )
-            return Shape(annotation)
+            return self.choice(Shape(annotation), [choice for choice in args if isinstance(choice, Enum)], where)
         if annotation is None or annotation in LEAVES:
             return Shape(annotation)
         if origin in CONTAINERS:
             return self.container(annotation, origin, args, where)
-        if isinstance(annotation, type):
-            if issubclass(annotation, Enum):
-                for choice in annotation:
-                    if not _is_plain(choice.value):
-                        raise DefinitionError(f"{where}: the value of {choice} cannot be stored")
-                return Shape(annotation)
-            if issubclass(annotation, BaseModel):
-                return self.model(annotation, where)
+        if is_enum(annotation):
+            return self.choice(Shape(annotation), list(annotation), where)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return self.model(annotation, where)
         hint = " (say of what: for example list[str])" if annotation in CONTAINERS else ""
         raise DefinitionError(f"{where}: {_name(annotation)} cannot be kept in a state{hint}")
 
+    def choice(self, shape: Shape, choices: list[Any], where: str) -> Shape:
+        """A place where members of an enum may stand: each must be told by its value."""
+        for choice in choices:
+            if self.config.get("use_enum_values"):
+                raise DefinitionError(
+                    f"{where}: with use_enum_values it holds a {type(choice).__name__} or its value, by how it "
+                    "was set; drop use_enum_values, or declare the type of the values"
+                )
+            try:
+                is_known = shape.read(decode(encode(choice))) is choice
+            except (TypeError, ValueError, BadData, InvalidState):
+                is_known = False
+            if not (_is_plain(choice.value) and is_known):
+                raise DefinitionError(f"{where}: the value of {choice} cannot be stored, or does not lead back to it")
+        return shape
+
     def container(self, annotation: Any, origin: type, args: tuple[Any, ...], where: str) -> Shape:
+        with self._now(is_part=True):
+            return self._container(annotation, origin, args, where)
+
+    def _container(self, annotation: Any, origin: type, args: tuple[Any, ...], where: str) -> Shape:
         if origin is list:
             return ListShape(annotation, self.annotation(args[0], where))
         if origin is dict:
@@ -131,15 +188,20 @@ class _Compiler:
         item = self.annotation(args[0], where)
         if not item.leaf:
             raise DefinitionError(f"{where}: {_name(args[0])} can change, so it cannot be in a {origin.__name__}")
-        return SetShape(annotation, item) if origin is set else Shape(annotation)
+        return SetShape(annotation, item)
 
-    @staticmethod
-    def _guard(shape: Shape, annotation: Any, notes: Sequence[Any]) -> Shape:
+    def _guard(self, shape: Shape, annotation: Any, notes: Sequence[Any], where: str) -> Shape:
         if isinstance(shape, UnionShape) and any(
             isinstance(note, Discriminator) or getattr(note, "discriminator", None) is not None for note in notes
         ):
             shape.annotation = annotation
-            shape.ambiguous = False
+        if any(_looks(check) for note in notes for check in (note.metadata if isinstance(note, FieldInfo) else [note])):
+            if self.is_part:
+                raise DefinitionError(
+                    f"{where}: a validator of a part cannot take `info`, for a part changes without the whole; "
+                    "put it on the field"
+                )
+            self.looks = True
         if not any(note.metadata if isinstance(note, FieldInfo) else _is_check(note) for note in notes):
             return shape
         if isinstance(shape, ModelShape):  # shared by all places that hold the model, so the guard needs its own
@@ -157,6 +219,13 @@ def _is_plain(value: Any) -> bool:
 
 def _is_check(note: Any) -> bool:
     return not isinstance(note, str | Discriminator | Tag)
+
+
+def _looks(note: Any) -> bool:
+    """Whether a note is a validator that may look at other fields."""
+    if not isinstance(note, AfterValidator | BeforeValidator | PlainValidator | WrapValidator):
+        return False
+    return takes_info(note.func, "wrap" if isinstance(note, WrapValidator) else "after")
 
 
 def _is_key(annotation: Any) -> bool:

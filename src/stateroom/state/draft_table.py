@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from stateroom.state.past import Past, free_container
-from stateroom.state.shape import DictShape, Shape
+from stateroom.state.shape import Shape
 from stateroom.state.values import LEAVES
 
 if TYPE_CHECKING:
@@ -71,12 +71,6 @@ class DraftDict(dict[Any, Any]):
             for key in places:  # new ones come to the end, in the order in which they joined
                 old[key] = base[key]
         return cast(dict[Any, Any], old)
-
-    def native_key(self, key: Any) -> Any:
-        """The key as it is in this dict, from its plain form in a patch."""
-        if key in self or not isinstance(self._draft_shape, DictShape):
-            return key
-        return self._draft_shape.key.admit(key, (key,))
 
     # Reading: children become drafts.
 
@@ -199,11 +193,6 @@ class DraftSet(set[Any]):
         self._draft_shape = shape
         self._draft_desk = desk
         self.changed = False
-
-    def native(self, members: Iterable[Any]) -> set[Any]:
-        """Members as they are in this set, from their plain forms in a patch."""
-        item = cast(Any, self._draft_shape).item
-        return {member if member in self else item.admit(member, ()) for member in members}
 
     def copy(self) -> set[Any]:
         return set(self)

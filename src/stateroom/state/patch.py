@@ -9,87 +9,117 @@ An operation is a tuple of its kind, the path of the place it changes, and what 
 | `splice` | start, stop, values | items of a list are replaced |
 | `order` | old indices | a list is rearranged |
 | `members` | added, removed | members join and leave a set |
+
+A patch that was stored has plain data in it, as a stored state has. Both ways to apply it trust it: it was checked when
+it was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
-from enum import Enum
-from typing import Any, cast
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from stateroom.errors import BadData, Path, format_path
-from stateroom.state.draft_list import DraftList
-from stateroom.state.draft_table import DraftDict, DraftSet
-from stateroom.state.shape import is_frozen
+from stateroom.state.compiler import shape_of_model
+from stateroom.state.shape import ModelShape, Shape
 
 Operation = tuple[Any, ...]
 Patch = list[Operation]
 
+S = TypeVar("S", bound=BaseModel)
 
-def apply(root: Any, patch: Iterable[Any]) -> None:
-    """Carry out a patch on plain data, or on a draft."""
+
+def apply(data: Any, patch: Iterable[Any]) -> None:
+    """Carry out a stored patch on plain data."""
     for kind, path, *needs in patch:
         try:
-            _OPERATIONS[kind](root, path, *needs)
-        except (LookupError, AttributeError, TypeError, ValueError) as error:
-            raise BadData(f"a stored change does not fit the state at {format_path(tuple(path))}: {error}") from error
+            owner = data
+            for step in path[:-1] if kind in ("set", "del") else path:
+                owner = owner[step]
+            _carry_out(owner, kind, path, deepcopy(needs))  # a later operation may change them in place
+        except _MISFIT as error:
+            raise _misfit(path, error) from error
 
 
-def _reach(root: Any, path: Path) -> Any:
-    for step in path:
-        root = root[_key(root, step)] if isinstance(root, dict | list) else getattr(root, cast(str, step))
-    return root
+def patched(state: S, patch: Iterable[Any]) -> S:
+    """The state after a stored patch; what the patch does not touch is shared with the old state."""
+    tree = _Tree(state)
+    for kind, path, *needs in patch:
+        try:
+            tree.carry_out(kind, path, needs)
+        except _MISFIT as error:
+            raise _misfit(path, error) from error
+    return tree.root  # type: ignore[no-any-return]
 
 
-def _key(owner: Any, step: Any) -> Any:
-    if isinstance(owner, DraftDict):
-        return owner.native_key(step)
-    return step.value if isinstance(step, Enum) and step not in owner else step
+class _Tree:
+    """A state that changes by copies: of each model or container that a patch writes in, one."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self._own: dict[int, Any] = {}
+        """What was copied, by identity."""
+
+    def carry_out(self, kind: str, path: Path, needs: list[Any]) -> None:
+        shape: Shape = shape_of_model(type(self.root))
+        owner = self.root = self._copied(self.root, shape)
+        for step in path[:-1] if kind in ("set", "del") else path:
+            key, inner = _key(owner, shape, step), _inner(owner)
+            shape = shape.part(key).member(type(inner[key]))
+            owner = inner[key] = self._copied(inner[key], shape)
+        if kind in ("set", "del"):
+            key = _key(owner, shape, path[-1])
+            path = (*path[:-1], key)
+            needs = [shape.part(key).read(value, path) for value in needs]
+        elif kind == "splice":
+            item, (start, stop, values) = shape.part(0), needs  # None stands for what has left again
+            needs = [start, stop, [value if value is None else item.read(value, path) for value in values]]
+        elif kind == "members":
+            needs = [shape.read(set(members), path) for members in needs]
+        _carry_out(_inner(owner), kind, path, needs)
+
+    def _copied(self, value: Any, shape: Shape) -> Any:
+        if id(value) in self._own:
+            return value
+        made = shape.changed(value, {}) if isinstance(shape, ModelShape) else value.copy()
+        self._own[id(made)] = made
+        return made
 
 
-def _set(root: Any, path: Path, value: Any) -> None:
-    owner, place = _reach(root, path[:-1]), cast(Any, path[-1])
-    value = deepcopy(value)  # a later operation may change it in place
-    if isinstance(owner, dict):
-        owner[_key(owner, place)] = value
-    elif isinstance(owner, list):
-        owner[place] = value
-    elif is_frozen(owner, place):  # another takes its place
-        _set(root, path[:-1], owner.model_copy(update={place: value}))
+def _inner(owner: Any) -> Any:
+    """What holds the parts of a value, by key."""
+    return owner.__dict__ if isinstance(owner, BaseModel) else owner
+
+
+def _key(owner: Any, shape: Any, step: Any) -> Any:
+    """The key as it is in a state, from its plain form in a patch."""
+    return shape.key.read(step) if isinstance(owner, dict) and type(step) is not shape.key.bare else step
+
+
+def _carry_out(owner: Any, kind: str, path: Path, needs: list[Any]) -> None:
+    if kind == "set":
+        owner[path[-1]] = needs[0]
+    elif kind == "del":
+        del owner[path[-1]]
+    elif kind == "splice":
+        start, stop, values = needs
+        owner[start:stop] = values
+    elif kind == "order":
+        owner[:] = [owner[index] for index in needs[0]]
+    elif kind == "members":
+        added, removed = needs
+        owner.difference_update(removed)
+        owner.update(added)
     else:
-        setattr(owner, place, value)
+        raise ValueError(f"there is no operation {kind!r}")
 
 
-def _del(root: Any, path: Path) -> None:
-    owner = _reach(root, path[:-1])
-    del owner[_key(owner, path[-1])]
+_MISFIT = (LookupError, AttributeError, TypeError, ValueError)
+"""What comes of an operation on a state that it was not made for."""
 
 
-def _splice(root: Any, path: Path, start: int, stop: int, values: list[Any]) -> None:
-    _reach(root, path)[start:stop] = deepcopy(values)
-
-
-def _order(root: Any, path: Path, order: list[int]) -> None:
-    items = _reach(root, path)
-    if isinstance(items, DraftList):
-        items.rearrange(order)
-    else:
-        items[:] = [items[index] for index in order]
-
-
-def _members(root: Any, path: Path, added: Iterable[Any], removed: Iterable[Any]) -> None:
-    members = _reach(root, path)
-    if isinstance(members, DraftSet):
-        added, removed = members.native(added), members.native(removed)
-    members.difference_update(removed)
-    members.update(added)
-
-
-_OPERATIONS: dict[str, Callable[..., None]] = {
-    "set": _set,
-    "del": _del,
-    "splice": _splice,
-    "order": _order,
-    "members": _members,
-}
+def _misfit(path: Path, error: Exception) -> BadData:
+    return BadData(f"a stored change does not fit the state at {format_path(tuple(path))}: {error}")

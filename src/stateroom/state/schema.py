@@ -22,8 +22,8 @@ from stateroom.state.shape import (
     SetShape,
     Shape,
     TupleShape,
-    UnionShape,
 )
+from stateroom.state.union import UnionShape
 
 
 class Schema(NamedTuple):
@@ -98,12 +98,12 @@ def _kind(shape: Shape) -> str:
     if isinstance(shape, DictShape):
         return f"dict by {_kind(shape.key)}"
     if isinstance(shape, SetShape):
-        return f"set of {_kind(shape.item)}"
+        return f"{'frozenset' if shape.leaf else 'set'} of {_kind(shape.item)}"
     if isinstance(shape, TupleShape):
         return "tuple of any length" if shape.repeated else f"tuple of {len(shape.items)}"
     if isinstance(shape, UnionShape):
         return " or ".join(sorted({_kind(member) for member in shape.members}))
-    return "json" if isinstance(shape, JsonShape) else _leaf(shape.annotation)
+    return "json" if isinstance(shape, JsonShape) else _leaf(shape.bare)
 
 
 def _leaf(annotation: Any) -> str:

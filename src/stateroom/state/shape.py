@@ -1,24 +1,35 @@
 """What may stand at each place of a state.
 
-A `Shape` is compiled from an annotation, once. It gives the shape of each part, and turns a value that a tool left
-there into one that is valid and shared with nobody.
+A `Shape` is compiled from an annotation, once. It gives the shape of each part, turns a value that a tool left there
+into one that is valid and shared with nobody, and reads stored data without running a line of the author's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum, Flag
 from functools import cached_property, partial
-from inspect import signature
-from typing import Annotated, Any, Union, get_args, get_origin
+from inspect import Parameter, signature
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+from uuid import UUID
 
-from pydantic import BaseModel, TypeAdapter, ValidationError, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model, field_validator
+from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 from stateroom.errors import InvalidState, Path
-from stateroom.state.values import LEAVES, detach, fill, invalid, is_plain, plain
+from stateroom.state.codec import decode, encode
+from stateroom.state.values import EXACT, LEAVES, detach, fill, invalid, is_plain, refuse_depth
+
+Schemas = dict[str, CoreSchema]
+"""Parts of a reader that stand at several places, by name."""
 
 
 class Shape:
-    """One place of a state: its annotation, and how a value for it is checked."""
+    """One place of a state: its annotation, how a value for it is checked, and how stored data is read."""
 
     leaf = True
     """True when nothing that stands here can be changed in place."""
@@ -35,21 +46,37 @@ class Shape:
     heaped = False
     """True when it can change and is still likely to be on a heap: a model that defines `<`, a tuple."""
 
-    nests = False
-    """True when a model may stand here, or in what does."""
+    config: ConfigDict | None = None
+    """That of the model which declares the place: it acts on a part as on the whole field."""
 
     def __init__(self, annotation: Any) -> None:
-        self.annotation = annotation
+        self.annotation = self.bare = NoneType if annotation is None else annotation
+        """The annotation without the checks that were added to it."""
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
-        return TypeAdapter(self.annotation)
+        kind = get_args(self.annotation)[0] if get_origin(self.annotation) is Annotated else self.annotation
+        of_model = isinstance(kind, type) and issubclass(kind, BaseModel)  # which has a config of its own
+        return TypeAdapter(self.annotation, config=None if of_model else self.config)
+
+    @cached_property
+    def trusted(self) -> frozenset[type]:
+        """The types of which every value is valid here, and read as it is."""
+        config = self.config or {}
+        limited = any(name.startswith("str_") for name in config) or config.get("allow_inf_nan") is False
+        is_free = self.annotation is self.bare and self.bare is not Decimal and not limited
+        return self.exact if is_free else frozenset()
+
+    @cached_property
+    def exact(self) -> frozenset[type]:
+        """The types whose values, once they are valid here, are read as they are."""
+        return frozenset({self.bare}) & EXACT if isinstance(self.bare, type) else frozenset()
 
     def admit(self, value: Any, path: Path) -> Any:
-        """A valid copy of `value` that no tool holds a handle to."""
-        admitted = self.validate(value if type(value) in LEAVES else detach(value, path), path)
-        self.recognise(admitted, path)
-        return admitted
+        """A valid copy of `value` that no tool holds a handle to, just as it is read from the store."""
+        if type(value) in self.trusted:
+            return value
+        return self.settle(self.validate(value if type(value) in LEAVES else detach(value, path), path), path)
 
     def validate(self, value: Any, path: Path) -> Any:
         """The valid form of a value that holds no drafts; models in it are taken as they are."""
@@ -58,8 +85,48 @@ class Shape:
         except ValidationError as error:
             raise invalid(error, path, value) from None
 
-    def recognise(self, value: Any, path: Path) -> None:
-        """Refuse a valid value that would be read back from bytes as another type."""
+    def settle(self, value: Any, path: Path) -> Any:
+        """What everybody reads once a valid value is stored here; one that would be read as another is refused."""
+        if type(value) in self.exact:
+            return value
+        return self.read(_stored(value, self, path), path)
+
+    def read(self, data: Any, path: Path = ()) -> Any:
+        """The value that stored data stands for; nothing of the author's is run."""
+        try:
+            return self.reader.validate_python(data)
+        except ValidationError as error:
+            # Of a union, the member that the data came furthest with tells what is wrong.
+            furthest = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
+            raise invalid(error, path, data, furthest) from None
+
+    @cached_property
+    def reader(self) -> SchemaValidator:
+        shared: Schemas = {}
+        schema = self.schema(shared)
+        if shared:
+            schema = core_schema.definitions_schema(schema, list(shared.values()))
+        # Else a model is read by the validator that its class has, with all that the author wrote.
+        return SchemaValidator(schema, _use_prebuilt=False)
+
+    def schema(self, shared: Schemas) -> CoreSchema:
+        """How pydantic's core reads stored data here: each type as it is, an enum by its value."""
+        if self.bare in LEAF_SCHEMAS:
+            return LEAF_SCHEMAS[self.bare]
+        if get_origin(self.bare) is Literal:
+            return core_schema.literal_schema(list(get_args(self.bare)))
+        enum: Any = self.bare
+        if issubclass(enum, Flag):  # it has members for any sum of others
+            return core_schema.no_info_plain_validator_function(enum)
+        return core_schema.enum_schema(enum, list(enum))
+
+    @property
+    def choices(self) -> list[Any] | None:
+        """What can be stored here, if an enum or a literal says so."""
+        if get_origin(self.bare) is Literal:
+            return [choice.value if isinstance(choice, Enum) else choice for choice in get_args(self.bare)]
+        enum: Any = self.bare
+        return [choice.value for choice in enum] if is_enum(enum) else None
 
     def part(self, key: Any) -> Shape:
         """The shape of what stands at `key` within this place."""
@@ -70,21 +137,72 @@ class Shape:
         return self
 
 
+LEAF_SCHEMAS: dict[Any, CoreSchema] = {
+    NoneType: core_schema.none_schema(),
+    str: core_schema.str_schema(strict=True),
+    bool: core_schema.bool_schema(strict=True),
+    int: core_schema.int_schema(strict=True),
+    float: core_schema.is_instance_schema(float),  # a strict float takes an int too
+    bytes: core_schema.bytes_schema(strict=True),
+    datetime: core_schema.datetime_schema(strict=True),
+    date: core_schema.date_schema(strict=True),
+    timedelta: core_schema.timedelta_schema(strict=True),
+    UUID: core_schema.uuid_schema(strict=True),
+    Decimal: core_schema.decimal_schema(strict=True, allow_inf_nan=True),
+}
+
+
+def is_enum(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Enum)
+
+
+def _stored(value: Any, shape: Shape, path: Path) -> Any:
+    """A value as it is decoded from its bytes: models are dicts, enums their values, and all leaves of plain types."""
+    kind = type(value)
+    if kind in EXACT or (kind is datetime and (value.tzinfo is None or value.tzinfo is UTC)):
+        return value
+    if kind is list or kind is tuple:
+        return kind(_stored_parts(enumerate(value), shape.member(kind), path).values())
+    if kind is dict:
+        parts = _stored_parts(value.items(), shape.member(kind), path)
+        return {_stored(key, shape, path): part for key, part in parts.items()}
+    if isinstance(value, BaseModel):
+        declared = shape.member(kind)
+        if not isinstance(declared, ModelShape) or declared.model is not kind:
+            name = getattr(declared.bare, "__name__", declared.bare)
+            raise InvalidState(path, f"a {kind.__name__} would be read back as {name}; declare it in a union")
+        fields = value.__dict__
+        return _stored_parts([(name, fields[name]) for name in declared.fields], declared, path)
+    if isinstance(value, Enum) and type(value.value) in EXACT:
+        return value.value
+    try:
+        return decode(encode(value))
+    except (TypeError, ValueError) as error:
+        raise InvalidState(path, str(error)) from None
+
+
+def _stored_parts(parts: Iterable[tuple[Any, Any]], shape: Shape, path: Path) -> dict[Any, Any]:
+    refuse_depth(path)
+    try:
+        return {
+            key: part if type(part) in EXACT else _stored(part, shape.part(key), (*path, key)) for key, part in parts
+        }
+    except LookupError:  # a validator has made something else of it
+        raise InvalidState(path, f"it is not of the type that is declared, {shape.annotation}") from None
+
+
 class ListShape(Shape):
     leaf = False
 
     def __init__(self, annotation: Any, item: Shape) -> None:
         super().__init__(annotation)
         self.item = item
-        self.nests = item.nests
+
+    def schema(self, shared: Schemas) -> CoreSchema:
+        return core_schema.list_schema(self.item.schema(shared), strict=True)
 
     def part(self, key: Any) -> Shape:
         return self.item
-
-    def recognise(self, value: Any, path: Path) -> None:
-        if not self.item.leaf:
-            for index, part in enumerate(value):
-                self.item.recognise(part, (*path, index))
 
 
 class DictShape(Shape):
@@ -93,25 +211,27 @@ class DictShape(Shape):
 
     def __init__(self, annotation: Any, key: Shape, value: Shape) -> None:
         super().__init__(annotation)
-        self.nests = value.nests
         self.key = key
         self.value = value
+
+    def schema(self, shared: Schemas) -> CoreSchema:
+        return core_schema.dict_schema(self.key.schema(shared), self.value.schema(shared), strict=True)
 
     def part(self, key: Any) -> Shape:
         return self.value
 
-    def recognise(self, value: Any, path: Path) -> None:
-        if not self.value.leaf:
-            for key, part in value.items():
-                self.value.recognise(part, (*path, key))
-
 
 class SetShape(Shape):
-    leaf = False
+    """A set, or a frozenset, which is a leaf."""
 
     def __init__(self, annotation: Any, item: Shape) -> None:
         super().__init__(annotation)
         self.item = item
+        self.leaf = get_origin(annotation) is frozenset
+
+    def schema(self, shared: Schemas) -> CoreSchema:
+        make = core_schema.frozenset_schema if self.leaf else core_schema.set_schema
+        return make(self.item.schema(shared), strict=True)
 
 
 class TupleShape(Shape):
@@ -120,92 +240,34 @@ class TupleShape(Shape):
         self.items = items
         self.repeated = repeated
         self.leaf = all(item.leaf for item in items)
-        self.nests = any(item.nests for item in items)
         self.heaped = not self.leaf
+
+    def schema(self, shared: Schemas) -> CoreSchema:
+        items = [item.schema(shared) for item in self.items]
+        return core_schema.tuple_schema(items, variadic_item_index=0 if self.repeated else None, strict=True)
 
     def part(self, key: Any) -> Shape:
         return self.items[0 if self.repeated else key]
-
-    def recognise(self, value: Any, path: Path) -> None:
-        if not self.leaf:
-            for index, part in enumerate(value):
-                self.part(index).recognise(part, (*path, index))
-
-
-class UnionShape(Shape):
-    def __init__(self, annotation: Any, members: tuple[Shape, ...]) -> None:
-        super().__init__(annotation)
-        flat = [inner for shape in members for inner in (shape.members if type(shape) is UnionShape else [shape])]
-        self.members: tuple[Shape, ...] = tuple(dict.fromkeys(flat))
-        self.leaf = all(member.leaf for member in self.members)
-        self.nests = any(member.nests for member in self.members)
-        self.guarded = any(shape.guarded for shape in members if type(shape) is UnionShape)
-        self.ordered = any(member.ordered for member in self.members)
-        self.heaped = any(member.heaped for member in self.members)
-        self.ambiguous = sum(isinstance(member, ModelShape) for member in self.members) > 1
-        self._by_kind: dict[type, Shape] = {}
-
-    def member(self, kind: type) -> Shape:
-        known = self._by_kind.get(kind)
-        if known is None:
-            known = self._by_kind[kind] = self._member(kind)
-        return known
-
-    def _member(self, kind: type) -> Shape:
-        found = [shape for shape in self.members if _origin(shape) is kind]
-        if kind in (list, dict):
-            found += [shape for shape in self.members if isinstance(shape, JsonShape)]
-        if not found:
-            return self
-        return found[0] if len(found) == 1 else self._mixed(kind, found)
-
-    def _mixed(self, kind: type, found: list[Any]) -> Shape:
-        """One shape for `list[A] | list[B]`: any part of either may change, and the whole is checked again."""
-        mixed: Shape
-        if kind is list:
-            mixed = ListShape(self.annotation, _either([shape.part(0) for shape in found]))
-        elif kind is dict:
-            keys, values = [shape.key for shape in found], [shape.part(None) for shape in found]
-            mixed = DictShape(self.annotation, _either(keys), _either(values))
-        elif kind is set:
-            mixed = SetShape(self.annotation, _either([shape.item for shape in found]))
-        elif kind is tuple:
-            mixed = TupleShape(self.annotation, (_either([item for shape in found for item in shape.items]),), True)
-        else:
-            return self
-        mixed.guarded = True
-        return mixed
-
-    def recognise(self, value: Any, path: Path) -> None:
-        member = self.member(type(value))
-        if member is not self:
-            member.recognise(value, path)
-        elif isinstance(value, BaseModel):
-            raise InvalidState(path, f"a {type(value).__name__} would be read back as another type")
-        if self.ambiguous and isinstance(value, BaseModel):
-            again = self.validate(plain(value), path)
-            if type(again) is not type(value):
-                raise InvalidState(
-                    path,
-                    f"the fields of {type(value).__name__} also fit {type(again).__name__}, so it would be read back "
-                    "as that; give the union a discriminator",
-                )
-
-
-def _either(shapes: list[Shape]) -> Shape:
-    if all(shape is shapes[0] for shape in shapes):
-        return shapes[0]
-    return UnionShape(Union[tuple(shape.annotation for shape in shapes)], tuple(shapes))  # noqa: UP007
 
 
 class JsonShape(Shape):
     """pydantic's `JsonValue`: any nesting of JSON's own types."""
 
     leaf = False
+    exact = frozenset({str, int, float, bool, NoneType})
 
     @cached_property
     def key(self) -> Shape:
         return Shape(str)
+
+    def schema(self, shared: Schemas) -> CoreSchema:
+        name = "json"
+        itself = core_schema.definition_reference_schema(name)
+        leaves = [LEAF_SCHEMAS[kind] for kind in (str, int, float, bool, NoneType)]
+        rows = core_schema.list_schema(itself, strict=True)
+        tables = core_schema.dict_schema(LEAF_SCHEMAS[str], itself, strict=True)
+        shared[name] = core_schema.union_schema([*leaves, rows, tables], mode="left_to_right", ref=name)
+        return itself
 
     def part(self, key: Any) -> Shape:
         return self
@@ -215,7 +277,6 @@ class ModelShape(Shape):
     """A pydantic model: one shape per field, and the checks that its author wrote on fields and on the whole."""
 
     leaf = False
-    nests = True
 
     def __init__(self, model: type[BaseModel]) -> None:
         super().__init__(model)
@@ -229,17 +290,41 @@ class ModelShape(Shape):
         self.rules = [check.func for check in checks if _looks_at_model_only(check)]
         """Model validators that only look at the finished model; they run when something in it has changed."""
         self.guarded = len(self.rules) < len(checks)
-        self.guards = {
-            name
-            for check in decorators.field_validators.values()
-            for name in (model.model_fields if "*" in check.info.fields else check.info.fields)
-        }
+        self.guards: set[str] = set()
         """Fields that the author checks with a validator of the model."""
+        self.lookers: set[str] = set()
+        """Fields with a validator that may look at the fields before them: it runs when one of those has changed."""
+        for check in decorators.field_validators.values():
+            names = model.model_fields if "*" in check.info.fields else check.info.fields
+            self.guards.update(names)
+            if takes_info(check.func, check.info.mode):
+                self.lookers.update(names)
+
+    def schema(self, shared: Schemas) -> CoreSchema:
+        name = f"{self.model.__qualname__} {id(self)}"
+        if name not in shared:
+            shared[name] = core_schema.any_schema()  # until it is known: it may be within itself
+            fields = {field: core_schema.model_field(part.schema(shared)) for field, part in self.fields.items()}
+            inner = core_schema.model_fields_schema(fields, extra_behavior="forbid")
+            shared[name] = core_schema.model_schema(self.model, inner, ref=name)
+        return core_schema.definition_reference_schema(name)
+
+    def adopt(self, data: Any) -> Any:
+        """A state from data that other code than this has written, or a migration: only this is validated on reading.
+
+        A field that it lacks is not filled in by its default, which nobody has stored.
+        """
+        try:
+            data = self.reader.validate_python(data)
+        except ValidationError as error:
+            if lacking := [each for each in error.errors() if each["type"] in ("missing", UNKNOWN_FIELDS)]:
+                raise invalid(error, (), data, lacking[0]) from None
+        return self.admit(data, ())
 
     @cached_property
     def field_checker(self) -> type[BaseModel]:
-        """A model that checks one field at a time: the author's, less the checks of the whole."""
-        if not self.model.__pydantic_decorators__.model_validators:
+        """A model that checks one field at a time: the author's, less the checks of the whole, and never frozen."""
+        if self.settable == self.fields.keys() and not self.model.__pydantic_decorators__.model_validators:
             return self.model
         validators: dict[str, Any] = {
             name: field_validator(*check.info.fields, mode=check.info.mode, check_fields=False)(
@@ -247,10 +332,13 @@ class ModelShape(Shape):
             )
             for name, check in self.model.__pydantic_decorators__.field_validators.items()
         }
-        fields: dict[str, Any] = {name: (field.annotation, field) for name, field in self.model.model_fields.items()}
-        return create_model(
-            self.model.__name__, __config__=self.model.model_config, __validators__=validators, **fields
-        )
+        fields: dict[str, Any] = {}
+        for name, field in self.model.model_fields.items():
+            free = copy(field)
+            free.frozen = False
+            fields[name] = (field.annotation, free)
+        config = ConfigDict(**{**self.model.model_config, "frozen": False})
+        return create_model(self.model.__name__, __config__=config, __validators__=validators, **fields)
 
     def admit(self, value: Any, path: Path) -> Any:
         if not (self.fixed and type(value) is self.model and all(map(is_plain, value.__dict__.values()))):
@@ -259,21 +347,22 @@ class ModelShape(Shape):
         if len(fields) > len(self.fields):  # it holds values of cached properties
             fields = {name: fields[name] for name in self.fields if name in fields}
         try:  # none of its parts needs to be copied
-            return self.model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
+            made = self.model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
         except ValidationError as error:
             raise invalid(error, path, value) from None
+        return self.settle(made, path)
 
-    def admit_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
-        """A valid copy of `value` for the field `name` of a model whose fields are now `others`."""
-        check = self.leaf_checks.get(name)
-        if check is not None and (type(value) in LEAVES or is_plain(value)):
-            try:
-                return check(value)
-            except ValidationError as error:
-                raise invalid(error, path, value) from None
-        admitted = self.validate_field(name, detach(value, path), others, path)
-        self.fields[name].recognise(admitted, path)
-        return admitted
+    def admit_field(self, name: str, value: Any, before: Mapping[str, Any], path: Path) -> Any:
+        """A valid copy of `value` for the field `name`; `before` are the fields that its validator may look at."""
+        part, check = self.fields[name], self.leaf_checks.get(name)
+        if check is None or not (type(value) in LEAVES or is_plain(value)):
+            return part.settle(self.validate_field(name, detach(value, path), before, path), path)
+        if type(value) in part.trusted:
+            return value
+        try:
+            return part.settle(check(value), path)
+        except ValidationError as error:
+            raise invalid(error, path, value) from None
 
     @cached_property
     def leaf_checks(self) -> dict[str, Callable[[Any], Any]]:
@@ -282,30 +371,19 @@ class ModelShape(Shape):
         return {
             name: TypeAdapter(field.rebuild_annotation(), config=config).validator.validate_python
             for name, field in self.model.model_fields.items()
-            if self.fields[name].leaf and name not in self.guards
+            if self.fields[name].leaf and name not in self.guards | self.lookers
         }
 
-    def validate_field(self, name: str, value: Any, others: Mapping[str, Any], path: Path) -> Any:
+    def validate_field(self, name: str, value: Any, before: Mapping[str, Any], path: Path) -> Any:
         """The valid form of a field's value that holds no drafts; models in it are taken as they are."""
         checker = self.field_checker
         scratch = object.__new__(checker)
-        fill(scratch, dict(others), set())
+        fill(scratch, dict(before), set())
         try:
             checker.__pydantic_validator__.validate_assignment(scratch, name, value, by_name=True, by_alias=False)
         except ValidationError as error:
             raise invalid(error, path[:-1], {name: value}) from None
         return scratch.__dict__[name]
-
-    def recognise(self, value: Any, path: Path) -> None:
-        if type(value) is not self.model:
-            raise InvalidState(
-                path, f"a {type(value).__name__} would be read back as a {self.model.__name__}; declare it in a union"
-            )
-        if self.fixed:
-            return
-        for name, part in self.fields.items():
-            if not part.leaf:
-                part.recognise(value.__dict__[name], (*path, name))
 
     @cached_property
     def settable(self) -> frozenset[str]:
@@ -316,19 +394,17 @@ class ModelShape(Shape):
 
     def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> BaseModel:
         """A copy of a model with other values, which are valid, in some fields."""
-        fields, fields_set = model.__dict__, model.__pydantic_fields_set__
+        fields = model.__dict__
         if len(fields) > len(self.fields):  # it holds values of cached properties, of what it was
             fields = {name: fields[name] for name in self.fields}
-        if not fields_set.issuperset(changes):
-            fields_set = fields_set.union(changes)
         made = object.__new__(self.model)
-        fill(made, {**fields, **changes}, fields_set)
+        fill(made, {**fields, **changes}, model.__pydantic_fields_set__)
         return made
 
     @cached_property
     def is_checked_by_fields(self) -> bool:
         """Whether it is fixed, and no check of the author's may look at more than one field."""
-        return self.fixed and not (self.guarded or self.rules or self.guards)
+        return self.fixed and not (self.guarded or self.rules or self.guards or self.lookers)
 
     @cached_property
     def fixed(self) -> bool:  # type: ignore[override]
@@ -344,19 +420,19 @@ class ModelShape(Shape):
         return self.fields[key]
 
 
-def is_frozen(owner: Any, name: Any) -> bool:
-    """Whether a field of a model in a state, or of a draft of it, may not be assigned."""
-    shape = getattr(type(owner), "__stateroom_shape__", None)
-    return isinstance(shape, ModelShape) and name not in shape.settable
+UNKNOWN_FIELDS = "unknown_fields"
+"""The type of the error when the fields of stored data are of no model in a union."""
 
 
-def _origin(shape: Shape) -> Any:
-    if isinstance(shape, ModelShape):
-        return shape.model
-    annotation = shape.annotation
-    while get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    return get_origin(annotation) or annotation
+def takes_info(validator: Callable[..., Any], mode: str) -> bool:
+    """Whether a validator asks for `info`, with which it can look at the fields before its own."""
+    try:
+        parameters = signature(validator).parameters.values()
+    except (TypeError, ValueError):  # of a builtin
+        return False
+    plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each for each in parameters if each.kind in plain and each.default is Parameter.empty]
+    return len(needed) > (2 if mode == "wrap" else 1)
 
 
 def _looks_at_model_only(check: Any) -> bool:

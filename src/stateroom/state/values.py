@@ -18,11 +18,23 @@ from stateroom.errors import InvalidState, Path
 LEAVES: frozenset[type] = frozenset({str, int, float, bool, bytes, NoneType, datetime, date, timedelta, UUID, Decimal})
 """Types whose values never change; subclasses of Enum are leaves too."""
 
+EXACT = LEAVES - {datetime}
+"""Those of them whose values are stored and read as they are; a datetime's time zone may be of another type."""
+
+DEPTH = 100
+"""How many steps lead to a container at most: all that goes through a state does so by recursion."""
+
 CONTAINERS = (list, dict, set, frozenset, tuple)
 MODEL_OR_CONTAINER = (BaseModel, *CONTAINERS)
 
 LAZY = (Iterator, MappingView, deque)
 """What pydantic takes for a list without looking inside."""
+
+
+def refuse_depth(path: Path) -> None:
+    """Raise if a container may not stand at this place."""
+    if len(path) > DEPTH:
+        raise InvalidState(path, f"a state is nested at most {DEPTH} levels deep")
 
 
 def is_plain(value: Any) -> bool:
@@ -54,10 +66,12 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
             return value
     if id(value) in _within:
         raise InvalidState(path, "a state cannot contain itself")
+    refuse_depth(path)
     within = _within | {id(value)}
     if isinstance(value, BaseModel):
         model = getattr(kind, "_draft_model", kind)
-        fields = {name: detach(getattr(value, name), (*path, name), within) for name in model.model_fields}
+        parts = [(name, getattr(value, name)) for name in model.__pydantic_fields__]
+        fields = {name: part if type(part) in LEAVES else detach(part, (*path, name), within) for name, part in parts}
         try:
             return model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
         except ValidationError as error:
@@ -65,7 +79,9 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
     if isinstance(value, dict):
         return {key: detach(part, (*path, key), within) for key, part in value.items()}
     plain_kind = next(container for container in CONTAINERS if isinstance(value, container))
-    return plain_kind(detach(part, (*path, index), within) for index, part in enumerate(value))
+    return plain_kind(
+        [part if type(part) in LEAVES else detach(part, (*path, index), within) for index, part in enumerate(value)]
+    )
 
 
 def plain(value: Any) -> Any:
@@ -79,9 +95,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def invalid(error: ValidationError, path: Path, value: Any) -> InvalidState:
-    """The first thing that pydantic found wrong with `value`, at its place in the state."""
-    first = error.errors(include_url=False, include_context=False)[0]
+def invalid(error: ValidationError, path: Path, value: Any, first: Any = None) -> InvalidState:
+    """The first thing that pydantic found wrong with `value`, or another that it did, at its place in the state."""
+    first = first or error.errors(include_url=False, include_context=False)[0]
     missing = first["type"] == "missing"
     for step in first["loc"][: -1 if missing else None]:
         # pydantic's steps name union members, tags and validators too, which are no places of the state

@@ -12,8 +12,8 @@ from stateroom.state.shape import (
     ModelShape,
     Shape,
     TupleShape,
-    UnionShape,
 )
+from stateroom.state.union import UnionShape
 
 ANY = "*"
 

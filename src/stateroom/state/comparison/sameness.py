@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from stateroom.state.compiler import shape_of_model
-from stateroom.state.shape import DictShape, ListShape, SetShape, Shape, TupleShape, UnionShape
+from stateroom.state.shape import DictShape, ListShape, SetShape, Shape, TupleShape
+from stateroom.state.union import UnionShape
 
 NUMBERS = (bool, int, float)
 
@@ -47,7 +48,7 @@ class Sameness:
 def _is_plain(shape: Shape) -> bool:
     """Whether values that are equal here are so in every part."""
     if isinstance(shape, UnionShape):
-        numbers = [member for member in shape.members if member.annotation in NUMBERS]
+        numbers = [member for member in shape.members if member.bare in NUMBERS]
         return len(numbers) < 2 and all(map(_is_plain, shape.members))
     if isinstance(shape, ListShape | SetShape):
         return _is_plain(shape.item)
