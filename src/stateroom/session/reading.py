@@ -81,9 +81,8 @@ class Reader:
         except UnknownSession:
             raise world_is_gone(document.head.id, start.world) from None
         try:
-            with contained:
-                return patched(world, start.changes)
-        except InvalidState as error:  # by code that allowed more
+            return patched(world, start.changes)
+        except InvalidState as error:  # not by the code that it names
             message = f"the stored state of session {document.head.id!r} is not valid: {error}"
             raise InvalidState((), message) from error
 

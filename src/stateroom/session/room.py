@@ -188,7 +188,7 @@ class Room:
         for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind == "call"]):
             try:
                 state = patched(state, entry.patch)
-            except InvalidState as error:  # by code that allows more
+            except InvalidState as error:  # not by the code that it names
                 message = f"revision {entry.revision} of session {head.id!r} is not valid here: {error}"
                 raise InvalidState((), message) from error
         return state

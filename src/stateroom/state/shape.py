@@ -170,7 +170,7 @@ def _stored(value: Any, shape: Shape, path: Path) -> Any:
         declared = shape.member(kind)
         if not isinstance(declared, ModelShape) or declared.model is not kind:
             name = getattr(declared.bare, "__name__", declared.bare)
-            raise InvalidState(path, f"a {kind.__name__} would be read back as {name}; declare it in a union")
+            raise InvalidState(path, f"a {kind.__name__} would be read back as a {name}; declare it in a union")
         fields = value.__dict__
         return _stored_parts([(name, fields[name]) for name in declared.fields], declared, path)
     if isinstance(value, Enum) and type(value.value) in EXACT:
