@@ -134,7 +134,7 @@ async def test_nothing_is_found_in_an_environment_that_is_well(checked: Check) -
     assert [each for each in report.findings if each.result != "ok"] == []
     assert report.problems == []
     assert [each.check for each in report.findings] == [
-        *("schema", "tasks", "seed", "determinism", "isolation", "hidden state"),
+        *("schema", "tasks", "seed", "determinism", "isolation", "hidden state", "read back"),
         *("reference", "idle", "verifier", "tools", "cost"),
     ]
 
@@ -565,6 +565,19 @@ class Copying(TillEnvironment):
         return float(state.sold[-len(episode.task.prices) :] == episode.task.prices)
 
 
+class Reaching(TillEnvironment):
+    """Reaches behind the state's back."""
+
+    @tool(effect="read")
+    def total(self, state: Till) -> int:
+        """What was taken in."""
+        vars(state)["sold"].append(0)
+        return state.total
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        return float(state.sold[: len(episode.task.prices)] == episode.task.prices)
+
+
 FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Undescribed, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
     (Loose, {"schema": "warning"}, "`options` is a dict with any keys"),
@@ -583,6 +596,7 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Turned, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
     (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
     (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
+    (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[2]: new, 0"),
     (Unsolvable, {"reference": "problem"}, "it called sell, sell, total, and got 0.5: there should be more"),
     (Generous, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
     (Meddling, {"verifier": "problem"}, "verify broke down: this state may only be read"),

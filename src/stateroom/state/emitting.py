@@ -69,7 +69,7 @@ def fold(state: S, events: Iterable[Event]) -> S:
     Of a state that may only be read, such as `session.state`, it gives one that may only be read.
     """
     desk: Desk | None = getattr(state, "_draft_desk", None)
-    base: Any = state if desk is None else _committed(state)
+    base: Any = state if desk is None else committed(state)
     draft = draft_of(base, Desk())
     for event in events:
         _happen(draft, base, event)
@@ -77,7 +77,7 @@ def fold(state: S, events: Iterable[Event]) -> S:
     return draft_of(folded, Desk(desk.closed)) if desk is not None else folded  # type: ignore[no-any-return]
 
 
-def _committed(draft: Any) -> Any:
+def committed(draft: Any) -> Any:
     """What a draft stands for; if it has changed, a copy."""
     return shape_of_model(type(draft._draft_base)).admit(draft, ()) if changes_in(draft) else draft._draft_base
 

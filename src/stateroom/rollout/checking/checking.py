@@ -14,14 +14,21 @@ from stateroom.rollout.checking.actors import REFERENCE
 from stateroom.rollout.checking.bench import Bench, played
 from stateroom.rollout.checking.determinism import DETERMINISM, SEED, check_determinism, check_seed
 from stateroom.rollout.checking.finding import Fault, Finding, finding, skipped
-from stateroom.rollout.checking.isolation import HIDDEN, ISOLATION, check_hidden_state, check_isolation
+from stateroom.rollout.checking.isolation import (
+    HIDDEN,
+    ISOLATION,
+    READ_BACK,
+    check_hidden_state,
+    check_isolation,
+    check_read_back,
+)
 from stateroom.rollout.checking.playing import Broke, Play
 from stateroom.rollout.checking.verdicts import IDLE, VERIFIER, check_idle, check_reference, check_verifier
 from stateroom.rollout.tasks import example_file, read_tasks
 from stateroom.rollout.world import Row
 from stateroom.session.execution import contained
 
-PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN, REFERENCE, IDLE, VERIFIER, tools.NAME, cost.NAME)
+PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN, READ_BACK, REFERENCE, IDLE, VERIFIER, tools.NAME, cost.NAME)
 """The checks that play episodes, in the order in which they are told."""
 
 
@@ -110,6 +117,6 @@ async def _looked_at(bench: Bench) -> list[Finding]:
         if same.result == "problem"
         else await check_isolation(bench)
     )
-    hidden = check_hidden_state(bench)
+    hidden, read_back = check_hidden_state(bench), check_read_back(bench)
     judged = [check_reference(bench), check_idle(bench), check_verifier(bench)]
-    return [seeded, same, apart, hidden, *judged, tools.check_tools(bench), cost.check_cost(bench)]
+    return [seeded, same, apart, hidden, read_back, *judged, tools.check_tools(bench), cost.check_cost(bench)]

@@ -1,4 +1,4 @@
-"""The checks `isolation` and `hidden state`: episodes know nothing of one another."""
+"""The checks `isolation`, `hidden state` and `read back`: episodes know nothing but what is stored of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from stateroom.state.describe import brief
 
 ISOLATION = "isolation"
 HIDDEN = "hidden state"
+READ_BACK = "read back"
 
+OWN = "change it by its own fields and methods only"
 KEEP = "keep what belongs to an episode in the state"
 
 
@@ -97,3 +99,17 @@ def check_hidden_state(bench: Bench) -> Finding:
     stage = bench.stage
     faults = changes(stage.before, held_by(stage.environment))
     return finding(HIDDEN, faults, "nothing is kept on self, on the class or in the module")
+
+
+def check_read_back(bench: Bench) -> Finding:
+    """After each call, who reads the state from the store has the one that the session goes on with."""
+    if bench.environment.state_type is None:
+        return skipped(READ_BACK, "stateless: there is nothing to read")
+    faults = [
+        Fault(
+            f"task {play.task}, by {play.actor.name}: in memory the state is not what is stored, {play.strayed}; {OWN}"
+        )
+        for play in bench.shown
+        if play.strayed is not None
+    ]
+    return finding(READ_BACK, faults, "after each call the state in the store is the one in memory")

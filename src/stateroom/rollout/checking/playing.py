@@ -13,13 +13,18 @@ from stateroom.agent import act
 from stateroom.errors import SessionError, StateroomError, TimedOut
 from stateroom.model import Item, ModelSource
 from stateroom.rollout.checking.actors import Actor
+from stateroom.rollout.checking.finding import listed
 from stateroom.rollout.checking.stage import Seated, Stage
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.world import Row
 from stateroom.session import Result, Session, Verdict
 from stateroom.session.execution import contained
-from stateroom.state import Patch, encode, encode_patch
+from stateroom.session.reading import Reader
+from stateroom.state import Patch, decode, encode, encode_patch
+from stateroom.state.comparison.sameness import Sameness
+from stateroom.state.describe import differences, readable
+from stateroom.state.emitting import committed
 
 LARGE = 4096
 """Bytes from which a commit is worth a look at how much of the state it has written again."""
@@ -70,6 +75,8 @@ class Play:
     verdict: Verdict | None = None
     again: Verdict | None = None
     """What the verifier said when it was asked once more, if it was."""
+    strayed: str | None = None
+    """After which call the state was another than what is stored, and in what."""
     response: Any = None
     waits: str | None = None
     """What somebody would have to answer before it can go on."""
@@ -81,11 +88,14 @@ class Play:
 class _Place:
     """A session in which each step is noted."""
 
-    def __init__(self, session: Session[Any], steps: list[Step], hurried: Set[str]) -> None:
+    def __init__(self, session: Session[Any], played: Play, hurried: Set[str], reader: Reader | None) -> None:
         self._session = session
-        self._steps = steps
+        self._played = played
+        self._steps = played.steps
         self._hurried = hurried
         """The tools that have a timeout of their own."""
+        self._reader = reader
+        """What reads the state again from the store after each call."""
 
     @property
     def replies(self) -> bool:
@@ -101,6 +111,11 @@ class _Place:
         self._steps.append(Step(name, dict(arguments), call_id, result.content, result.code, seconds))
         if result.code == "timeout" and name not in self._hurried:
             raise TimedOut(f"{result.error}; if it may take longer, give it a timeout=")
+        if self._reader is not None and self._played.strayed is None:
+            held, read = committed(self._session.state), (await self._reader.read(self._session.id))[0].state
+            if not Sameness()(held, read):
+                told = differences(*(readable(decode(encode(state))) for state in (read, held)))
+                self._played.strayed = f"after {name}: {listed(told) or 'a type differs'}"
         return result
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
@@ -120,7 +135,7 @@ async def play(stage: Stage, actor: Actor, task: int, row: Row, *, closely: bool
             async with stage.seat(task, row) as seated:
                 played.seconds["seed"] = perf_counter() - start
                 where = "play"
-                await _act(stage, row, played, seated.session)
+                await _act(stage, row, played, seated, closely)
                 await _note_changes(played, seated.session, closely)
                 where = "verify"
                 if played.waits is None:
@@ -135,15 +150,16 @@ def _words(error: BaseException) -> str:
     return str(error) if isinstance(error, StateroomError) else f"{type(error).__name__}: {error}"
 
 
-async def _act(stage: Stage, row: Row, played: Play, session: Session[Any]) -> None:
-    actor = played.actor
+async def _act(stage: Stage, row: Row, played: Play, seated: Seated, closely: bool) -> None:
+    actor, session, state = played.actor, seated.session, stage.environment.state_type
+    reader = Reader(seated.store, state) if closely and state is not None else None
     source = ModelSource(actor.name, lambda seed: actor.make(seed, row))
     plan = Plan(stage.environment, source, [], RunFiles(Path()))  # of which no file is written
     agent, tools = plan.new_agent(row, played.task, actor.max_steps), plan.tools_for(row)
     if not actor.reaches_outside:
         tools = [tool for tool in tools if not _is_external(stage, tool)]
     hurried = {name for name, tool in stage.environment.tools.items() if tool.procedure.timeout is not None}
-    trajectory = await act(_Place(session, played.steps, hurried), session, agent, tools, plan.items_of(row))
+    trajectory = await act(_Place(session, played, hurried, reader), session, agent, tools, plan.items_of(row))
     played.waits = (trajectory.question or "") if trajectory.status == "waiting" else None
     played.response = plan.response(trajectory, tools, played.task)
 
