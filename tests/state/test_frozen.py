@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ValidationError
 
@@ -127,6 +127,7 @@ def hoard(wide: bool) -> Hoard:
     return Hoard(coins={"a": Coin(worth=1), **many}, best={Metal.GOLD: Coin(worth=2)}, metals={Metal.TIN})
 
 
+@settings(deadline=None)
 @given(wide=st.booleans(), calls=st.lists(st.lists(ACTIONS, max_size=4), max_size=8))
 def test_what_is_done_with_them_is_the_same_with_drafts_and_by_the_log(wide: bool, calls: list[list[Any]]) -> None:
     world, expected, state, plain = hoard(wide), hoard(wide), hoard(wide), decode(encode(hoard(wide)))

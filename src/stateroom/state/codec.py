@@ -273,7 +273,9 @@ def _duration(value: timedelta, _: Elsewhere) -> bytes:
 def _datetime(raw: bytes, _: Any) -> datetime:
     text, _, fold = raw.decode().partition(";")
     text, _, zone = text.rstrip("]").partition("[")
-    value = datetime.fromisoformat(text).replace(fold=int(fold or 0))
+    value = datetime.fromisoformat(text)
+    if fold:
+        value = value.replace(fold=1)
     try:
         return value.replace(tzinfo=ZoneInfo(zone)) if zone else value
     except ZoneInfoNotFoundError:  # this host does not know the zone; the instant is still right

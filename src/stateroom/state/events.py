@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, isgeneratorfunction, signature
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from stateroom.errors import DefinitionError, SchemaChanged
+from stateroom.errors import DefinitionError, InvalidState, SchemaChanged
 from stateroom.state.compiler import shape_of_model
-from stateroom.state.values import invalid
 from stateroom.state.versions import Migrations, Versioned
 
 _MARK = "__stateroom_applies__"
@@ -150,12 +149,13 @@ def read_event(state: type, appliers: Appliers, facts: Any) -> Event:
             f"{state.__name__} knows no event named {name!r} any more: keep the class of each event that was ever "
             f"stored, class …(Event, name={name!r}), and a method of {state.__name__} that applies it"
         )
-    event, data = known.event, known.event.__migrations__.upgrade(fields, version)
+    event, shape = known.event, shape_of_model(known.event)
+    newest, data = event.__migrations__.version, event.__migrations__.upgrade(fields, version)
     try:
-        read: Event = event.__pydantic_validator__.validate_python(data, by_name=True, by_alias=False)
-    except ValidationError as error:
+        read: Event = shape.read(data) if version == newest else shape.adopt(data)
+    except InvalidState as error:
         raise SchemaChanged(
-            f"it is not a valid {event.__name__}: {invalid(error, (), data)}. If the class has changed, give it a new "
-            f"version, and a migration from {event.__migrations__.version}"
+            f"it is not a valid {event.__name__}: {error}. If the class has changed, give it a new version, and a "
+            f"migration from {newest}"
         ) from None
     return read
