@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections.abc import Callable
-from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, reproduce_failure, settings
@@ -15,20 +14,14 @@ from hypothesis.errors import DidNotReproduce
 from tests.session.test_time_travel import check_program, programs
 from tests.soak.rounds import Round
 from tests.state import test_drafts_property as drafts
+from tests.state.classes import check_generated_class
 
 BLOB = re.compile(r"@reproduce_failure\('[^']*', (b'(?:[^'\\]|\\.)*')\)")
 STATES: dict[str, Callable[[st.DataObject], None]] = {
-    "drafts": lambda data: inner(drafts.test_a_program_does_the_same_to_a_draft_as_to_a_copy)(
-        data.draw(drafts.worlds), data
-    ),
+    "drafts": lambda data: drafts.check_program(data.draw(drafts.worlds), data, drafts.places, 6),
+    "classes": check_generated_class,
 }
-"""Programs that need no store. One for generated state classes goes here: `"classes": check_generated_class`."""
-
-
-def inner(test: Any) -> Callable[..., None]:
-    """A property without its own settings and strategies."""
-    found: Callable[..., None] = test.hypothesis.inner_test
-    return found
+"""Programs that need no store."""
 
 
 def play(round: Round) -> None:
