@@ -7,7 +7,7 @@ An operation is a tuple of its kind, the path of the place it changes, and what 
 | `set` | value | a field or a key gets a value |
 | `del` | | a key is deleted |
 | `splice` | start, stop, values | items of a list are replaced |
-| `order` | old indices | a list is rearranged |
+| `order` | old indices | a list keeps the items of these indices, in this order |
 | `members` | added, removed | members join and leave a set |
 
 A patch that was stored has plain data in it, as a stored state has. Both ways to apply it trust it: it was checked when

@@ -34,7 +34,7 @@ LAZY = (Iterator, MappingView, deque)
 def refuse_depth(path: Path) -> None:
     """Raise if a container may not stand at this place."""
     if len(path) > DEPTH:
-        raise InvalidState(path, f"a state is nested at most {DEPTH} levels deep")
+        raise InvalidState(path[:1], f"a state is nested at most {DEPTH} levels deep")
 
 
 def is_plain(value: Any) -> bool:
