@@ -75,8 +75,8 @@ class _Tree:
             path = (*path[:-1], key)
             needs = [shape.part(key).read(value, path) for value in needs]
         elif kind == "splice":
-            item, (start, stop, values) = shape.part(0), needs  # None stands for what has left again
-            needs = [start, stop, [value if value is None else item.read(value, path) for value in values]]
+            item, (start, stop, values) = shape.part(0), needs
+            needs = [start, stop, [item.read(value, path) for value in values]]
         elif kind == "members":
             needs = [shape.read(set(members), path) for members in needs]
         _carry_out(_inner(owner), kind, path, needs)
