@@ -55,9 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         del short[: size - len(first)]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     missing = [what for what, there in IS_THERE.items() if not there]
-    if missing:
+    if missing and config.args_source is config.ArgsSource.TESTPATHS:  # of a run of all tests
         terminalreporter.write_line(f"left out: the tests with {' and '.join(missing)}; make test-more runs them")
 
 

@@ -24,8 +24,7 @@ def run(environment: str, model: str, output: Path) -> dict[tuple[int, int], tup
     }
 
 
-@pytest.mark.parametrize("api", ["chat", "responses"])
-@pytest.mark.parametrize("environment", ["counter", "extraction"])
+@pytest.mark.parametrize(("api", "environment"), [("chat", "counter"), ("responses", "extraction")])
 def test_a_policy_acts_as_it_does_without_a_server_luck_and_all(api: str, environment: str, tmp_path: Path) -> None:
     here = run(environment, "faltering", tmp_path / "here.jsonl")
     with serving(f"faltering:{environment}", tmp_path) as served:

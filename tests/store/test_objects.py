@@ -19,6 +19,9 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreUnavailable, UnknownSession, UnknownStore
 from stateroom.store import Entry, Head, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
+from stateroom.store.conformance.lifetimes import LifetimePromises
+from stateroom.store.conformance.sharing import SharingPromises
+from stateroom.store.conformance.writing import WritingPromises
 from stateroom.store.objects import ObjectStore, bucket, census
 from stateroom.store.objects.bucket import PATIENCE, RETRY, Bucket, open_bucket
 from stateroom.store.objects.folder import UNFINISHED
@@ -40,7 +43,9 @@ class TestFolder(StoreConformance):
         return f"file://{tmp_path / 'rooms'}"
 
 
-class TestS3(StoreConformance):
+class TestS3(WritingPromises, LifetimePromises, SharingPromises):
+    """What a bucket has a part in; all else is the same code as on a folder."""
+
     increments = 10
 
     @pytest.fixture
