@@ -63,7 +63,7 @@ async def test_a_result_that_no_view_has_room_for_fails_the_task_and_is_on_recor
 
 async def test_a_summary_takes_no_longer_than_the_deadline_lets_it(session: Session[Shelf]) -> None:
     context = Context(2_500, [Summarise(Stuck()), DropOldest()])
-    found = await run(Agent(Scripted([LOOK] * 9), context=context, deadline=0.5), session)
+    found = await run(Agent(Scripted([LOOK] * 9), context=context, deadline=1), session)
     assert (found.status, found.reason) == ("incomplete", "deadline")
     assert found.output[-1]["type"] == "function_call_output"
 

@@ -150,7 +150,7 @@ async def test_a_deadline_cuts_off_a_policy_that_waits(session: Session[Tally]) 
         return DONE
 
     policy = Says([function_call("add", "c", number=1)], forever)
-    trajectory = await go(session, policy, ASK, deadline=0.05)
+    trajectory = await go(session, policy, ASK, deadline=1)
     assert (trajectory.status, trajectory.reason) == ("incomplete", "deadline")
     assert outputs(trajectory) == [1]
     assert (await session.verify()).reward == 1.0
@@ -158,7 +158,7 @@ async def test_a_deadline_cuts_off_a_policy_that_waits(session: Session[Tally]) 
 
 async def test_a_deadline_in_a_tool_leaves_no_call_open(session: Session[Tally]) -> None:
     turn = [function_call("add", "same", number=1), function_call("add_slowly", "same", number=1)]
-    trajectory = await go(session, Says(turn), ASK, deadline=0.05)
+    trajectory = await go(session, Says(turn), ASK, deadline=1)
     assert trajectory.reason == "deadline"
     first, second = outputs(trajectory)
     assert (first, second["error"]["code"]) == (1, "deadline")

@@ -66,7 +66,7 @@ async def test_a_server_that_is_killed_under_load_and_starts_again_is_waited_for
 
 
 async def test_a_server_that_stays_away_is_a_clear_error_and_nothing_is_lost(server: Server) -> None:
-    async with open_store(f"{server.url}?patience=0.5") as store:
+    async with open_store(f"{server.url}?patience=2") as store:
         session = await counting(store).seed({})
         await session.call("increment", call_id="one")
         await asyncio.to_thread(server.kill)

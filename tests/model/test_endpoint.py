@@ -85,7 +85,7 @@ async def test_nothing_is_asked_beyond_the_deadline(server: Server, kind: str) -
 
 async def test_a_server_that_hangs_is_left_and_asked_again(server: Server, kind: str) -> None:
     server.replies = [Hang(), says(kind, "Hi.")]
-    async with asking(kind, server.url, Limits(timeout=0.2)) as model:
+    async with asking(kind, server.url, Limits(timeout=1)) as model:
         answer = await answer_of(model, HELLO)
     assert text_of(answer.items[0]) == "Hi."
 

@@ -324,7 +324,7 @@ async def test_a_deadline_ends_a_branch_where_it_is(tmp_path: Path) -> None:
                 await asyncio.Event().wait()
             return [function_call("go", "c", way="up")]
 
-    given = plan(tmp_path, BestOf(2), model=ModelSource("wanders", Hesitates), deadline=0.2, tasks=[{}])
+    given = plan(tmp_path, BestOf(2), model=ModelSource("wanders", Hesitates), deadline=1, tasks=[{}])
     report, done, trees = await grow(given)
     assert (report.broken, [row["reward"] for row in done]) == (0, [1 / STEPS] * 2)
     assert [node["status"] for node in trees[0]] == ["open", "incomplete", "incomplete"]

@@ -422,7 +422,7 @@ async def test_a_request_may_take_so_long(stranger: Stranger, start: Start) -> N
 
     stranger.increment_counter = wait  # type: ignore[method-assign]
     url = await start(stranger.app())
-    async with remote_world(url, CounterEnvironment(), 1, seconds=0.1) as world:
+    async with remote_world(url, CounterEnvironment(), 1, seconds=1) as world:
         row = {"initial_count": 0, "_ng_task_index": 0, "_ng_rollout_index": 0}
         seat = await world.seed(row, seed=0, began=0.0)
         with pytest.raises(ServerUnavailable, match=r"/increment_counter: it took too long$"):

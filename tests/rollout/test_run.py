@@ -296,7 +296,7 @@ async def test_limits_end_an_episode_and_it_is_verified_all_the_same(tmp_path: P
         waits = True
 
     for name, policy in (("steps", Endless), ("deadline", Waiting)):
-        given = plan(tmp_path, policy, name=name, tasks=[counter_task(0, 1)], max_steps=1 + policy.waits, deadline=0.2)
+        given = plan(tmp_path, policy, name=name, tasks=[counter_task(0, 1)], max_steps=1 + policy.waits, deadline=1)
         await run(given)
         (row,) = rows(given.files.rollouts)
         assert (row["reward"], row["truncated"], row["response"]["status"]) == (1.0, 1, "incomplete")

@@ -470,7 +470,7 @@ async def test_a_stream_ends_with_its_client_though_another_request_waits(
 async def test_a_client_that_asks_for_nothing_is_hung_up_on(
     serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, whole: bytes
 ) -> None:
-    monkeypatch.setattr(running, "KEEP_ALIVE", 0.2)
+    monkeypatch.setattr(running, "KEEP_ALIVE", 1)
     served = await serve()
     reader, writer = await wire(int(served.url.rpartition(":")[2]))
     writer.write(whole)
@@ -524,14 +524,14 @@ async def test_a_request_that_was_refused_before_it_was_whole_is_not_refused_aga
 async def test_a_client_that_waits_for_a_slow_reply_is_not(
     serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(running, "KEEP_ALIVE", 0.2)
     served = await serve()
     _, seeded = await served.post("/seed_session", SEED)
     reader, writer = await wire(int(served.url.rpartition(":")[2]))
     writer.write(get(f"/admin/sessions/{seeded['session_id']}/log/stream"))
     await reader.readuntil(b"event: entry")
     writer.write(b"GET /hea")
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.6)
     assert not reader.at_eof()
     await served.post("/close_session", {"resources_session_id": seeded["session_id"]})
     await reader.readuntil(b"event: end")

@@ -204,7 +204,7 @@ async def test_what_was_acknowledged_is_there_after_a_crash(
 async def test_expired_sessions_are_removed_from_the_file(
     launch: Any, until: Any, connect: Any, tmp_path: Path
 ) -> None:
-    command = launch("counter", "--ttl", "0.5")
+    command = launch("counter", "--ttl", "2")
     client = await connect(command.url)
     await client.post("/seed_session", {"initial_count": 0, "expected_count": 0})
     assert (await client.post("/get_counter_value"))[0] == 200
@@ -222,7 +222,7 @@ async def test_expired_sessions_are_removed_from_the_file(
 
 
 async def test_expired_sessions_are_removed_from_memory(until: Any, serve: Any) -> None:
-    served = await serve(ttl=0.3)
+    served = await serve(ttl=1)
     _, seeded = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
     sessions = served.app.hosted["counter"].sessions
     assert sessions.at_hand(seeded["session_id"]) is not None

@@ -63,14 +63,14 @@ def troubled(store: Store, trouble: Resource[Any]) -> Sessions[Desk]:
         def verify(self, box: dict[str, Any]) -> float:
             return float(len(box))
 
-    return Sessions(TroubleEnvironment(), store, timeout=0.05)
+    return Sessions(TroubleEnvironment(), store, timeout=0.5)
 
 
 TROUBLES = [
     (ToolError("no box today"), "tool_error", "no box today"),
     (OSError(), "tool_failed", "put failed: the box could not be {}: unexpected OSError"),
     (SystemExit(), "tool_failed", "put failed: the box could not be {}: unexpected SystemExit"),
-    (None, "timeout", "put failed: the box could not be {} within 0.05 s"),
+    (None, "timeout", "put failed: the box could not be {} within 0.5 s"),
 ]
 
 

@@ -123,7 +123,7 @@ async def test_a_slow_network_is_waited_for(far: str, proxy: Proxy) -> None:
 
 
 async def test_a_network_that_stays_away_is_told_of_and_comes_back(far: str, proxy: Proxy) -> None:
-    async with open_store(f"{far}&patience=0.3") as store:
+    async with open_store(f"{far}&patience=1") as store:
         await begin(store)
         proxy.refuse()
         with pytest.raises(StoreUnavailable, match=r"\(attempts: \d+, in \d\.\d s\)$"):
