@@ -14,7 +14,7 @@ from stateroom.agent.conversation import Conversation, CountedItem
 from stateroom.agent.strategies import DropOldest
 from stateroom.agent.summary import Summarise
 from stateroom.agent.tokens import Estimate
-from stateroom.errors import ContextOverflow, DefinitionError, InvalidState
+from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
 from stateroom.session import Session
 from stateroom.state import encode_patch
@@ -208,36 +208,3 @@ async def test_an_impossible_value_is_refused(store: Store) -> None:
     assert "talk.said[0].tokens" in str(result.error)
     with pytest.raises(ValidationError, match="tokens"):
         CountedItem.model_validate({"item": {}})
-
-
-async def test_a_stored_value_that_is_impossible_is_an_error_that_names_it(store: Store) -> None:
-    """As when it was stored by code that did not look."""
-    session = await Sessions(_Careless(), store).seed({})
-    with pytest.raises(InvalidState, match=r"talk\.said\[0\]\.tokens"):
-        await Sessions(DeskEnvironment(), store).open(session.id)
-
-
-class _CarelessItem(CountedItem):
-    tokens: int  # type: ignore[assignment]
-
-
-class _CarelessTalk(Conversation):
-    said: list[_CarelessItem] = []  # type: ignore[assignment]
-    shown: list[_CarelessItem] = []  # type: ignore[assignment]
-
-
-class _CarelessDesk(State):
-    talk: _CarelessTalk
-    notes: list[str] = []
-
-
-class _Careless(Environment[_CarelessDesk]):
-    """Talk."""
-
-    name = "desk"
-
-    def seed(self, task: Any) -> _CarelessDesk:
-        return _CarelessDesk(talk=_CarelessTalk(said=[_CarelessItem(item={}, tokens=-1)]))
-
-    def verify(self, state: _CarelessDesk, episode: Any) -> float:
-        return 1.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import ValidationError
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent.task import StepDone, TaskState
@@ -177,38 +177,3 @@ async def test_a_step_changes_only_what_it_must(store: Store) -> None:
     await session.call("complete", {"result": "ok"})
     sizes = [len(encode_patch(entry.patch)) async for entry in session.log() if entry.kind == "call"]
     assert sizes[-1] < 150  # nothing of the step before
-
-
-class _CarelessTask(BaseModel):
-    """The same fields, and nobody looks whether they fit together."""
-
-    goal: str
-    status: Literal["pending", "running", "done", "failed"] = "pending"
-    done: list[StepDone] = []
-    current: str | None = None
-    left: list[str] = []
-    error: str | None = None
-    data: dict[str, JsonValue] = {}
-
-
-class _CarelessKitchen(State):
-    task: _CarelessTask
-
-
-class _Careless(Environment[_CarelessKitchen]):
-    """Make dinner."""
-
-    name = "kitchen"
-
-    def seed(self, task: Any) -> _CarelessKitchen:
-        return _CarelessKitchen(task=_CarelessTask(goal="dinner", status="running"))
-
-    def verify(self, state: _CarelessKitchen, episode: Any) -> float:
-        return 1.0
-
-
-async def test_a_stored_task_that_is_impossible_is_an_error_that_names_the_field(store: Store) -> None:
-    """As when it was stored by code that did not look."""
-    session = await Sessions(_Careless(), store).seed({})
-    with pytest.raises(InvalidState, match=r"task: .*current: a task that is running is at a step"):
-        await Sessions(KitchenEnvironment(), store).open(session.id)

@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from pydantic import Field
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, Sessions, State
 from stateroom.errors import DefinitionError, InvalidState, SchemaChanged
 from stateroom.session import Session
 from stateroom.store import Store
@@ -57,46 +56,6 @@ async def test_a_stored_value_that_cannot_be_is_an_error_when_it_is_read(
         await sessions.open(bad)
     assert "rosebud" not in str(caught.value)
     assert await store.export(bad) == before  # nothing was charged, and nothing mended behind anybody's back
-
-
-async def test_a_stricter_class_refuses_what_a_laxer_one_has_stored(store: Store) -> None:
-    class Lax(State):
-        price: int = 4
-
-    class LaxShop(Environment[Lax]):
-        """Takes any price."""
-
-        name = "shop"
-
-        @tool
-        def reprice(self, state: Lax, price: int) -> None:
-            """Set the price."""
-            state.price = price
-
-        def verify(self) -> float:
-            return 0.0
-
-    class Strict(State):
-        price: int = Field(default=4, ge=0)
-
-    class StrictShop(Environment[Strict]):
-        """Takes no price below zero."""
-
-        name = "shop"
-
-        def verify(self) -> float:
-            return 0.0
-
-    session = await Sessions[Lax](LaxShop(), store).seed({})
-    seen = await Sessions[Strict](StrictShop(), store).open(session.id)  # while all was well
-    await session.call("reprice", {"price": -5})
-    strict = Sessions[Strict](StrictShop(), store)
-    with pytest.raises(InvalidState, match=f"of session '{session.id}' is not valid: price: .* equal to 0; it is -5"):
-        await strict.open(session.id)
-    with pytest.raises(InvalidState, match=f"revision 2 of session '{session.id}' is not valid here: price: .* is -5"):
-        await seen.state_at()
-    await session.call("reprice", {"price": 5})
-    assert (await strict.open(session.id)).state.price == 5
 
 
 async def test_a_field_that_was_added_without_a_version_is_named_and_gets_no_default(store: Store) -> None:

@@ -103,15 +103,26 @@ class Reader:
             raise PageError(f"{command.text}\nended with code {code}, and printed:\n{printed}")
         if command.shown and not shows(command.shown, printed):
             raise PageError(f"{command.text}\nprinted:\n{printed}\nand not, as the page shows:\n{command.shown}")
+        if command.text.startswith("kill "):
+            self._forget_killed()
+
+    def _forget_killed(self) -> None:
+        """Wait until what was killed listens no more: it is no child of the shell, and ends a moment after its job."""
+        for pid in [pid for pid in self._going_on if self._in_shell(f"kill -0 {pid} 2>/dev/null")[1]]:
+            command, _ = self._going_on.pop(pid)
+            deadline = time.monotonic() + PATIENCE
+            while any(map(_listens, _ports(command))):
+                if time.monotonic() > deadline:
+                    raise PageError(f"{command.text}\nwas killed, and still listens")
+                time.sleep(0.02)
 
     def _start(self, command: Command) -> None:
         """Starts what goes on, and waits until it has said what the page shows, and listens where the page says."""
         log = self._home / f"{command.line}.log"
         pid, _ = self._in_shell(f"eval {shlex.quote(command.text)} >{log} 2>&1 </dev/null; echo $!")
         self._going_on[int(pid)] = command, log
-        ports = [int(port) for port in re.findall(r"--port[ =](\d+)", command.text)]
         deadline = time.monotonic() + PATIENCE
-        while not (_said(command, log) and all(map(_listens, ports))):
+        while not (_said(command, log) and all(map(_listens, _ports(command)))):
             self.check_what_goes_on()
             if time.monotonic() > deadline:
                 raise PageError(f"{command.text}\nis not ready, and printed:\n{log.read_text(encoding='utf-8')}")
@@ -153,6 +164,10 @@ def _said(command: Command, log: Path) -> bool:
     if not command.shown:
         return ">" in command.text or bool(log.stat().st_size)
     return shows(command.shown, log.read_text(encoding="utf-8"), more=True)
+
+
+def _ports(command: Command) -> list[int]:
+    return [int(port) for port in re.findall(r"--port[ =](\d+)", command.text)]
 
 
 def _listens(port: int) -> bool:

@@ -74,7 +74,7 @@ async def test_a_tool_that_breaks_off_half_way_has_done_nothing(serve: Any) -> N
     assert await served.post("/order") == (200, 1)
 
 
-@pytest.mark.parametrize(("spoil", "why"), [SPOILT["impossible"], SPOILT["missing within"]])
+@pytest.mark.parametrize(("spoil", "why"), [SPOILT["of another type"], SPOILT["missing within"]])
 async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serve: Any, spoil: Spoil, why: str) -> None:
     served = await serve(BillEnvironment())
     await served.post("/seed_session")
