@@ -136,6 +136,21 @@ async def test_a_key_is_stored_as_values_are(spot: Spot) -> None:
     assert (state.spots, state.models[spot].used) == ({spot: 1}, 4)
 
 
+class Numbered(State):
+    rows: dict[int, list[int]] = {}
+
+
+async def test_a_key_may_be_named_by_what_equals_it() -> None:
+    def change(state: Numbered) -> None:
+        state.rows[True].append(5)
+        del state.rows[2.0]  # type: ignore[index]
+        state.rows[3.0] = [6]  # type: ignore[index]
+
+    result, state = await called(Numbered(rows={1: [], 2: [], 3: []}), change)
+    assert result.ok, result.error
+    assert state.rows == {1: [5], 3: [6]}
+
+
 class Strict(State, strict=True):
     spot: Spot = Spot.PAIR
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from stateroom.errors import BadData, Path, format_path
 from stateroom.state.compiler import shape_of_model
 from stateroom.state.shape import ModelShape, Shape
+from stateroom.state.values import EXACT
 
 Operation = tuple[Any, ...]
 Patch = list[Operation]
@@ -39,7 +40,8 @@ def apply(data: Any, patch: Iterable[Any]) -> None:
             owner = data
             for step in path[:-1] if kind in ("set", "del") else path:
                 owner = owner[step]
-            _carry_out(owner, kind, path, deepcopy(needs))  # a later operation may change them in place
+            # A later operation may change in place what is put in.
+            _carry_out(owner, kind, path, [need if type(need) in EXACT else deepcopy(need) for need in needs])
         except _MISFIT as error:
             raise _misfit(path, error) from error
 
@@ -95,8 +97,8 @@ def _inner(owner: Any) -> Any:
 
 
 def _key(owner: Any, shape: Any, step: Any) -> Any:
-    """The key as it is in a state, from its plain form in a patch."""
-    return shape.key.read(step) if isinstance(owner, dict) and type(step) is not shape.key.bare else step
+    """The key as it is in a state, from its plain form in a patch. One that is there may be named by what equals it."""
+    return step if not isinstance(owner, dict) or step in owner else shape.key.read(step)
 
 
 def _carry_out(owner: Any, kind: str, path: Path, needs: list[Any]) -> None:
