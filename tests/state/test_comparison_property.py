@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from stateroom.state import Desk, State, commit, draft_of
+from stateroom.state import Desk, State, commit, decode, draft_of, encode
 from stateroom.state.comparison import Comparison, compare
-from stateroom.state.values import plain
 
 
 class Ticket(BaseModel):
@@ -136,11 +135,11 @@ def renamed(board: Board, names: dict[str, str]) -> Any:
             return type(value)(rename(part) for part in value)
         return names.get(value, value)
 
-    return normal(rename(plain(board)))
+    return normal(rename(decode(encode(board))))
 
 
 def normal(board: Any) -> Any:
-    data = copy.deepcopy(plain(board))
+    data = decode(encode(board))
     del data["seen"]
     for ticket in data["tickets"].values():
         del ticket["seen"]

@@ -84,17 +84,6 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
     )
 
 
-def plain(value: Any) -> Any:
-    """The same data with every model as a dict of its fields."""
-    if isinstance(value, BaseModel):
-        return {name: plain(getattr(value, name)) for name in type(value).__pydantic_fields__}
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(plain(part) for part in value)
-    return value
-
-
 def invalid(error: ValidationError, path: Path, value: Any, first: Any = None) -> InvalidState:
     """The first thing that pydantic found wrong with `value`, or another that it did, at its place in the state."""
     first = first or error.errors(include_url=False, include_context=False)[0]
