@@ -14,7 +14,7 @@ import pytest
         ("nope:Nope", "there is no module 'nope'"),
         ("reference:nope", "a policy is served as POLICY:ENV, of one of the environments counter, extraction"),
         ("replay:none.jsonl", "none.jsonl"),
-        ("local:none.gguf", "there is no file none.gguf"),
+        pytest.param("local:none.gguf", "there is no file none.gguf", marks=pytest.mark.more("a local model")),
         ("json:JSONDecoder", "is not a subclass of stateroom.model.Policy"),
     ],
 )

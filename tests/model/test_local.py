@@ -208,6 +208,7 @@ def test_each_time_its_threads_files_and_sockets_go_with_it() -> None:
     assert first[1] > once[1]
 
 
+@needs_model
 @pytest.mark.parametrize(
     ("content", "said"),
     [(None, "there is no file"), (b"not a model", "is not a GGUF file"), (b"", "is not a GGUF file")],
@@ -229,6 +230,7 @@ async def test_a_damaged_file_is_a_failure_of_the_model(tmp_path: Path) -> None:
             await source.for_episode(0).answer(ask("Hello."))
 
 
+@needs_model
 @pytest.mark.parametrize(
     ("module", "package", "said"),
     [

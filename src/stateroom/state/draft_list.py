@@ -202,11 +202,6 @@ class DraftList(list[Any]):
         self.places = None
         self._splice(0, len(self), items)
 
-    def rearrange(self, order: Order) -> None:
-        """Keep the items of these old indices, in this order."""
-        items = list.copy(self)
-        self._arrange([items[index] for index in order])
-
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, slice):
             values = list(value)
