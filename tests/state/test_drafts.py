@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, computed_field
 
 from stateroom.errors import ReadOnlyState
-from stateroom.state import Desk, State, commit, draft_of, is_draft, patched
+from stateroom.state import Desk, State, commit, decode, draft_of, encode_patch, is_draft, patched
 
 T = TypeVar("T")
 
@@ -445,6 +445,21 @@ def test_c_code_that_stops_at_items_without_an_order_has_moved_some() -> None:
         with pytest.raises(TypeError):
             heapq.heappop(orders)
     assert committed(state).orders == plain
+
+
+@pytest.mark.parametrize("sizes", [(6, 0), (4, 2), (5, 1), (6, 1)])
+def test_what_heapify_swaps_before_it_finds_that_items_cannot_be_compared_is_seen(sizes: tuple[int, int]) -> None:
+    old, new = sizes
+    base = Shop(orders=[Order(number=number) for number in range(1, old + 1)])
+    state, plain = draft_of(base, Desk()), [Order(number=number) for number in range(1, old + 1)]
+    for orders in (cast(list[Any], state.orders), cast(list[Any], plain)):
+        orders += [Order(number=-number) for number in range(1, new + 1)]
+        with pytest.raises(TypeError):
+            heapq.heapify(orders)
+        orders.append(Order(number=9))
+    result, patch = commit(state)
+    assert result.orders == plain
+    assert patched(base, decode(encode_patch(patch))).orders == plain
 
 
 def test_the_first_items_on_a_heap_are_never_compared_and_never_lost() -> None:

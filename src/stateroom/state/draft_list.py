@@ -188,6 +188,7 @@ class DraftList(list[Any]):
     def _splice(self, start: int, stop: int, values: list[Any]) -> None:
         self._draft_desk.check()
         self._watch(start, stop, values)
+        self._notice_swap()
         end, size = start + len(values), len(self)
         super().__setitem__(slice(start, stop), values)
         self.front, self.back = min(self.front, start), min(self.back, size - stop)
@@ -287,6 +288,23 @@ class DraftList(list[Any]):
             self.seen = list.copy(self)
         self.seen[here] = values
 
+    def _notice_swap(self) -> None:
+        """See whether `heapify` was tried on items that do not know `<`: it swaps two before it compares any."""
+        size = len(self)
+        if size % 2 or size <= UNCOMPARED or self.item.ordered:
+            return
+        for place in (size // 2 - 1, size - 1):
+            index = place
+            if self.places is None and place >= self.front:
+                index += len(self._draft_base) - size
+                if place < size - self.back:
+                    continue  # it is looked for by identity anyway
+            elif index >= len(self._draft_base) or (self.places and index in self.places):
+                continue
+            if super().__getitem__(place) is not self.touched.get(index, self._draft_base[index]):
+                self.places, self.front, self.back = None, 0, 0
+                return
+
     def look_for_unseen_edits(self, path: Path = ()) -> bool:
         """Whether C code may have edited the list.
 
@@ -309,6 +327,7 @@ class DraftList(list[Any]):
         """The splices that lead from the base to the items of now, or one splice at the end and a new order."""
         base, touched = self._draft_base, self.touched
         unseen = self.look_for_unseen_edits(path)
+        self._notice_swap()
         if self.places is not None:
             changed = self._changed(self.places, unseen)
             if OPERATION * len(changed) <= len(self):
