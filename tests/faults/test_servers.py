@@ -12,7 +12,7 @@ from stateroom import Session, open_store
 from stateroom.errors import StoreUnavailable
 from tests.faults.test_workers import counting, problems
 from tests.servers.postgresql import PostgreSQLServer
-from tests.servers.proxy import Proxy
+from tests.servers.proxy import FAULTS, Proxy
 from tests.servers.redis import RedisServer
 
 SESSIONS, CALLS = 8, 25
@@ -86,8 +86,9 @@ async def test_a_network_that_delays_cuts_and_halves_what_it_carries_loses_and_d
             sessions = counting(store)
             rooms = [await sessions.seed({}, session_id=f"room {number}") for number in range(SESSIONS)]
             proxy.delay = 0.001
+            proxy.fail(*FAULTS)  # a busy machine sends few requests, and chance may spare them all
             proxy.fail_at_random(0.2, Random(seed))
             await asyncio.gather(*(count(room, asyncio.Event()) for room in rooms))
-            assert proxy.faults > 1
+            assert proxy.faults >= len(FAULTS)
             proxy.fail_at_random(0, Random())
     await counted(server.url)
