@@ -62,8 +62,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays, and need not be looked through for garbage."""
+    """What was collected stays, and need not be looked through for garbage; what tests make goes soon enough."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_configure(config: pytest.Config) -> None:

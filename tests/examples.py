@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "stateroom",
-    max_examples=int(os.environ.get("STATEROOM_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("STATEROOM_EXAMPLES", "30")),
     deadline=None,  # a busy machine is no failure
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

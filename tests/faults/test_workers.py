@@ -14,7 +14,7 @@ from tests.examples import share
 from tests.faults.conftest import WORKER, Nurse, Nursery
 from tests.faults.worker import STEPS
 
-EPISODES = share(1.2)
+EPISODES = share(2)
 
 
 def counting(store: Any) -> Sessions[Any]:

@@ -53,7 +53,7 @@ async def test_the_reference_policy_solves_every_task(kind: type[Environment[Any
     environment = kind()
     async with open_store("memory://") as store:
         sessions = Sessions[Any](environment, store)
-        for index, row in enumerate([*examples(kind), *generate_tasks(kind, 60, seed=11)]):
+        for index, row in enumerate([*examples(kind), *generate_tasks(kind, 40, seed=11)]):
             environment.parse_task(row)
             verdict, _ = await play(sessions, row, kind.policies["reference"](index))
             assert verdict.reward == 1.0, row

@@ -166,7 +166,7 @@ def same(lives: Lives, whole: RunFiles) -> bool:
 
 @pytest.mark.parametrize(
     ("kind", "episodes", "deaths"),
-    [("sqlite", share(1), share(0.1)), ("redis", 24, 2), ("postgresql", 24, 2), ("file", 24, 2)],
+    [("sqlite", share(1.5), share(0.15)), ("redis", 24, 2), ("postgresql", 24, 2), ("file", 24, 2)],
 )
 async def test_a_run_that_is_killed_again_and_again_comes_to_the_same(
     kind: str,

@@ -19,7 +19,6 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreUnavailable, UnknownSession, UnknownStore
 from stateroom.store import Entry, Head, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.conformance.lifetimes import LifetimePromises
 from stateroom.store.conformance.sharing import SharingPromises
 from stateroom.store.conformance.writing import WritingPromises
 from stateroom.store.objects import ObjectStore, bucket, census
@@ -43,7 +42,7 @@ class TestFolder(StoreConformance):
         return f"file://{tmp_path / 'rooms'}"
 
 
-class TestS3(WritingPromises, LifetimePromises, SharingPromises):
+class TestS3(WritingPromises, SharingPromises):
     """What a bucket has a part in; all else is the same code as on a folder."""
 
     increments = 10
