@@ -178,6 +178,17 @@ def test_what_is_read_is_what_was_put(seed: int, length: int) -> None:
     asyncio.run(tell())
 
 
+async def test_what_was_written_to_a_thread_that_another_saver_deleted_is_written_again() -> None:
+    store, plain = MemoryStore(), Plain()
+    one, other = StateroomSaver(store), StateroomSaver(store)
+    name, writes = ("a", "", "1"), ("writes", ("a", "", "1"), "t1", [("c", 1)])
+    await do(one, plain, writes)
+    await do(other, plain, ("delete", "a"))
+    await do(one, plain, writes)
+    await do(one, plain, ("put", name, None, {}, "run"))
+    await check(store, other, plain)
+
+
 @given(seeds, lengths)
 def test_the_log_leads_to_the_state_that_is_held(seed: int, length: int) -> None:
     async def tell() -> None:

@@ -94,7 +94,11 @@ class Threads:
                     step = await self._step(room, facts, edit)
                     if step is not None:
                         await room.commit(self._with_snapshot(step) if whole else step, self._renewal(room.head))
-                    return room
+                        return room
+                    revision = room.head.revision
+                    await self._catch_up(room)  # the store would refuse a stale change, but is not asked for none
+                    if room.head.revision == revision:
+                        return room
                 except Conflict:
                     continue
                 except (SessionExpired, SessionClosed, UnknownSession):  # deleted, and perhaps made anew
