@@ -61,10 +61,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"left out: the tests with {' and '.join(missing)}; make test-more runs them")
 
 
+def pytest_collection() -> None:
+    """What is collected stays, and is not looked through for garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What was collected stays, and need not be looked through for garbage; what tests make goes soon enough."""
+    """What was collected stays out of it from now on; what tests make goes soon enough."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

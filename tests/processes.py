@@ -13,6 +13,9 @@ from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 
+QUICK_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_asyncio.plugin"}
+"""Variables for a pytest that a test starts: the plugins of packages that happen to be there take seconds to load."""
+
 Start = Callable[..., Awaitable[Process]]
 """Starts a process with these arguments after those that all have."""
 

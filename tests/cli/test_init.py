@@ -2,6 +2,7 @@
 
 import ast
 import io
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.processes import QUICK_PYTEST
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "own-environment.md"
@@ -43,7 +45,8 @@ def files_of(page: str) -> dict[str, str]:
 
 
 def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
+    variables = {**os.environ, **QUICK_PYTEST}
+    return subprocess.run([*map(str, command)], cwd=cwd, env=variables, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tests.pages.set_up import is_set_up
 from tests.pages.steps import Code, Command, File, Step, check_that_files_are_used, steps_of
 from tests.pages.talk import PYTHON, Talk
 from tests.patience import PATIENCE
+from tests.processes import QUICK_PYTEST
 
 PORT = re.compile(r"\b800\d\b")
 
@@ -148,7 +149,7 @@ def reader_variables(*folders: Path) -> dict[str, str]:
     for name in ("COLUMNS", "LINES", "XDG_DATA_HOME"):
         others.pop(name, None)
     path = os.pathsep.join([*map(str, folders), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**others, "PATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**others, **QUICK_PYTEST, "PATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _strictly(command: Command) -> str:

@@ -1,7 +1,6 @@
 """Large values are stored once, outside the log, and shared by all that have them in common."""
 
 import random
-import string
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -83,7 +82,7 @@ class LibraryEnvironment(Environment[Library]):
 
 
 def document(size: int, seed: int = 1) -> str:
-    return "".join(random.Random(seed).choices(string.ascii_letters, k=size))
+    return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 
 
 @pytest.fixture

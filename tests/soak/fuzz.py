@@ -157,7 +157,7 @@ def attack(client: Client, luck: Random) -> bytes:
         head = re.sub(rb"Content-Length: \d+", b"Content-Length: %d" % len(body), head)
     request = head + b"\r\n\r\n" + body
     for _ in range(luck.choice([0, 0, 0, 1, 1, 5])):
-        start = luck.randrange(min(len(request), 1000))
+        start = luck.randrange(min(len(request), 1000) + 1)
         end = min(len(request), start + luck.choice([0, 0, 1, 5, 50]))
         put = luck.choice([b"", request[start:end] * 2, luck.choice(PIECES), luck.randbytes(luck.randrange(1, 9))])
         request = request[:start] + put + request[end:]
@@ -168,9 +168,9 @@ async def send(server: Server, request: bytes, luck: Random) -> bytes:
     """Send bytes in one of the manners that clients have; what comes back until the server hangs up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.command.port)
     manner = luck.choice(["whole", "whole", "twice", "drip", "half", "cut", "reset", "deaf"])
-    size = luck.randrange(1, 200) if manner == "drip" else len(request)
+    size = luck.randrange(1, 200) if manner == "drip" else len(request) or 1
     with suppress(ConnectionError):  # it may well hang up
-        for start in range(0, min(len(request), 20 * size) if size else 0, size):
+        for start in range(0, min(len(request), 20 * size), size):
             writer.write(request[start : start + size] * (2 if manner == "twice" else 1))
             await writer.drain()
             await asyncio.sleep(0)
