@@ -28,8 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell star
 
 @pytest.hookimpl(optionalhook=True)  # one can do without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Three for two cores: often a test waits, for a disk, a server or a process that it has started."""
-    return (3 * (os.cpu_count() or 1) + 1) // 2
+    """More than there are cores: often a test waits, for a disk, a server or a process that it has started."""
+    cores = os.cpu_count() or 1
+    return cores + min(cores, 4)
 
 
 LONG = ("test_what_a_page_shows_works", "faults/", "test_resume_killed", "test_time_travel", "test_schemathesis")
