@@ -88,12 +88,12 @@ def agent(environment: int, model: int, tmp_path_factory: pytest.TempPathFactory
 def _running(
     command: list[Any], port: int, path: str, folder: Path, variables: Mapping[str, str], **options: Any
 ) -> Iterator[None]:
-    """A server as a process of its own, from when it answers; what it says goes to a file in its folder."""
-    log = folder / "log"
+    """A server as a process of its own, from when it answers; what it says and leaves behind is in its folder."""
+    log, variables = folder / "log", {**os.environ, "TMPDIR": str(folder), **variables}
     with (
         log.open("w") as said,
         subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **variables}, stdout=said, stderr=subprocess.STDOUT, **options
+            command, cwd=folder, env=variables, stdout=said, stderr=subprocess.STDOUT, **options
         ) as process,
     ):
         try:
