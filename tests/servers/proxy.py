@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -46,7 +47,10 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self._port = 0
+        self._reserved = socket.socket()  # which never listens: while the proxy does not either, the port stays its own
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        self._port = self._reserved.getsockname()[1]
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._ahead: deque[Fault] = deque()
@@ -89,6 +93,7 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._reserved.close()
 
     def __enter__(self) -> Self:
         return self
@@ -103,8 +108,7 @@ class Proxy:
 
     async def _accept(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
-            self._port = self._server.sockets[0].getsockname()[1]
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, reuse_port=True)
 
     async def _refuse(self) -> None:
         if self._server is not None:
