@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from tests.pages.steps import Code, Command, File, Step, check_that_files_are_us
 from tests.pages.talk import PYTHON, Talk
 from tests.patience import PATIENCE
 from tests.processes import QUICK_PYTEST
+from tests.servers.ports import free_port
 
 PORT = re.compile(r"\b800\d\b")
 
@@ -178,10 +179,5 @@ def _listens(port: int) -> bool:
 
 def _with_free_ports(page: str) -> str:
     """The page with a free port for each that it names."""
-    with ExitStack() as probes:
-        free: dict[str, str] = {}
-        for port in sorted(set(PORT.findall(page))):
-            probe = probes.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            free[port] = str(probe.getsockname()[1])
+    free = {port: str(free_port()) for port in sorted(set(PORT.findall(page)))}
     return PORT.sub(lambda port: free[port[0]], page)

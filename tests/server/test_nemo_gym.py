@@ -24,6 +24,7 @@ import pytest
 
 from tests.more import GYM
 from tests.patience import PATIENCE
+from tests.servers.ports import free_port
 
 DRIVER = Path(__file__).with_name("nemo_gym_driver.py")
 Row = dict[str, Any]
@@ -37,8 +38,7 @@ pytestmark = pytest.mark.more("NeMo Gym")
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of `stateroom serve counter`."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
+    port = free_port()
     command = [Path(sys.executable).with_name("stateroom"), "serve", "counter", "--port", str(port)]
     secret = {"STATEROOM_SECRET": "a secret that is only good for tests"}
     with _running(command, port, "/ready", tmp_path_factory.mktemp("environment"), secret):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections import deque
 from collections.abc import Coroutine
@@ -12,6 +11,8 @@ from enum import Enum, auto
 from random import Random
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
+
+from tests.servers.ports import free_port
 
 T = TypeVar("T")
 
@@ -47,10 +48,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self._reserved = socket.socket()  # which never listens: while the proxy does not either, the port stays its own
-        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._reserved.bind(("127.0.0.1", 0))
-        self._port = self._reserved.getsockname()[1]
+        self._port = free_port()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._ahead: deque[Fault] = deque()
@@ -93,7 +91,6 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._reserved.close()
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +105,7 @@ class Proxy:
 
     async def _accept(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, reuse_port=True)
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
 
     async def _refuse(self) -> None:
         if self._server is not None:
