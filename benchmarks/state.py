@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from benchmarks.timing import Figure, Timed, interleaved, micro, repeated
 from stateroom import Environment, Session, Sessions, State, open_store, tool
-from stateroom.state import Desk, commit, draft_of
+from stateroom.state import DraftContext, commit, draft_of
 
 SMALL, LARGE = 10, 10_000
 
@@ -135,7 +135,7 @@ def _plain(program: Callable[[list[int]], None]) -> Timed:
 
 def _drafted(program: Callable[[list[int]], None], size: int, times: int = 1) -> Timed:
     async def timed() -> float:
-        drafts = [draft_of(Numbered(numbers=list(range(size))), Desk()) for _ in range(times)]
+        drafts = [draft_of(Numbered(numbers=list(range(size))), DraftContext()) for _ in range(times)]
         start = time.perf_counter()
         for draft in drafts:
             program(draft.numbers)

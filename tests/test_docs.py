@@ -32,7 +32,7 @@ PUBLIC = [
     "stateroom.rollout.checking",
     "stateroom.server",
     "stateroom.session",
-    "stateroom.session.care",
+    "stateroom.session.maintenance",
     "stateroom.store",
     "stateroom.store.conformance",
 ]

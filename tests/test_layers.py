@@ -89,7 +89,7 @@ def test_a_wrong_way_is_seen(home: str, source: str) -> None:
         ("store", "from stateroom.state import State"),
         ("store", "from .contract import Store"),
         ("store", "from ..errors import StoreError"),
-        ("adapters", "from stateroom.session.room import Room"),
+        ("adapters", "from stateroom.session.cached_session import CachedSession"),
         ("cli", "from stateroom.rollout import Runner"),
         ("gallery", "from stateroom.rollout import Runner"),
         ("gallery", "from stateroom import Environment"),

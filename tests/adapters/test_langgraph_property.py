@@ -15,8 +15,8 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from stateroom.adapters.langgraph import StateroomSaver, edits
 from stateroom.adapters.langgraph.change import Change
 from stateroom.adapters.langgraph.thread import Thread
-from stateroom.session.care import check_session
 from stateroom.session.history import History
+from stateroom.session.maintenance import check_session
 from stateroom.state import apply, patched
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore

@@ -11,7 +11,8 @@ from stateroom import Environment, Sessions, State, Task, open_store, tool
 from stateroom.agent import Agent, run
 from stateroom.errors import Conflict
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call, message
-from stateroom.session import Said, Session
+from stateroom.session import Session, Update
+from stateroom.session.agent import SessionAgent
 
 Asks = Callable[[str], Any]
 
@@ -141,21 +142,21 @@ async def act(session: Session[Office], name: str) -> None:
 
 async def die_asking(session: Session[Office], name: str) -> None:
     """Run an agent, and get stuck when its question is to be noted."""
-    noted = session.say
+    noted = SessionAgent.say
 
-    async def stick(said: Said, **more: Any) -> Any:
-        if "needs_input" in said.moves:
+    async def stick(self: SessionAgent, update: Update, **more: Any) -> Any:
+        if "needs_input" in update.moves:
             say("stuck")
             await asyncio.Event().wait()
-        return await noted(said, **more)
+        return await noted(self, update, **more)
 
-    session.say = stick  # type: ignore[method-assign]
+    SessionAgent.say = stick  # type: ignore[method-assign]
     await act(session, name)
 
 
 async def provide(session: Session[Office], given: str) -> None:
     """Say something to an agent that waits."""
-    say((await session.provide(given)).phase)
+    say((await session.agent.answer(given)).phase)
 
 
 async def act_when_told(session: Session[Office], name: str) -> None:

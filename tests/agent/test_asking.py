@@ -11,7 +11,7 @@ from stateroom import Sessions
 from stateroom.agent import Agent, Trajectory, recall, run
 from stateroom.errors import Conflict, InvalidMove, SessionClosed, SessionError, SessionSealed
 from stateroom.model import Item, Model, Scripted, function_call, message
-from stateroom.session import Said, Session
+from stateroom.session import Session, Update
 from stateroom.store import Store, open_store
 from tests.agent.asking import CALLS, Office, OfficeEnvironment, says
 
@@ -65,10 +65,14 @@ async def test_a_tool_that_asks_waits_and_goes_on_with_the_answer(room: Room) ->
     session, model = room.session, says("pay")
     waiting = await room.run(model)
     assert (waiting.status, waiting.question) == ("waiting", "Pay 300?")
-    assert (session.agent.phase, session.agent.question, session.state.paid) == ("waiting_feedback", "Pay 300?", 0)
+    assert (session.agent.status.phase, session.agent.status.question, session.state.paid) == (
+        "waiting_feedback",
+        "Pay 300?",
+        0,
+    )
     again = await room.run(model)
     assert (again.status, again.question, again.output, room.ran) == ("waiting", "Pay 300?", [], ["pay 300"])
-    stance = await session.provide("yes")
+    stance = await session.agent.answer("yes")
     assert (stance.phase, stance.question) == ("executing", None)
     done = await room.run(model)
     assert (done.status, outputs(done.output)) == ("completed", ["paid, and told 'yes'"])
@@ -81,7 +85,7 @@ async def test_a_tool_may_ask_twice_in_one_call(room: Room) -> None:
     for question, given in (("Do you agree?", "yes"), ("And you?", {"sure": [1, None, True]})):
         waiting = await room.run(says("two"))
         assert (waiting.question, room.session.state.paid) == (question, 0)
-        await room.session.provide(given)
+        await room.session.agent.answer(given)
     done = await room.run(says("two"))
     assert outputs(done.output) == [["yes", {"sure": [1, None, True]}]]
     assert (room.session.state.paid, len(room.ran)) == (300, 3)
@@ -94,7 +98,7 @@ async def test_an_external_tool_asks_before_it_reaches_outside_and_does_so_once(
         assert (await room.run(model)).question == f"Question {number}?"
         assert (room.sent, room.session.state.notes) == (0, [])
         assert (await room.run(model)).question == f"Question {number}?"
-        await room.session.provide(number)
+        await room.session.agent.answer(number)
     done = await room.run(model)
     assert (done.status, outputs(done.output)) == ("completed", [list(range(times))])
     assert (room.sent, room.session.state.notes, len(room.ran)) == (1, ["sent"], times + 1)
@@ -105,7 +109,7 @@ async def test_an_external_tool_asks_before_it_reaches_outside_and_does_so_once(
 async def test_chance_is_the_same_before_and_after_the_answer(room: Room) -> None:
     model = Scripted([[function_call("guess", "c")], "done"])
     question = (await room.run(model)).question
-    await room.session.provide("fine")
+    await room.session.agent.answer("fine")
     [number] = outputs((await room.run(model)).output)
     assert question == f"Is {number} all right?"
 
@@ -123,9 +127,9 @@ async def test_called_by_hand_it_says_that_it_needs_input_and_changes_nothing(ro
 async def test_what_cannot_be_stored_is_refused_and_it_waits_still(room: Room) -> None:
     await room.run(says("pay"))
     with pytest.raises(SessionError, match="cannot be stored"):
-        await room.session.provide(object())
-    assert room.session.agent.phase == "waiting_feedback"
-    await room.session.provide("yes")
+        await room.session.agent.answer(object())
+    assert room.session.agent.status.phase == "waiting_feedback"
+    await room.session.agent.answer("yes")
     assert (await room.run(says("pay"))).status == "completed"
 
 
@@ -142,12 +146,14 @@ async def test_calls_before_it_are_not_made_again_and_those_after_it_once(room: 
     assert (waiting.question, outputs(waiting.output)) == ("Pay 300?", [1, 1])
     before = list(room.ran)
     assert before[:2] == ["note before", "look"]
-    await room.session.provide("yes")
+    await room.session.agent.answer("yes")
     await room.run(model, asks=True)
     assert room.ran[len(before) :] == [*(["pay 300"] if asks == "pay" else []), "look", "note after"]
-    results = [item["output"] for item in (await recall(room.session)).items if item["type"] == "function_call_output"]
+    results = [
+        item["output"] for item in (await recall(room.session.agent)).items if item["type"] == "function_call_output"
+    ]
     assert results == ["1", "1", "\"paid, and told 'yes'\"" if asks == "pay" else "yes", "1", "2"]
-    assert (room.session.state.notes, room.session.agent.open) == (["before", "after"], ())
+    assert (room.session.state.notes, room.session.agent.status.open) == (["before", "after"], ())
 
 
 async def test_a_read_that_asks_among_reads_keeps_their_order(room: Room) -> None:
@@ -155,9 +161,9 @@ async def test_a_read_that_asks_among_reads_keeps_their_order(room: Room) -> Non
     model = Scripted([[*calls, function_call("note", "n", text="x")], "done"])
     assert (await room.run(model)).question == "May I look?"
     assert room.session.state.notes == []
-    await room.session.provide("yes")
+    await room.session.agent.answer("yes")
     await room.run(model)
-    assert outputs((await recall(room.session)).items) == [0, "0 yes", 0, 1]
+    assert outputs((await recall(room.session.agent)).items) == [0, "0 yes", 0, 1]
     assert room.session.state.notes == ["x"]
 
 
@@ -165,9 +171,9 @@ async def test_two_that_ask_do_so_one_after_the_other(room: Room) -> None:
     model = Scripted([[function_call("pay", "c", amount=1), function_call("pay", "c", amount=2)], "done"])
     for amount in (1, 2):
         assert (await room.run(model)).question == f"Pay {amount}?"
-        await room.session.provide(f"yes, {amount}")
+        await room.session.agent.answer(f"yes, {amount}")
     await room.run(model)
-    told = outputs((await recall(room.session)).items)
+    told = outputs((await recall(room.session.agent)).items)
     assert told == ["paid, and told 'yes, 1'", "paid, and told 'yes, 2'"]
     assert (room.session.state.paid, room.ran) == (3, ["pay 1", "pay 1", "pay 2", "pay 2"])
 
@@ -175,7 +181,7 @@ async def test_two_that_ask_do_so_one_after_the_other(room: Room) -> None:
 async def test_an_answer_is_for_the_call_that_asked_and_no_other(room: Room) -> None:
     model = Scripted([CALLS["pay"], CALLS["pay"], "done"])
     await room.run(model)
-    await room.session.provide("yes")
+    await room.session.agent.answer("yes")
     assert (await room.run(model)).question == "Pay 300?"
     assert room.session.state.paid == 300
 
@@ -188,9 +194,9 @@ async def test_a_model_that_asks_reads_the_answer_as_its_calls_result(room: Room
     model = Scripted([[function_call("ask_user", "q", question="Which colour?")], "done"])
     waiting = await room.run(model, asks=True)
     assert (waiting.status, waiting.question) == ("waiting", "Which colour?")
-    await room.session.provide(given)
+    await room.session.agent.answer(given)
     assert (await room.run(model, asks=True)).status == "completed"
-    items = (await recall(room.session)).items
+    items = (await recall(room.session.agent)).items
     assert items[1] == {"type": "function_call_output", "call_id": "q", "output": read}
 
 
@@ -200,7 +206,7 @@ async def test_a_model_that_asks_reads_the_answer_as_its_calls_result(room: Room
 async def test_a_question_that_cannot_be_read_is_put_as_it_is(room: Room, arguments: str, question: str) -> None:
     call = {"type": "function_call", "call_id": "q", "name": "ask_user", "arguments": arguments}
     assert (await room.run(Scripted([[call], "done"]), asks=True)).question == question
-    await room.session.provide("what?")
+    await room.session.agent.answer("what?")
     assert (await room.run(Scripted([[call], "done"]), asks=True)).status == "completed"
 
 
@@ -216,34 +222,34 @@ async def test_a_model_that_may_not_ask_has_no_such_tool(room: Room) -> None:
 @pytest.mark.parametrize("moves", [[], ["new_task"], ["new_task", "plan_ready"], ["cancel"], ["limit_reached"]])
 async def test_what_nobody_has_asked_for_is_refused_and_changes_nothing(room: Room, moves: list[str]) -> None:
     for move in moves:
-        await room.session.move(move)
-    before = (room.session.agent, room.session.revision)
+        await room.session.agent.move(move)
+    before = (room.session.agent.status, room.session.revision)
     with pytest.raises(InvalidMove, match="cannot make the move 'input_received'"):
-        await room.session.provide("yes")
-    assert (room.session.agent, room.session.revision) == before
+        await room.session.agent.answer("yes")
+    assert (room.session.agent.status, room.session.revision) == before
 
 
 async def test_the_first_answer_counts(room: Room) -> None:
     await room.run(says("pay"))
-    await room.session.provide("yes")
+    await room.session.agent.answer("yes")
     with pytest.raises(InvalidMove, match="'executing' cannot make the move 'input_received'"):
-        await room.session.provide("no")
+        await room.session.agent.answer("no")
     assert outputs((await room.run(says("pay"))).output) == ["paid, and told 'yes'"]
 
 
 @pytest.mark.parametrize("name", ["pay", "two", "send", "among"])
 async def test_it_can_be_cancelled_while_it_waits(room: Room, name: str) -> None:
     await room.run(says(name))
-    stance = await room.session.cancel("too dear")
+    stance = await room.session.agent.cancel("too dear")
     assert (stance.phase, stance.open, stance.question, stance.asking) == ("cancelled", (), None, None)
     ended = await room.run(says(name))
     assert (ended.status, ended.output) == ("cancelled", [])
-    items = (await recall(room.session)).items
+    items = (await recall(room.session.agent)).items
     calls = [item["call_id"] for item in items if item["type"] == "function_call"]
     answered = [item["call_id"] for item in items if item["type"] == "function_call_output"]
     assert answered == calls
     assert outputs(items)[-1] == {"error": {"code": "cancelled", "message": "the agent was cancelled"}}
-    for refused in (room.session.provide("yes"), room.session.cancel()):
+    for refused in (room.session.agent.answer("yes"), room.session.agent.cancel()):
         with pytest.raises(InvalidMove, match="an agent that is 'cancelled'"):
             await refused
     assert (room.session.state.paid, room.sent) == (0, 0)
@@ -251,11 +257,13 @@ async def test_it_can_be_cancelled_while_it_waits(room: Room, name: str) -> None
 
 async def test_after_a_cancellation_it_can_have_another_task(room: Room) -> None:
     await room.run(says("pay"))
-    await room.session.cancel()
-    await room.session.say(Said([{"type": "message", "role": "user", "content": "Again."}], "user", ("new_task",)))
+    await room.session.agent.cancel()
+    await room.session.agent.say(
+        Update([{"type": "message", "role": "user", "content": "Again."}], "user", ("new_task",))
+    )
     model = Scripted([CALLS["pay"], CALLS["pay"], [message("done")]])
     assert (await room.run(model)).question == "Pay 300?"
-    await room.session.provide("yes")
+    await room.session.agent.answer("yes")
     assert (await room.run(model)).status == "completed"
     assert room.session.state.paid == 300
 
@@ -264,17 +272,17 @@ async def test_a_session_that_was_judged_or_closed_hears_nothing_more(room: Room
     await room.run(says("pay"))
     await room.session.verify()
     with pytest.raises(SessionSealed):
-        await room.session.provide("yes")
+        await room.session.agent.answer("yes")
     await room.begin()
     await room.run(says("pay"))
     await room.session.close()
     with pytest.raises(SessionClosed):
-        await room.session.provide("yes")
+        await room.session.agent.answer("yes")
 
 
 async def test_whoever_has_seen_it_wait_and_says_more_after_others_went_on_is_refused(room: Room) -> None:
     await room.run(says("pay"))
-    seen = room.session.agent
-    await room.session.provide("yes")
-    with pytest.raises(Conflict, match="somebody else has gone on"):
-        await room.session.say(Said([], "user", ("input_received",)), after=seen)
+    seen = room.session.agent.status
+    await room.session.agent.answer("yes")
+    with pytest.raises(Conflict, match="has continued the agent"):
+        await room.session.agent.say(Update([], "user", ("input_received",)), after=seen)

@@ -104,7 +104,7 @@ async def test_who_dies_before_its_question_is_noted_has_it_asked_again(
     assert (await run(Agent(says(name)), final)).question == question
     assert "note before" not in ran
     assert "send 1" not in ran  # what was asked is in the log
-    await final.provide("yes")
+    await final.agent.answer("yes")
     assert (await run(Agent(says(name)), final)).status == "completed"
     assert (final.state.paid, outbox.letters, final.state.notes) == ENDS[name]
 
@@ -113,7 +113,7 @@ async def test_a_process_that_dies_with_the_answer_in_hand_leaves_it_to_the_next
     start: Start, store: Store, session: Session[Office], outbox: Outbox
 ) -> None:
     assert (await run(Agent(says("send")), session)).status == "waiting"
-    await session.provide("yes")
+    await session.agent.answer("yes")
     doomed = await start("act_when_told", "send")  # the letter is sent before the model is asked again
     assert await line(doomed) == "asked"
     await kill(doomed)
@@ -134,8 +134,8 @@ async def test_of_two_processes_that_run_one_session_one_is_refused_and_nothing_
     said = [await line(worker) for worker in workers]
     assert sorted(said) == ["conflict", "waiting"]
     final, _ = await reopened(store, session)
-    assert (final.state.notes, final.agent.answers) == (["before"], 1)
-    items = (await recall(final)).items
+    assert (final.state.notes, final.agent.status.answers) == (["before"], 1)
+    items = (await recall(final.agent)).items
     assert [item["type"] for item in items] == ["function_call"] * 5 + ["function_call_output"] * 2
 
 
@@ -145,8 +145,8 @@ async def test_a_cancellation_reaches_the_process_that_runs_the_agent(
     worker = await start("act_when_told", "among")
     assert await line(worker) == "asked"
     here, _ = await reopened(store, session)
-    await here.cancel("enough")
+    await here.agent.cancel("enough")
     go(worker)
     assert await line(worker) == "cancelled"
     final, _ = await reopened(store, session)
-    assert (final.agent.phase, final.state.notes, final.agent.answers) == ("cancelled", [], 0)
+    assert (final.agent.status.phase, final.state.notes, final.agent.status.answers) == ("cancelled", [], 0)

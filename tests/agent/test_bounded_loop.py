@@ -57,8 +57,8 @@ class Reporting(Model):
 async def test_a_result_that_no_view_has_room_for_fails_the_task_and_is_on_record_once(session: Session[Shelf]) -> None:
     with pytest.raises(ContextOverflow, match="for what is newest"):
         await run(Agent(Scripted([LOOK, "Done."]), context=Context(500)), session)
-    assert session.agent.phase == "failed"
-    assert [item["type"] for item in (await recall(session)).items] == ["function_call", "function_call_output"]
+    assert session.agent.status.phase == "failed"
+    assert [item["type"] for item in (await recall(session.agent)).items] == ["function_call", "function_call_output"]
 
 
 async def test_a_summary_takes_no_longer_than_the_deadline_lets_it(session: Session[Shelf]) -> None:

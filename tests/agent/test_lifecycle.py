@@ -8,9 +8,9 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Agent, run
-from stateroom.errors import InvalidMove, ModelFailed, SessionError
+from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
-from stateroom.session import STANDARD, Lifecycle, Notes, Said, Session, Stance
+from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
 from stateroom.store import Store, open_store
 
 PHASES = ("idle", "planning", "executing", "waiting_feedback", "done", "failed", "cancelled")
@@ -71,8 +71,8 @@ async def store() -> AsyncIterator[Store]:
 async def begun(store: Store, environment: Environment[Any, Any], phase: str) -> Session[Any]:
     session = await Sessions[Any](environment, store).seed({})
     for event in TO[phase]:
-        await session.move(event)
-    assert session.agent.phase == phase
+        await session.agent.move(event)
+    assert session.agent.status.phase == phase
     return session
 
 
@@ -83,42 +83,46 @@ def test_the_standard_table_has_these_moves_and_no_others() -> None:
 @pytest.mark.parametrize(("phase", "event"), sorted(MOVES))
 async def test_a_move_leads_on_and_is_in_the_log(store: Store, phase: str, event: str) -> None:
     session = await begun(store, TallyEnvironment(), phase)
-    stance = await session.move(event, reason="why not")
-    assert stance == session.agent
+    stance = await session.agent.move(event, reason="why not")
+    assert stance == session.agent.status
     assert stance.phase == MOVES[phase, event]
     newest = [entry async for entry in session.log()][-1]
     assert (newest.kind, newest.facts["moves"], newest.facts["reason"]) == ("message", [event], "why not")
     reopened = await Sessions[Any](TallyEnvironment(), store).open(session.id)
-    assert reopened.agent == stance
+    assert reopened.agent.status == stance
 
 
 @pytest.mark.parametrize(("phase", "event"), sorted({*product(PHASES, [*EVENTS, "dance"])} - MOVES.keys()))
 async def test_any_other_is_an_error_that_names_both_and_changes_nothing(store: Store, phase: str, event: str) -> None:
     session = await begun(store, TallyEnvironment(), phase)
-    before = (session.agent, session.revision)
+    before = (session.agent.status, session.revision)
     with pytest.raises(InvalidMove) as caught:
-        await session.move(event)
+        await session.agent.move(event)
     assert (caught.value.phase, caught.value.event) == (phase, event)
     possible = ", ".join(possible for start, possible in MOVES if start == phase)
     assert str(caught.value) == f"an agent that is {phase!r} cannot make the move {event!r}; it can: {possible}"
-    assert (session.agent, session.revision) == before
+    assert (session.agent.status, session.revision) == before
 
 
 async def test_several_moves_are_made_together_or_not_at_all(store: Store) -> None:
     session = await begun(store, TallyEnvironment(), "idle")
     with pytest.raises(InvalidMove, match="'executing' cannot make the move 'new_task'"):
-        await session.say(Said([], "agent", ("new_task", "plan_ready", "new_task")))
-    assert (session.agent.phase, session.revision) == ("idle", 1)
+        await session.agent.say(Update([], "agent", ("new_task", "plan_ready", "new_task")))
+    assert (session.agent.status.phase, session.revision) == ("idle", 1)
 
 
 async def test_turns_and_steps_are_counted(store: Store) -> None:
     session = await begun(store, TallyEnvironment(), "idle")
     for turn in range(3):
-        await session.say(Said([], "user", ("new_task",)))
+        await session.agent.say(Update([], "user", ("new_task",)))
         for step in range(1, 3):
-            await session.say(Said([], "model", ("step_complete" if step > 1 else "plan_ready",)))
-            assert (session.agent.turn, session.agent.step, session.agent.answers) == (turn, step, 2 * turn + step)
-        await session.move("task_complete")
+            await session.agent.say(Update([], "model", ("step_complete" if step > 1 else "plan_ready",)))
+            assert (session.agent.status.turn, session.agent.status.step, session.agent.status.answers) == (
+                turn,
+                step,
+                2 * turn + step,
+            )
+        await session.agent.move("task_complete")
 
 
 # An author's own table.
@@ -152,20 +156,20 @@ async def test_an_agent_waits_in_a_phase_of_the_authors_own_until_it_is_led_out(
     agent = Agent(Scripted([ADD, "two", ADD, "four"]))
     for _ in range(2):  # to run it again changes nothing
         assert (await run(agent, session)).status == "waiting"
-        assert (session.agent.phase, session.agent.answers, session.state.total) == ("in_review", 2, 2)
-    await session.move("improve")
+        assert (session.agent.status.phase, session.agent.status.answers, session.state.total) == ("in_review", 2, 2)
+    await session.agent.move("improve")
     assert (await run(agent, session)).status == "waiting"
     assert session.state.total == 4
-    await session.move("approve")
+    await session.agent.move("approve")
     assert (await run(agent, session)).status == "completed"
     with pytest.raises(InvalidMove, match="'done' cannot make the move 'approve'"):
-        await session.move("approve")
+        await session.agent.move("approve")
 
 
 async def test_the_moves_of_one_environment_are_not_those_of_another(store: Store) -> None:
     session = await begun(store, TallyEnvironment(), "executing")
     with pytest.raises(InvalidMove, match="'executing' cannot make the move 'approve'"):
-        await session.move("approve")
+        await session.agent.move("approve")
 
 
 async def test_a_phase_from_which_nothing_leads_says_so(store: Store) -> None:
@@ -176,7 +180,7 @@ async def test_a_phase_from_which_nothing_leads_says_so(store: Store) -> None:
 
     session = await begun(store, Stuck(), "planning")
     with pytest.raises(InvalidMove, match="it can: none"):
-        await session.cancel()
+        await session.agent.cancel()
 
 
 async def test_a_model_that_fails_is_told_of_also_where_no_move_is_for_that(store: Store) -> None:
@@ -188,7 +192,7 @@ async def test_a_model_that_fails_is_told_of_also_where_no_move_is_for_that(stor
     session = await Sessions[Any](Hopeful(), store).seed({})
     with pytest.raises(ModelFailed, match="no more"):
         await run(Agent(Scripted([ModelFailed("no more")])), session)
-    assert session.agent.phase == "idle"
+    assert session.agent.status.phase == "idle"
 
 
 # Where nothing is kept.
@@ -196,15 +200,15 @@ async def test_a_model_that_fails_is_told_of_also_where_no_move_is_for_that(stor
 
 async def test_notes_keep_the_same_table() -> None:
     for phase, event in product(PHASES, EVENTS):
-        notes = Notes()
+        notes = AgentInMemory()
         for move in TO[phase]:
-            await notes.say(Said([], "agent", (move,)))
+            await notes.say(Update([], "agent", (move,)))
         if (phase, event) in MOVES:
-            assert (await notes.say(Said([], "agent", (event,)))).phase == MOVES[phase, event]
+            assert (await notes.say(Update([], "agent", (event,)))).phase == MOVES[phase, event]
         else:
             with pytest.raises(InvalidMove):
-                await notes.say(Said([], "agent", (event,)))
-            assert notes.agent.phase == phase
+                await notes.say(Update([], "agent", (event,)))
+            assert notes.status.phase == phase
 
 
 class OracleEnvironment(Environment):
@@ -225,11 +229,8 @@ class OracleEnvironment(Environment):
 async def test_a_stateless_session_has_an_agent_for_as_long_as_it_is_held(store: Store) -> None:
     sessions = Sessions[Any](OracleEnvironment(), store)
     session = await sessions.seed({})
-    assert session.agent == Stance()
+    assert session.agent.status == AgentStatus()
     trajectory = await run(Agent(Scripted([[function_call("roll", "r")], "four", "bye"])), session)
-    assert (trajectory.status, session.agent.phase, session.agent.answers) == ("completed", "done", 3)
+    assert (trajectory.status, session.agent.status.phase, session.agent.status.answers) == ("completed", "done", 3)
     assert [item.get("role") for item in trajectory.output[2:]] == ["assistant", "user", "assistant"]
     assert await store.heads() == []
-    for refused in (session.provide, session.cancel, session.move):
-        with pytest.raises(SessionError, match="oracle is stateless"):
-            await refused("x")

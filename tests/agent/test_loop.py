@@ -13,7 +13,7 @@ from stateroom.agent import Agent, Trajectory, act, run
 from stateroom.agent.loop import OnStep
 from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import Answer, Faltering, Item, Policy, Scripted, Usage, function_call, message
-from stateroom.session import Said, Session
+from stateroom.session import Session, Update
 from stateroom.store import open_store
 
 
@@ -73,7 +73,7 @@ def outputs(trajectory: Trajectory) -> list[Any]:
 async def go(
     session: Session[Any], policy: Policy, task: list[Item], *, on_step: OnStep | None = None, **limits: Any
 ) -> Trajectory:
-    return await act(session, session, Agent(policy, **limits), session.tools, task, on_step=on_step)
+    return await act(session, session.agent, Agent(policy, **limits), session.tools, task, on_step=on_step)
 
 
 DONE = [message("done")]
@@ -175,7 +175,7 @@ async def test_calls_that_cannot_be_tried_end_the_episode_when_they_are_too_many
 ) -> None:
     bad, good = raw_call("{}", name="subtract"), function_call("add", "c", number=1)
     trajectory = await go(session, Says([bad, bad], [bad, good], [bad], [bad, bad]), ASK, max_strikes=3)
-    assert (trajectory.status, trajectory.reason, session.agent.phase) == ("incomplete", "bad_calls", "done")
+    assert (trajectory.status, trajectory.reason, session.agent.status.phase) == ("incomplete", "bad_calls", "done")
     assert [output if output == 1 else output["error"]["code"] for output in outputs(trajectory)] == [
         *("unknown_tool", "unknown_tool", "unknown_tool"),
         *(1, "unknown_tool", "unknown_tool", "unknown_tool"),
@@ -307,7 +307,7 @@ async def test_acting_on_a_fork_or_in_another_turn_runs_every_call(session: Sess
     fork = await session.fork()
     await go(session, Adds(), [told(1)])
     await go(fork, Adds(), [told(100)])
-    await session.say(Said([told(10)], "user", ["new_task"]))
+    await session.agent.say(Update([told(10)], "user", ["new_task"]))
     await go(session, Adds(), [told(1)])
     assert (session.state.total, fork.state.total) == (11, 100)
     assert [entry.call_id async for entry in session.log(kinds={"call"})] == ["0.0.0", "1.0.0"]
@@ -333,21 +333,21 @@ async def test_bad_calls_of_one_turn_are_not_held_against_the_next(session: Sess
     bad = [function_call("nothing", "c")]
     limited = Agent(Says(bad, bad, bad, DONE), max_strikes=2)
     assert (await run(limited, session)).reason == "bad_calls"
-    await session.say(Said(ASK, "user", ("new_task",)))
+    await session.agent.say(Update(ASK, "user", ("new_task",)))
     assert (await run(limited, session)).status == "completed"
 
 
 async def test_calls_that_were_open_when_a_turn_was_ended_are_not_made_in_the_next(session: Session[Tally]) -> None:
-    await session.say(Said([function_call("add", "c", number=1)], "model", ("new_task", "plan_ready")))
-    await session.move("cancel")
-    await session.say(Said(ASK, "user", ("new_task",)))
+    await session.agent.say(Update([function_call("add", "c", number=1)], "model", ("new_task", "plan_ready")))
+    await session.agent.move("cancel")
+    await session.agent.say(Update(ASK, "user", ("new_task",)))
     trajectory = await run(Agent(Says(DONE)), session)
     assert trajectory.status == "completed"
     assert outputs(trajectory)[0]["error"]["code"] == "cancelled"
-    assert session.agent.open == ()
+    assert session.agent.status.open == ()
     assert session.state.total == 0
 
 
 async def test_an_agent_that_asks_and_a_tool_of_the_same_name_are_one_too_many(session: Session[Tally]) -> None:
     with pytest.raises(DefinitionError, match="a tool is named 'ask_user'"):
-        await act(session, session, Agent(Says(DONE), asks=True), [{"type": "function", "name": "ask_user"}], ASK)
+        await act(session, session.agent, Agent(Says(DONE), asks=True), [{"type": "function", "name": "ask_user"}], ASK)

@@ -100,7 +100,7 @@ def texts(items: list[Item]) -> list[tuple[str, str]]:
 async def test_agent_and_user_talk_until_the_user_ends_it(begin: Begin) -> None:
     session, model = await begin("Tea, please.", "Thank you!", BYE)
     trajectory = await run(Agent(AGENT), session)
-    assert (trajectory.status, session.agent.phase) == ("completed", "done")
+    assert (trajectory.status, session.agent.status.phase) == ("completed", "done")
     assert texts(trajectory.output) == [
         ("assistant", "What would you like?"),
         ("user", "Tea, please."),
@@ -177,11 +177,11 @@ async def test_a_model_that_cannot_be_reached_may_be_there_later_and_nothing_is_
     session, model = await begin("Tea, please.", ModelUnavailable("busy"), tools=[pay])
     with pytest.raises(ModelUnavailable, match=r"^busy$"):
         await run(Agent(AGENT), session)
-    assert session.agent.phase == "waiting_feedback"
+    assert session.agent.status.phase == "waiting_feedback"
     model.script = Scripted(["Tea, please.", "Thank you!", BYE])
     trajectory = await run(Agent(AGENT), session)
     assert trajectory.status == "completed"
-    said = texts((await recall(session)).items)
+    said = texts((await recall(session.agent)).items)
     assert [text for role, text in said if role == "user"] == ["Tea, please.", "Thank you!"]
     assert [request.step for request in model.asked] == [0, 1, 1, 2]
 

@@ -281,7 +281,7 @@ async def test_a_thread_that_is_deleted_leaves_nothing_behind(threads: Threads) 
     await threads.run(thread, ECHO)
     await threads.delete(thread)
     assert await sizes(threads.store) == before
-    assert threads.sessions.at_hand(thread.id) is None
+    assert threads.sessions.loaded(thread.id) is None
     for use in (threads.get(thread), threads.items(thread), threads.add(thread, "x"), threads.run(thread, ECHO)):
         with pytest.raises(UnknownSession):
             await use
@@ -315,7 +315,7 @@ async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> 
     purses = Threads(Sessions(PurseEnvironment(), store))
     thread = await purses.create("ann")
     async with Threads.open("memory://") as others:
-        others.sessions.store = store
+        others.sessions.runtime.store = store
         for use in (others.get(thread), others.delete(thread), others.run(thread, ECHO), others.items(thread)):
             with pytest.raises(SessionError, match="is of purse, not of thread"):
                 await use
@@ -489,7 +489,7 @@ async def test_a_worker_that_died_holds_a_thread_no_longer_than_its_lease(url: s
     )
     thread = await Threads(dead).create("ann")
     await Threads(dead).add(thread, "pay 1")
-    now = dead.now()
+    now = dead.runtime.now()
     await store.lease(thread.id, "somebody who died", now=now, until=now + 30)
     with pytest.raises(SessionLeased):
         await Threads(dead).run(thread, Agent(Payer()))

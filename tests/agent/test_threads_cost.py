@@ -10,7 +10,7 @@ from stateroom.agent import Agent, Context
 from stateroom.agent.threads import Conversing, Threads
 from stateroom.model import Item, Policy, message
 from stateroom.store import Entry, Loaded, Store
-from stateroom.store.wrapping import WrappedStore
+from stateroom.store.wrapper import WrappedStore
 
 
 class Counting(WrappedStore):

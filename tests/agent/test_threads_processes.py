@@ -64,7 +64,7 @@ async def test_a_run_that_was_killed_goes_on_where_it_was(store: Store, start: S
     session = await threads.sessions.open(thread.id)
     assert session.state.spent == 3
     assert [entry.input["amount"] async for entry in session.log(kinds={"call"})] == [1, 2]
-    assert session.agent.answers == 2
+    assert session.agent.status.answers == 2
     items = (await threads.items(thread)).items
     assert [item["type"] for item in items] == [
         *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message"),

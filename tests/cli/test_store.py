@@ -12,7 +12,7 @@ import pytest
 
 from stateroom import open_store
 from stateroom.cli import output
-from stateroom.session import room
+from stateroom.session import cached_session
 from tests.session.caring import family, go_on, new, sessions_of
 
 STORE = "sqlite:///rooms.db"
@@ -20,8 +20,8 @@ STORE = "sqlite:///rooms.db"
 
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
 
 
 @pytest.fixture

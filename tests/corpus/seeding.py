@@ -10,7 +10,7 @@ from typing import Any
 from stateroom import Session, Sessions
 from stateroom.agent import Agent, Context, run
 from stateroom.model import Scripted, function_call, message
-from stateroom.session.care import Migrator
+from stateroom.session.maintenance import Migrator
 from stateroom.store import Store
 from tests.corpus.environment import BEGAN, CabinetEnvironment
 from tests.corpus.errand import ErrandEnvironment
@@ -120,7 +120,7 @@ class Seeding:
     async def pruned(self) -> None:
         """One that has lost its past, and was held."""
         session = await self.new("pruned")
-        async with session.hold():
+        async with session.lease():
             for number in range(30):
                 await done(session, "enlarge", {"size": 0, "text": f"{number} and so forth, " * 20})
         below = (await self.store.load(session.id, 25)).snapshot.revision
@@ -176,19 +176,19 @@ class Seeding:
         told, finished, cancelled = [
             await sessions.open(self.ids[name]) for name in ("told errand", "done errand", "cancelled errand")
         ]
-        await told.provide("yes")
-        await finished.provide("yes")
+        await told.agent.answer("yes")
+        await finished.agent.answer("yes")
         rest = Scripted([calls, [message("One. " * 500)], [message("Two.")]])
         assert (await run(Agent(rest, context=Context(1000)), finished)).status == "completed"
-        assert finished.agent.view > 0
+        assert finished.agent.status.view > 0
         await cancelled.cancel("no more money")
         posted = self.label("posted errand", await sessions.seed(row, seed=7, began=BEGAN))
         assert (await run(Agent(Scripted([[function_call("post", "d", to="Ann")]])), posted)).question == "Shall I?"
-        await posted.provide("yes")
+        await posted.agent.answer("yes")
         again = self.label("rewound errand", await finished.fork(at=6))
         await again.rewind(2)
         names = [name for name in self.ids if name not in before]
-        self.stances = {name: (await sessions.open(self.ids[name])).agent.plain() for name in names}
+        self.stances = {name: (await sessions.open(self.ids[name])).agent.status.plain() for name in names}
         return await self.tell(Sessions(ErrandEnvironment(), self.store, ttl=CENTURY), names)
 
     async def villages(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from stateroom import Sessions, open_store
 from stateroom.environment import load_class
 from stateroom.errors import SessionLeased
-from stateroom.session.care import check_session, each_session
+from stateroom.session.maintenance import check_session, each_session
 from stateroom.store import Store
 from tests.examples import share
 from tests.faults.conftest import WORKER, Nurse, Nursery
@@ -70,7 +70,7 @@ async def test_a_holder_that_is_paused_past_its_lease_is_refused_and_goes_on(url
         mine = 0
         while True:
             try:
-                async with session.hold(5):  # as soon as the lease has run out
+                async with session.lease(5):  # as soon as the lease has run out
                     for _ in range(5):
                         mine += (await session.call("increment")).ok
                     nursery.signal(worker, signal.SIGCONT)  # it wakes up, and thinks that it holds the session

@@ -82,7 +82,7 @@ async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
 async def hold(sessions: Sessions[Counter], session_id: str, seconds: str) -> None:
     """Hold a session, and add one after the other until told to stop by the session's end."""
     session = await sessions.open(session_id)
-    async with session.hold(float(seconds)):
+    async with session.lease(float(seconds)):
         say("holding")
         for number in range(1_000_000):
             result = await persist(partial(session.call, "increment", call_id=f"held {number}"))
@@ -102,7 +102,7 @@ async def press_on(sessions: Sessions[Counter], name: str, first: str, seed: str
         luck = Random(f"{seed} {name} {number}")
         room, call_id = luck.randrange(int(rooms)), f"{name}/{number}"
         if int(jumps) and luck.random() < 0.2:
-            sessions.now = partial(skewed, luck.uniform(-JUMP, JUMP))
+            sessions.runtime.now = partial(skewed, luck.uniform(-JUMP, JUMP))
         if luck.random() < 0.02:
             await persist(sessions.sweep)
         session = await persist(partial(sessions.open, f"room {room}"))
@@ -117,7 +117,7 @@ async def press_on(sessions: Sessions[Counter], name: str, first: str, seed: str
                 await asyncio.gather(call(), call())
             case "hold":
                 with suppress(SessionLeased, StoreUnavailable):
-                    async with session.hold(0.5):
+                    async with session.lease(0.5):
                         await call()
         say("acknowledged", room, call_id, (await call()).output)
 

@@ -11,7 +11,7 @@ from stateroom.errors import InvalidArguments, ToolError
 from stateroom.gallery.office import Office, OfficeEnvironment
 from stateroom.gallery.office.state import Payment, Record
 from stateroom.gallery.office.world import base_world
-from stateroom.state import Desk, commit, draft_of
+from stateroom.state import DraftContext, commit, draft_of
 
 WORLD = base_world()
 TOOLS = OfficeEnvironment().tools
@@ -19,7 +19,7 @@ TOOLS = OfficeEnvironment().tools
 
 def use(name: str, arguments: dict[str, Any], state: Office = WORLD) -> tuple[Any, Office]:
     """What a call gives, and the office after it."""
-    draft = draft_of(state, Desk())
+    draft = draft_of(state, DraftContext())
     tool = TOOLS[name]
     output = to_jsonable_python(tool.procedure.function(state=draft, **tool.bind(arguments)))
     return output, commit(draft).state

@@ -129,7 +129,7 @@ async def test_without_one_a_person_is_asked_and_the_session_waits(store: Store,
     waiting = await run(agent, session)
     assert waiting.question == "A refund of 700.00 for the bicycle (order 2): yes or no?"
     assert session.state.settled == {}
-    await session.provide(given)
+    await session.agent.answer(given)
     assert (await run(agent, session)).status == "completed"
     assert session.state.settled["2"].paid == paid
     assert (await session.verify()).reward == 1.0

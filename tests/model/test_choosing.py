@@ -9,7 +9,7 @@ import pytest
 
 from stateroom.errors import ModelFailed, NotFound
 from stateroom.model import Answer, Item, Model, Policy, Request, answer_of, input_items, message, text_of
-from stateroom.model.choosing import open_model
+from stateroom.model.url import open_model
 from tests.model.endpoints import Server, says
 from tests.patience import PATIENCE
 
@@ -150,7 +150,7 @@ def test_without_the_sdk_a_user_is_told_what_to_install() -> None:
 import sys
 sys.modules["openai"] = None
 from stateroom.errors import NotFound
-from stateroom.model.choosing import open_model
+from stateroom.model.url import open_model
 try:
     open_model("chat:m@http://h/v1", {})
 except NotFound as error:
@@ -161,7 +161,7 @@ except NotFound as error:
 
 
 def test_choosing_loads_the_sdk_only_when_it_is_needed() -> None:
-    program = "import sys, stateroom.model.choosing; print('openai' in sys.modules)"
+    program = "import sys, stateroom.model.url; print('openai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "False\n"
 

@@ -8,8 +8,8 @@ import pytest
 
 from stateroom.errors import NotFound, StateroomError
 from stateroom.model import Request, answer_of, input_items, text_of
-from stateroom.model.choosing import open_model
 from stateroom.model.endpoint import Address, Limits
+from stateroom.model.url import open_model
 from tests.model.endpoints import KEY, Asked, Hang, Reply, Server, asking, says
 
 HELLO = Request(input_items("Hello."))

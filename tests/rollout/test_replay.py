@@ -15,7 +15,7 @@ from stateroom.rollout.files import write_rows
 from stateroom.rollout.player import Replay
 from stateroom.rollout.recorded import merged, spoken
 from stateroom.rollout.replay import replay, replay_rollouts
-from stateroom.session import LogEntry, room
+from stateroom.session import LogEntry, cached_session
 from stateroom.store import Store, open_store
 
 
@@ -220,7 +220,7 @@ async def test_nothing_is_written_to_the_store(store: Store) -> None:
 
 
 async def test_snapshots_make_no_difference(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 64)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 64)
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     for number in range(30):
         await session.call("note", {"text": str(number)})
@@ -365,8 +365,8 @@ async def test_calls_on_shared_states_are_refused(store: Store) -> None:
 
 
 async def test_a_pruned_session_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 0)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 0)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     for _ in range(3):
         await session.call("note", {"text": "x"})

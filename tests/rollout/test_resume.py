@@ -193,7 +193,7 @@ async def test_an_episode_that_another_worker_has_is_left_to_it_and_tried_again(
             if request.items[0]["content"] == "1" and request.step == 1:
                 row = next(row for row in rows(site.files.inputs) if row["wanted"] == 1)
                 held.append(await Sessions(PileEnvironment(), store).open(row["_stateroom_session"]))
-                await stack.enter_async_context(held[0].hold())
+                await stack.enter_async_context(held[0].lease())
             return await super().answer(request)
 
     site, held = Site(tmp_path), list[Any]()
@@ -376,7 +376,10 @@ async def test_a_run_that_another_process_is_at_is_left_alone(tmp_path: Path) ->
     with broken(site.model.broken, 2, ModelUnavailable("busy")):
         await site.run(resume=False)
     before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
-    with site.files.held(), pytest.raises(CannotWrite, match=r"another process is at work on .*out\.jsonl: wait until"):
+    with (
+        site.files.held(),
+        pytest.raises(CannotWrite, match=r"another process is at work on .*out\.jsonl: wait until"),
+    ):
         await site.run()
     assert {path: path.read_bytes() for path in before} == before
     assert (await site.run()).failed == 0

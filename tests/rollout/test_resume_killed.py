@@ -18,7 +18,7 @@ from stateroom.environment import load_class
 from stateroom.errors import UnknownSession
 from stateroom.model import open_model
 from stateroom.rollout import Run, RunFiles, run
-from stateroom.session.journal import read_entry
+from stateroom.session.log import read_entry
 from stateroom.store import open_store
 from tests.examples import share
 

@@ -14,7 +14,7 @@ from stateroom.rollout import Run, RunFiles, run
 from stateroom.rollout.files import write_rows
 from stateroom.rollout.reverify import Reverification, Reverified, reverify
 from stateroom.rollout.rows import REVERIFIED
-from stateroom.session import room
+from stateroom.session import cached_session
 from stateroom.store import Store, open_store
 
 
@@ -235,8 +235,8 @@ async def test_expired_and_closed_sessions_will_do(collect: Any, store: Store, m
 async def test_a_long_session_is_read_from_its_snapshots(
     collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 0)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 0)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     report, files = await again(Detailed(), await collect(PileEnvironment()), store)
     assert (len(report.rows), {row["height"] for row in rows(files.rollouts)}) == (3, {2})
 
@@ -342,8 +342,8 @@ async def test_a_row_whose_session_was_never_judged_is_refused(collect: Any, sto
 async def test_a_row_whose_past_was_pruned_is_refused_if_that_is_asked_for(
     collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 0)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 0)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     old = await collect(PileEnvironment())
     await store.prune(rows(old)[0]["_stateroom_session"], 3)
     assert "pruned" in await refusal(old, store, {}, LookingBack())

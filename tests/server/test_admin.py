@@ -426,9 +426,9 @@ async def test_a_deleted_session_is_gone_for_its_client_too(served: Any) -> None
     _, seeded = await served.post("/seed_session", ROW)
     session = seeded["session_id"]
     assert (await served.post("/increment_counter", {"count": 1}))[0] == 200
-    assert served.app.hosted["counter"].sessions.at_hand(session)
+    assert served.app.hosted["counter"].sessions.loaded(session)
     assert await ask(served, "DELETE", f"/sessions/{session}") == (200, {"deleted": session})
-    assert not served.app.hosted["counter"].sessions.at_hand(session)
+    assert not served.app.hosted["counter"].sessions.loaded(session)
     for tool_name in ("increment_counter", "get_counter_value"):
         status, refused = await served.post(f"/{tool_name}", {"count": 1} if "inc" in tool_name else {})
         assert (status, refused["error"]["code"]) == (410, "unknown_session")

@@ -344,7 +344,7 @@ async def test_a_server_error_of_our_own_is_told_and_logged(
     def broken(_: Any) -> Any:
         raise RuntimeError("a detail")
 
-    monkeypatch.setattr(replies.served.app.hosted["counter"].sessions, "at_hand", broken)
+    monkeypatch.setattr(replies.served.app.hosted["counter"].sessions, "loaded", broken)
     status, error = await replies.error("/get_counter_value")
     message = "POST /get_counter_value failed: unexpected RuntimeError; the server's log has more"
     assert (status, error) == (500, {"code": "internal_error", "message": message})

@@ -23,7 +23,7 @@ from stateroom import Environment, State, tool
 from stateroom.errors import Conflict, StoreUnavailable, ToolError, UnknownSession, UnknownStore
 from stateroom.server.monitoring.measured import MeasuredStore
 from stateroom.server.monitoring.metrics import BOUNDS, OUTCOMES, Figures
-from stateroom.store import Entry, Head
+from stateroom.store import Commit, Entry, Head
 from stateroom.store.memory import MemoryStore
 from tests.patience import PATIENCE
 
@@ -339,9 +339,9 @@ async def test_what_comes_of_a_stores_operations() -> None:
     figures = Figures(TOOLS)
     store = MeasuredStore(Faulty(), figures)
     await store.create(Head("room", "counter", "", 0.0, 10.0, 0))
-    await store.append("room", Entry(1, "call", 1.0, b""), expires=None)
+    await store.append(Commit("room", Entry(1, "call", 1.0, b""), expires=None))
     with pytest.raises(Conflict):
-        await store.append("room", Entry(1, "call", 1.0, b""), expires=None)
+        await store.append(Commit("room", Entry(1, "call", 1.0, b""), expires=None))
     with pytest.raises(UnknownSession):
         await store.load("nowhere")
     with pytest.raises(StoreUnavailable, match="gone fishing"):

@@ -225,8 +225,8 @@ async def test_expired_sessions_are_removed_from_memory(until: Any, serve: Any) 
     served = await serve(ttl=1)
     _, seeded = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
     sessions = served.app.hosted["counter"].sessions
-    assert sessions.at_hand(seeded["session_id"]) is not None
-    await until(lambda: sessions.at_hand(seeded["session_id"]) is None and served.app.census.live == 0)
+    assert sessions.loaded(seeded["session_id"]) is not None
+    await until(lambda: sessions.loaded(seeded["session_id"]) is None and served.app.census.live == 0)
     assert await served.app.store.heads() == []
     assert (await served.post("/get_counter_value"))[0] == 410
 

@@ -26,7 +26,7 @@ from stateroom.server import Application, Options
 from stateroom.server.monitoring import tracing as tracing_module
 from stateroom.server.monitoring.spans import Tracing
 from stateroom.server.monitoring.tracing import configure
-from stateroom.store import Entry, Head
+from stateroom.store import Commit, Entry, Head
 from stateroom.store.memory import MemoryStore
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
@@ -229,7 +229,7 @@ async def test_a_refusal_of_the_store_is_no_fault_but_a_failure_is(traced: Trace
     store = traced.tracing.store(Faulty())
     await store.create(Head("room", "counter", "", 0.0, 10.0, 0))
     with pytest.raises(Conflict):
-        await store.append("room", Entry(7, "call", 1.0, b""), expires=None)
+        await store.append(Commit("room", Entry(7, "call", 1.0, b""), expires=None))
     with pytest.raises(StoreUnavailable):
         await store.head("room")
     assert await store.sweep(20.0) == 1

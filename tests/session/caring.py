@@ -6,7 +6,7 @@ from typing import Any
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.session import Session
-from stateroom.session.care import check_session, each_session
+from stateroom.session.maintenance import check_session, each_session
 from stateroom.store import Store
 
 

@@ -20,8 +20,8 @@ from stateroom.errors import (
     SessionLeased,
 )
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call
-from stateroom.session import Moment, Said, Session, SessionInfo, Stance
-from stateroom.session.room import LIGHT, TRAIL
+from stateroom.session import AgentStatus, Progress, Session, SessionInfo, Update
+from stateroom.session.cached_session import LIGHT, TRAIL
 from stateroom.store import Store
 
 
@@ -108,19 +108,19 @@ def sessions_in(store: Store) -> Sessions[Desk]:
 async def to_the_end(session: Session[Desk], model: Model = SCRIPT) -> Trajectory:
     """Run an agent, and say yes whenever it asks."""
     while (trajectory := await run(Agent(model), session)).status == "waiting":
-        await session.provide("yes")
+        await session.agent.answer("yes")
     return trajectory
 
 
 async def spoken(session: Session[Desk]) -> list[Item]:
-    return (await recall(session)).items
+    return (await recall(session.agent)).items
 
 
 async def finished(store: Store) -> tuple[Session[Desk], list[Item]]:
     session = await sessions_in(store).seed({}, seed=1)
     assert (await to_the_end(session)).status == "completed"
     assert (session.state.notes, session.state.heard) == (FINAL, ["first", "last"])
-    assert (await sessions_in(store).open(session.id))._room.moment == session._room.moment
+    assert (await sessions_in(store).open(session.id))._cached.progress == session._cached.progress
     return session, await spoken(session)
 
 
@@ -128,20 +128,20 @@ async def finished(store: Store) -> tuple[Session[Desk], list[Item]]:
 
 
 def test_a_moment_knows_which_calls_the_agent_has_made_since_it_spoke() -> None:
-    spoke = {"agent": Stance(phase="executing", step=1).plain()}
-    moment = Moment(1, 0.0).following("call", "0.-1.0", {}).following("message", None, spoke)
+    spoke = {"agent": AgentStatus(phase="executing", step=1).plain()}
+    progress = Progress(1, 0.0).following("call", "0.-1.0", {}).following("message", None, spoke)
     for kind, call_id, made in (
         ("call", "0.0.0", ("0.0.0",)),
         ("call", "by hand", ("0.0.0",)),
         ("started", "0.0.1\nstarted", ("0.0.0",)),
         ("failed", "0.0.1", ("0.0.0", "0.0.1")),
     ):
-        moment = moment.following(kind, call_id, {})
-        assert moment.made == made
-        assert Moment.of_plain(moment.plain()) == moment
-    back = moment.rewound((), 9).agent
+        progress = progress.following(kind, call_id, {})
+        assert progress.made == made
+        assert Progress.of_plain(progress.plain()) == progress
+    back = progress.rewound((), 9).agent
     assert [back.call_id(index) for index in (0, 1, 2, "reply")] == ["0.0.0", "0.0.1", "0.0.2@9", "0.0.reply@9"]
-    assert moment.following("message", None, spoke).made == ()
+    assert progress.following("message", None, spoke).made == ()
 
 
 async def test_a_fork_from_any_revision_comes_to_the_same_end(store: Store) -> None:
@@ -154,7 +154,7 @@ async def test_a_fork_from_any_revision_comes_to_the_same_end(store: Store) -> N
             assert (await to_the_end(fork)).status == "completed", revision
             assert (fork.state.notes, fork.state.heard) == (FINAL, ["first", "last"]), revision
             assert await spoken(fork) == said, revision
-    assert (session.agent.phase, await spoken(session)) == ("done", said)
+    assert (session.agent.status.phase, await spoken(session)) == ("done", said)
 
 
 async def test_a_rewind_to_any_revision_comes_to_the_same_end(store: Store) -> None:
@@ -162,7 +162,7 @@ async def test_a_rewind_to_any_revision_comes_to_the_same_end(store: Store) -> N
     for revision in range(1, session.revision + 1):
         await session.rewind(revision)
         back = await sessions_in(store).open(session.id) if revision % 2 else session
-        assert back.agent == session.agent
+        assert back.agent.status == session.agent.status
         assert (await to_the_end(back)).status == "completed", revision
         assert (back.state.notes, back.state.heard) == (FINAL, ["first", "last"]), revision
         assert await spoken(back) == said, revision
@@ -227,7 +227,7 @@ async def test_what_was_undone_is_not_part_of_the_conversation_but_of_the_log(st
     session, said = await finished(store)
     entries = len([entry async for entry in session.log(kinds={"message"})])
     await session.rewind(1)
-    assert (await spoken(session), session.agent.phase, session.agent.said) == ([], "idle", 0)
+    assert (await spoken(session), session.agent.status.phase, session.agent.status.said) == ([], "idle", 0)
     assert len([entry async for entry in session.log(kinds={"message"})]) == entries
     assert said
 
@@ -237,11 +237,11 @@ async def test_branches_of_one_that_waits_are_answered_apart(store: Store) -> No
     assert (await run(Agent(SCRIPT), session)).question == "Note c?"
     branches = await session.fork(n=2)
     for branch, given in zip(branches, ("yes", "no"), strict=True):
-        assert branch.agent == session.agent
-        await branch.provide(given)
+        assert branch.agent.status == session.agent.status
+        await branch.agent.answer(given)
         await run(Agent(SCRIPT), branch)
     assert [branch.state.notes for branch in branches] == [FINAL, ["a", "b", "d"]]
-    assert (session.agent.phase, session.agent.question) == ("waiting_feedback", "Note c?")
+    assert (session.agent.status.phase, session.agent.status.question) == ("waiting_feedback", "Note c?")
 
 
 async def test_going_back_to_where_it_waits_takes_another_answer_and_asks_no_more(store: Store) -> None:
@@ -249,11 +249,11 @@ async def test_going_back_to_where_it_waits_takes_another_answer_and_asks_no_mor
     await run(Agent(SCRIPT), session)
     waits = session.revision
     for given, notes in (("no", ["a", "b", "d"]), ("yes", FINAL), ("no", ["a", "b", "d"])):
-        await session.provide(given)
+        await session.agent.answer(given)
         assert (await run(Agent(SCRIPT), session)).status == "completed"
         assert session.state.notes == notes
         await session.rewind(waits)
-        assert (session.agent.phase, session.agent.question) == ("waiting_feedback", "Note c?")
+        assert (session.agent.status.phase, session.agent.status.question) == ("waiting_feedback", "Note c?")
 
 
 # One at a time.
@@ -275,7 +275,7 @@ async def test_of_two_that_run_one_session_one_is_refused(store: Store, answer: 
     ended = await asyncio.gather(*tasks, return_exceptions=True)
     assert sorted(type(each).__name__ for each in ended) == ["Conflict", "Trajectory"]
     final = await sessions_in(store).open(here.id)
-    assert final.agent.answers == 1
+    assert final.agent.status.answers == 1
     assert len(final.state.notes) == (0 if answer == "hello" else 1)
 
 
@@ -284,7 +284,7 @@ async def test_two_that_carry_out_the_same_calls_carry_them_out_once(store: Stor
     here = await sessions_in(store).seed({})
     there = await sessions_in(store).open(here.id)
     calls = [function_call("note", "n", text=text) for text in "abc"]
-    await here.say(Said(calls, "model", ("new_task", "plan_ready")))
+    await here.agent.say(Update(calls, "model", ("new_task", "plan_ready")))
     await there.state_at()
     models = [Keeps("done"), Keeps("done")]
     for model in models:
@@ -305,20 +305,20 @@ async def test_two_that_carry_out_the_same_calls_carry_them_out_once(store: Stor
 async def test_who_speaks_of_an_older_stance_is_refused_and_nothing_is_said(store: Store) -> None:
     here = await sessions_in(store).seed({})
     there = await sessions_in(store).open(here.id)
-    seen = there.agent
-    await here.move("new_task")
-    with pytest.raises(Conflict, match="somebody else has gone on"):
-        await there.say(Said([], "model", ("plan_ready",)), after=seen)
-    assert (there.agent.phase, there.revision) == ("planning", 2)
+    seen = there.agent.status
+    await here.agent.move("new_task")
+    with pytest.raises(Conflict, match="has continued the agent"):
+        await there.agent.say(Update([], "model", ("plan_ready",)), after=seen)
+    assert (there.agent.status.phase, there.revision) == ("planning", 2)
 
 
 async def test_what_others_did_meanwhile_counts_for_what_can_be_said(store: Store) -> None:
     here = await sessions_in(store).seed({})
     there = await sessions_in(store).open(here.id)
-    await here.move("new_task")
-    assert (await there.move("plan_ready")).phase == "executing"
+    await here.agent.move("new_task")
+    assert (await there.agent.move("plan_ready")).phase == "executing"
     with pytest.raises(InvalidMove, match="'executing' cannot make the move 'plan_ready'"):
-        await here.move("plan_ready")
+        await here.agent.move("plan_ready")
 
 
 async def test_calls_by_hand_do_not_get_in_the_agents_way(store: Store) -> None:
@@ -330,7 +330,7 @@ async def test_calls_by_hand_do_not_get_in_the_agents_way(store: Store) -> None:
     await there.call("note", {"text": "by hand"})
     model.may.set()
     assert (await task).status == "incomplete"
-    assert here.agent.answers == 1
+    assert here.agent.status.answers == 1
     assert here.state.notes == ["by hand"]
 
 
@@ -338,14 +338,14 @@ async def test_calls_by_hand_do_not_get_in_the_agents_way(store: Store) -> None:
 async def test_whoever_holds_the_session_is_the_only_one_who_says_something_but_for_cancelling(store: Store) -> None:
     here = await sessions_in(store).seed({})
     there = await sessions_in(store).open(here.id)
-    async with here.hold():
-        await here.move("new_task")
+    async with here.lease():
+        await here.agent.move("new_task")
         with pytest.raises(SessionLeased):
-            await there.move("plan_ready")
-        await there.cancel("enough")
+            await there.agent.move("plan_ready")
+        await there.agent.cancel("enough")
         with pytest.raises(InvalidMove, match="an agent that is 'cancelled'"):
-            await here.move("plan_ready")
-    assert (await sessions_in(store).open(here.id)).agent.phase == "cancelled"
+            await here.agent.move("plan_ready")
+    assert (await sessions_in(store).open(here.id)).agent.status.phase == "cancelled"
 
 
 async def test_a_handle_from_before_goes_on_from_where_others_have_come_to(store: Store) -> None:
@@ -363,8 +363,8 @@ async def test_after_a_rewind_that_has_not_read_a_large_state_an_agent_goes_on(s
     for _ in range(TRAIL):
         await session.call("note", {"text": "more"})
     await session.rewind(2)
-    with pytest.raises(SessionError, match=r"`await session.catch_up\(\)` reads it"):
-        _ = session.agent
+    with pytest.raises(SessionError, match="is not loaded"):
+        _ = session.agent.status
     assert (await to_the_end(session)).status == "completed"
     assert list(session.state.notes)[1:] == FINAL
 
@@ -376,12 +376,12 @@ async def test_a_question_and_an_answer_may_be_large(store: Store) -> None:
     here = await sessions_in(store).seed({})
     asked = await run(Agent(model), here)
     there = await sessions_in(store).open(here.id)
-    assert there.agent.question == asked.question == f"Note {text}?"
-    await there.provide({"at length": text})
-    assert here.agent.phase == "waiting_feedback"
-    await here.catch_up()
-    assert here.agent == there.agent == (await sessions_in(store).open(here.id)).agent
-    assert here.agent.inputs == ({"at length": text},)
+    assert there.agent.status.question == asked.question == f"Note {text}?"
+    await there.agent.answer({"at length": text})
+    assert here.agent.status.phase == "waiting_feedback"
+    await here.agent.refresh()
+    assert here.agent.status == there.agent.status == (await sessions_in(store).open(here.id)).agent.status
+    assert here.agent.status.inputs == ({"at length": text},)
 
 
 # Cancelling.
@@ -393,11 +393,11 @@ async def test_a_cancellation_from_elsewhere_is_found_when_the_model_has_answere
     model = Keeps([function_call("note", "n", text="a")])
     task = asyncio.create_task(run(Agent(model), here))
     await model.asked.wait()
-    await there.cancel("enough")
+    await there.agent.cancel("enough")
     model.may.set()
     trajectory = await task
     assert trajectory.status == "cancelled"
-    assert (here.agent.phase, here.agent.answers, here.state.notes) == ("cancelled", 0, [])
+    assert (here.agent.status.phase, here.agent.status.answers, here.state.notes) == ("cancelled", 0, [])
 
 
 async def test_a_call_under_way_comes_to_its_end_and_the_next_is_not_made(store: Store) -> None:
@@ -407,11 +407,11 @@ async def test_a_call_under_way_comes_to_its_end_and_the_next_is_not_made(store:
     calls = [function_call("note_later", "n", text="a"), function_call("note", "n", text="b")]
     task = asyncio.create_task(run(Agent(Scripted([calls, "done"])), here))
     await environment.begun.wait()
-    await there.cancel()
+    await there.agent.cancel()
     environment.go_on.set()
     assert (await task).status == "cancelled"
     final = await sessions_in(store).open(here.id)
-    assert (final.agent.phase, final.state.notes, final.agent.open) == ("cancelled", ["a"], ())
+    assert (final.agent.status.phase, final.state.notes, final.agent.status.open) == ("cancelled", ["a"], ())
     assert [item["type"] for item in await spoken(final)] == ["function_call"] * 2 + ["function_call_output"] * 2
 
 
@@ -479,7 +479,7 @@ async def test_no_model_can_call_reply(store: Store) -> None:
     result = await session.call("reply", {"message": "hello"})
     assert (result.code, session.revision) == ("unknown_tool", 1)
     with pytest.raises(InvalidMove):
-        await session.provide("hello")
+        await session.agent.answer("hello")
 
 
 async def test_a_reply_gets_what_it_asks_for_and_the_message_only_then(store: Store) -> None:

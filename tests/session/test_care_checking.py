@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from stateroom import open_store
-from stateroom.session import room
-from stateroom.session.care import count, each_session
-from stateroom.session.care import heads as listing
-from stateroom.session.journal import write_body
+from stateroom.session import cached_session
+from stateroom.session.log import write_body
+from stateroom.session.maintenance import count, each_session
+from stateroom.session.maintenance import heads as listing
 from stateroom.store import Entry, Head, Record, Store
 from stateroom.store.memory import MemoryStore
 from tests.session.caring import family, go_on, new, problems, sessions_of
@@ -19,8 +19,8 @@ from tests.session.caring import family, go_on, new, problems, sessions_of
 
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
 
 
 @pytest.mark.every_store

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from stateroom import open_store
 from stateroom.errors import StoreError, UnknownSession
-from stateroom.session import room
-from stateroom.session.care import Copier, Policy, Retention
+from stateroom.session import cached_session
+from stateroom.session.maintenance import Copier, Policy, Retention
 from stateroom.store import Record, Store
 from stateroom.store.memory import MemoryStore
 from tests.session.caring import family, go_on, new, problems, sessions_of
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.every_store
 
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_a_copy_of_a_pruned_session_is_as_it_is(store: Store, target: Stor
 
 async def test_nobody_holds_a_copy(store: Store, target: Store) -> None:
     session = await new(store, 2)
-    async with session.hold():
+    async with session.lease():
         await Copier(store, target).copy(session.id)
         held = await store.head(session.id)
         assert held.leased(time.time())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import SchemaChanged
-from stateroom.session.care import Migrator, check_session, kept_types
+from stateroom.session.maintenance import Migrator, check_session, kept_types
 from stateroom.store import Store
 from tests.session.versions import Shop1, Shop3, shop
 
@@ -61,7 +61,7 @@ async def test_older_code_that_is_at_work_refuses_what_was_migrated(store: Store
 
 async def test_what_a_worker_holds_is_left_for_the_next_time(store: Store) -> None:
     made = await filled(store)
-    async with made[0].hold():
+    async with made[0].lease():
         found = {head.id: each.outcome async for head, each in migrator(store).carry_out()}
         assert found[made[0].id] == "in use"
         assert (await made[0].call("buy", {"price": 1})).ok
@@ -75,7 +75,7 @@ async def test_an_announced_change_stays_the_last(store: Store, monkeypatch: pyt
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("stateroom.session.scopes.Shared.complete", died)
+        patch.setattr("stateroom.session.shared.Shared.complete", died)
         with pytest.raises(KeyboardInterrupt):
             await made[0].call("order")
     assert (await outcomes(migrator(store).carry_out()))["in use"] == 1

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from stateroom import open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
-from stateroom.session import Said, Session, room
-from stateroom.session.care import Cut, Policy, Retention, retention
+from stateroom.session import Session, Update, cached_session
+from stateroom.session.call import append
+from stateroom.session.maintenance import Cut, Policy, Retention, retention
 from stateroom.session.transcript import Transcript
-from stateroom.store import Entry, Store
+from stateroom.store import Commit, Store
 from tests.examples import share
 from tests.session.caring import Notes, family, go_on, new, problems, sessions_of
 from tests.session.travelling import Run, calls
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.every_store
 
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
 
 
 async def prune(store: Store, now: Callable[[], float] = time.time, **policy: Any) -> dict[str, Cut]:
@@ -112,11 +113,11 @@ async def test_as_many_revisions_stay_as_a_process_has_at_hand(store: Store) -> 
     session = await new(store, 30)
     cut = (await prune(store, keep=0))[session.id]
     assert cut.below is not None
-    assert cut.below <= 30 - room.TRAIL
-    await session.rewind(to=30 - room.TRAIL + 1)
-    assert len((await reopened(store, session.id)).state.notes) == 30 - room.TRAIL
+    assert cut.below <= 30 - cached_session.TRAIL
+    await session.rewind(to=30 - cached_session.TRAIL + 1)
+    assert len((await reopened(store, session.id)).state.notes) == 30 - cached_session.TRAIL
     await session.rewind(to=31)
-    await session.rewind(to=30 - room.TRAIL + 1)
+    await session.rewind(to=30 - cached_session.TRAIL + 1)
 
 
 async def test_a_process_that_was_away_reads_on(store: Store) -> None:
@@ -188,7 +189,7 @@ async def test_the_verdict_stays(store: Store) -> None:
     await session.verify()
     for number in range(30):  # external calls that were under way when it was sealed
         facts = {"name": "fail", "input": {}, "error": "no", "code": "tool_failed"}
-        await session._commit_at_head("failed", facts, f"failed {number}")
+        await append(session._cache, session._cached, "failed", facts, f"failed {number}")
     (cut,) = (await prune(store, keep=10)).values()
     assert cut.below is not None
     assert cut.below <= 30
@@ -206,12 +207,12 @@ async def test_a_change_of_a_shared_state_that_is_still_to_be_entered_is_not_for
     await session.call("meet")
     shared = (await store.heads(environment="notes:user"))[0].id
     entered = (await store.head(shared)).revision
-    append = store.append
+    store_append = store.append
 
-    async def die_before_it_is_entered(name: str, entry: Entry, **more: Any) -> None:
-        if name == shared and entry.kind == "call":
+    async def die_before_it_is_entered(commit: Commit) -> None:
+        if commit.session == shared and commit.entry.kind == "call":
             raise StoreUnavailable("gone")
-        await append(name, entry, **more)
+        await store_append(commit)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "append", die_before_it_is_entered)
@@ -255,7 +256,7 @@ async def test_closed_sessions_are_removed_unless_forks_read_them(store: Store) 
 
 async def test_a_session_that_a_worker_holds_is_left_alone(store: Store) -> None:
     held = await new(store, 50)
-    async with held.hold():
+    async with held.lease():
         assert await prune(store, keep=10) == {held.id: (await planned(store, keep=10))[held.id]._replace(
             head=(await store.head(held.id)), entries=0, in_use=True
         )}  # fmt: skip
@@ -443,30 +444,30 @@ def test_whatever_is_pruned_all_that_stays_reads_as_it_was(
                 await running.prune(keep)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "MIN_SNAPSHOT", smallest)
-        patch.setattr(room, "SNAPSHOT_RATIO", 0)
-        patch.setattr(room, "TRAIL", 1)  # so that short histories can be cut
+        patch.setattr(cached_session, "MIN_SNAPSHOT", smallest)
+        patch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+        patch.setattr(cached_session, "TRAIL", 1)  # so that short histories can be cut
         patch.setattr(retention, "TRAIL", 1)
         asyncio.run(run("memory://" if kind == "memory" else f"sqlite:///{Path(folder) / 'rooms.db'}"))
 
 
-def saying(text: str) -> Said:
-    return Said([{"type": "message", "role": "user", "content": text}], "user")
+def saying(text: str) -> Update:
+    return Update([{"type": "message", "role": "user", "content": text}], "user")
 
 
 async def texts(session: Session[Notes], since: int = 0) -> list[str]:
-    return [item["content"] for entry in await session.said(since) for item in entry.facts["items"]]
+    return [item["content"] for entry in await session.agent.said(since) for item in entry.facts["items"]]
 
 
 async def test_what_a_model_is_shown_of_a_conversation_stays(store: Store) -> None:
     session = await new(store, 5)
-    await session.say(saying("first"))
+    await session.agent.say(saying("first"))
     for number in range(30):
         await session.call("add", {"text": f"{number}"})
     assert await prune(store, keep=10) == {}
-    await session.compact({"items": saying("in short").items, "tokens": [2], "pinned": []})
-    view = session.agent.view
-    await session.say(saying("last"))
+    await session.agent.compact({"items": saying("in short").items, "tokens": [2], "pinned": []})
+    view = session.agent.status.view
+    await session.agent.say(saying("last"))
     fork = await session.fork()
     for number in range(30):
         await session.call("add", {"text": f"{number}"})
@@ -475,21 +476,21 @@ async def test_what_a_model_is_shown_of_a_conversation_stays(store: Store) -> No
     assert cut[session.id].below in range(view - 5, view)
     for handle in (session, fork):
         other = await reopened(store, handle.id)
-        assert await texts(other, other.agent.view) == ["in short", "last"]
+        assert await texts(other, other.agent.status.view) == ["in short", "last"]
         with pytest.raises(UnknownRevision, match="was pruned"):
-            await other.said()
+            await other.agent.said()
     assert await problems(store) == {}
 
 
 async def test_what_a_model_was_shown_at_the_revisions_that_stay_stays_too(store: Store) -> None:
     session = await new(store, 30)
     for said in (30, 3):
-        await session.compact({"items": saying("in short").items, "tokens": [2], "pinned": []})
+        await session.agent.compact({"items": saying("in short").items, "tokens": [2], "pinned": []})
         for _ in range(said):
-            await session.say(saying("more"))
+            await session.agent.say(saying("more"))
     assert session.id in await prune(store, keep=10)
     other = await reopened(store, session.id)
     for revision in range(other.revision - 10, other.revision + 1):
         fork = await other.fork(revision)
-        await fork.catch_up()
-        assert (await texts(fork, fork.agent.view))[0] == "in short"
+        await fork.agent.refresh()
+        assert (await texts(fork, fork.agent.status.view))[0] == "in short"

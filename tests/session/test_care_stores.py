@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from stateroom import open_store
-from stateroom.session import History, room
-from stateroom.session.care import Copier, Policy, Retention, count
+from stateroom.session import History, cached_session
+from stateroom.session.maintenance import Copier, Policy, Retention, count
 from stateroom.store import Record, Store
 from tests.servers.postgresql import fresh_schema
 from tests.session.caring import family, go_on, new, problems, sessions_of
@@ -19,8 +19,8 @@ KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "compressed an
 
 @pytest.fixture(autouse=True)
 def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
 
 
 @pytest.fixture(params=KINDS)

@@ -10,7 +10,8 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from stateroom import Environment, Event, Lifecycle, Resource, State, Task, applies, tool
 from stateroom.session import Session, Sessions
-from stateroom.session.execution import PROVEN, contained
+from stateroom.session.containment import contained
+from stateroom.session.runner import PROVEN
 from stateroom.store import Store, open_store
 
 
@@ -254,11 +255,12 @@ async def test_whatever_a_tool_raises_is_a_failed_result_that_names_it(store: St
 async def test_whatever_a_tool_raises_on_the_loop_is_a_failed_result_too(
     store: Store, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateroom.session.execution.perf_counter", lambda: 0.0)  # no run is slow
+    monkeypatch.setattr("stateroom.session.runner.perf_counter", lambda: 0.0)  # no run is slow
     session = await made(store)
     for _ in range(PROVEN):
         assert (await session.call("act")).ok
-    assert session._sessions.runner.quick(session._sessions.environment.tools["act"].procedure)
+    act = session._cache.runtime.environment.tools["act"].procedure.function
+    assert session._cache.runtime.runner.paces[act].on_loop
     arm("tool", error)
     assert (await session.call("act")).error == f"act failed: unexpected {error}"
     assert await is_as_before(session)
@@ -301,7 +303,7 @@ async def test_an_applied_event_that_raises_fails_its_call(store: Store, error: 
         ("verify", lambda session: session.verify()),
         ("reward", lambda session: session.verify()),
         ("reply", lambda session: session.reply("Shall I?", call_id="1")),
-        ("lifecycle", lambda session: session.move("new_task")),
+        ("lifecycle", lambda session: session.agent.move("new_task")),
         ("user", lambda session: session.call("pay")),
     ],
 )
@@ -336,7 +338,7 @@ async def test_a_task_that_a_tool_leaves_behind_stops_nobody(store: Store, error
     session = await made(store)
     arm("tool", error)
     assert (await session.call("leave_a_task")).ok
-    left = session._sessions.environment.left
+    left = session._cache.runtime.environment.left
     await asyncio.wait([left], timeout=60)
     assert left.cancelled() or type(left.exception()).__name__ == error
     assert await is_as_before(session)

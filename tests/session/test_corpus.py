@@ -11,7 +11,7 @@ from stateroom import Environment, Session, Sessions, Verdict, open_store, tool
 from stateroom.agent import Agent, run
 from stateroom.errors import SessionClosed, SessionSealed
 from stateroom.model import Scripted, message
-from stateroom.session import Stance
+from stateroom.session import AgentStatus
 from stateroom.store import Store
 from tests.corpus import make
 from tests.corpus.environment import Cabinet, CabinetEnvironment, CabinetTask
@@ -213,9 +213,9 @@ async def test_agents_go_on_where_they_stood(kept: Kept) -> None:
     rest = Scripted([[], [message("Done.")], [message("Really.")]])
     for label, coins in {"waiting errand": 0, "told errand": 0, "rewound errand": 7}.items():
         session = await kept.open(label)
-        assert session.agent.plain() == Stance.of_plain(kept.stances[label]).plain()
+        assert session.agent.status.plain() == AgentStatus.of_plain(kept.stances[label]).plain()
         if label == "waiting errand":
-            await session.provide("yes")
+            await session.agent.answer("yes")
         trajectory = await run(Agent(rest), session)
         if label == "rewound errand":
             assert (trajectory.status, trajectory.question) == ("waiting", "Spend 7?")
@@ -224,10 +224,10 @@ async def test_agents_go_on_where_they_stood(kept: Kept) -> None:
         assert session.state.coins == coins
     posted = await kept.open("posted errand")
     assert (await run(Agent(rest), posted)).question == "Really?"
-    await posted.provide("no")
+    await posted.agent.answer("no")
     assert (await run(Agent(rest), posted)).output[0]["output"] == '"Ann: yes, no"'
     for label, phase in (("done errand", "done"), ("cancelled errand", "cancelled")):
-        assert (await kept.open(label)).agent.phase == phase
+        assert (await kept.open(label)).agent.status.phase == phase
     assert await problems(kept.store) == {}
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
-from stateroom.session import Occurred, Session, refold, room
-from stateroom.session.care import Policy, Retention
-from stateroom.session.occurring import occurred
+from stateroom.session import Occurred, Session, cached_session, refold
+from stateroom.session.history import occurred
+from stateroom.session.maintenance import Policy, Retention
 from stateroom.session.transcript import Transcript, entry_data
 from stateroom.state import fold, to_json
 from stateroom.store import Store
@@ -237,8 +237,8 @@ async def test_events_of_writers_in_other_processes_are_all_there(session: Sessi
 async def test_pruned_events_are_missed(
     session: Session[Account], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     for amount in range(1, 21):
         await session.call("deposit", {"amounts": [amount]})
     _ = [cut async for cut in Retention(store, Policy(keep=10), time.time).carry_out()]

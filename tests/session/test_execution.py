@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stateroom.session import Procedure
-from stateroom.session.execution import HARDER, PROVEN, QUICK, SLOW, Runner, TimedOut
+from stateroom.session.runner import HARDER, PROVEN, QUICK, SLOW, Runner, TimedOut
 
 
 class Time:
@@ -31,7 +31,7 @@ class Time:
 def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[Time]:
     """What the runner takes for the time. Garbage is collected only when a test says so."""
     clock = Time()
-    monkeypatch.setattr("stateroom.session.execution.perf_counter", clock)
+    monkeypatch.setattr("stateroom.session.runner.perf_counter", clock)
     gc.disable()
     yield clock
     gc.enable()
@@ -161,7 +161,7 @@ async def test_a_timeout_is_told_from_the_functions_own() -> None:
 
 
 async def test_threads_are_used_again_and_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.session.execution.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("stateroom.session.runner.IDLE_SECONDS", 0.05)
     runner = Runner()
     used = {await runner.run(procedure(threading.current_thread, timeout=5.0), {}, 5) for _ in range(10)}
     assert len(used) == 1

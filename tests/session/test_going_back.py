@@ -7,8 +7,8 @@ import pytest
 
 from stateroom import Environment, Sessions, State, Task, tool
 from stateroom.errors import InvalidArguments, SessionError, UnknownRevision
-from stateroom.session import Session, room
-from stateroom.session.care import Policy, Retention
+from stateroom.session import Session, cached_session
+from stateroom.session.maintenance import Policy, Retention
 from stateroom.state.describe import diff
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
@@ -147,7 +147,7 @@ async def test_a_fork_outlives_its_parent(sessions: Sessions[Shelf], store: Stor
     await session.close()
     fork = await session.fork(at=5)
     await store.delete(session.id)
-    await store.sweep(sessions.now())
+    await store.sweep(sessions.runtime.now())
     again = await Sessions(Library(), store).open(fork.id)
     assert (await again.call("lend", {"book": "x", "to": "bob"})).output == 5
     await again.rewind(3)
@@ -167,7 +167,7 @@ async def test_to_go_back_reads_no_large_state() -> None:
     await session.rewind(10)
     await session.rewind(7)
     assert store.loads == 0
-    with pytest.raises(SessionError, match=r"not at hand: `await session.state_at\(\)` reads it"):
+    with pytest.raises(SessionError, match="has not loaded its state"):
         assert session.state
     assert (await session.state_at()).count == 6
     assert session.state.count == 6
@@ -209,10 +209,10 @@ async def test_what_was_pruned_cannot_be_gone_back_to(
     sessions: Sessions[Shelf], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await sessions.seed(LARGE)
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     await lend(session, 30)
-    [(_, cut)] = [each async for each in Retention(store, Policy(keep=10), sessions.now).carry_out()]
+    [(_, cut)] = [each async for each in Retention(store, Policy(keep=10), sessions.runtime.now).carry_out()]
     assert cut is not None
     assert cut.below is not None
     oldest = cut.below

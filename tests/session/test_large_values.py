@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from stateroom import Environment, Sessions, State, Verdict, tool
 from stateroom.errors import BadData, TooLarge
-from stateroom.session import History, history, room
-from stateroom.session.journal import write_body
+from stateroom.session import History, cached_session, history
+from stateroom.session.log import write_body
 from stateroom.session.transcript import Transcript
 from stateroom.state import digest_of
-from stateroom.store import Entry, Head, Store, open_store
+from stateroom.store import Commit, Head, Store, open_store
 from stateroom.store.memory import MemoryStore
 
 pytestmark = pytest.mark.every_store
@@ -133,8 +133,8 @@ async def test_the_store_says_what_is_large(sessions: Sessions[Library], store: 
 async def test_one_copy_serves_input_output_state_snapshots_and_forks(
     sessions: Sessions[Library], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 500)
-    monkeypatch.setattr(room, "DIGESTING", 2**30)  # else there would be no snapshot so soon
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 500)
+    monkeypatch.setattr(cached_session, "DIGESTING", 2**30)  # else there would be no snapshot so soon
     text = document(1_000_000)
     session = await sessions.seed({"texts": {"seeded": text}})
     await session.call("echo", {"text": text})
@@ -170,8 +170,8 @@ async def test_small_changes_beside_large_documents_are_small(store: Store) -> N
 
 
 async def test_values_from_before_they_were_large_are_set_apart(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     store.large = 2**30
     texts = {name: document(1000) * 100 for name in "ab"}
     session = await cold(store).seed({"texts": texts})
@@ -198,9 +198,9 @@ class WatchedStore(MemoryStore):
         self.sent += blobs
         await super().create(head, entries, snapshot, dict(blobs))
 
-    async def append(self, session: str, entry: Entry, *, blobs: Any = (), **more: Any) -> None:
-        self.sent += blobs
-        await super().append(session, entry, blobs=dict(blobs), **more)
+    async def append(self, commit: Commit) -> None:
+        self.sent += commit.blobs
+        await super().append(commit)
 
     async def blobs(self, session: str, digests: Any) -> dict[str, bytes]:
         self.asked.append((session, list(digests)))
@@ -464,7 +464,7 @@ async def test_nothing_depends_on_what_is_large(
     script: list[tuple[str, Any]], least: int, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session whose values are set apart, some here and some there, is like one in which none are."""
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", small)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", small)
     async with open_store("memory://") as plain, open_store("memory://") as store:
         store.large = least
         ours, theirs = await cold(store).seed({}, seed=1), await cold(plain).seed({}, seed=1)

@@ -60,7 +60,7 @@ def theirs(store: Store) -> Sessions[Counter]:
 async def test_others_can_read_but_not_change_what_is_held(mine: Sessions[Counter], theirs: Sessions[Counter]) -> None:
     session = await mine.seed({})
     other = await theirs.open(session.id)
-    async with session.hold():
+    async with session.lease():
         assert (await session.call("increment")).output == 1
         assert (await other.call("look")).output == 1
         for change in (other.call("increment"), other.checkpoint("x"), other.rewind(1), other.verify(), other.close()):
@@ -75,7 +75,7 @@ async def test_a_writer_that_did_not_know_of_the_lease_is_refused(
 ) -> None:
     session = await mine.seed({})
     other = await theirs.open(session.id)  # and nothing tells it what happens from here on
-    async with session.hold():
+    async with session.lease():
         with pytest.raises(SessionLeased):
             await other.call("increment")
     assert (await session.call("look")).output == 0
@@ -83,11 +83,11 @@ async def test_a_writer_that_did_not_know_of_the_lease_is_refused(
 
 async def test_only_one_can_hold_a_session(mine: Sessions[Counter], theirs: Sessions[Counter]) -> None:
     session = await mine.seed({})
-    async with session.hold():
+    async with session.lease():
         with pytest.raises(SessionLeased):
-            async with (await theirs.open(session.id)).hold():
+            async with (await theirs.open(session.id)).lease():
                 raise AssertionError
-    async with (await theirs.open(session.id)).hold():
+    async with (await theirs.open(session.id)).lease():
         assert (await theirs.open(session.id)).revision == 1
 
 
@@ -103,7 +103,7 @@ async def test_what_is_held_is_read_without_asking_the_store(
         return await ask(session_id)
 
     monkeypatch.setattr(mine.store, "head", head)
-    async with session.hold():
+    async with session.lease():
         await session.call("increment")
         asked.clear()
         assert (await session.call("look")).output == 1
@@ -116,13 +116,13 @@ async def test_a_holder_that_comes_too_late_is_refused_and_goes_on_from_what_is_
     mine: Sessions[Counter], theirs: Sessions[Counter]
 ) -> None:
     clock = [1000.0]
-    mine.now = theirs.now = lambda: clock[0]
+    mine.runtime.now = theirs.runtime.now = lambda: clock[0]
     session = await mine.seed({})
-    async with session.hold(seconds=30) as held:
+    async with session.lease(seconds=30) as held:
         await session.call("increment")
         clock[0] += 31  # it was paused: others may think that it is gone
         other = await theirs.open(session.id)
-        async with other.hold():
+        async with other.lease():
             assert (await other.call("increment")).output == 2
         assert not held.lost, "it does not know yet"
         assert (await session.call("increment")).output == 3, "and its commit is made again on what is there"
@@ -141,24 +141,24 @@ async def test_a_lease_is_renewed_in_the_background(
 
     monkeypatch.setattr(mine.store, "lease", taken)
     session = await mine.seed({})
-    async with session.hold(seconds=1.5) as held:
+    async with session.lease(seconds=1.5) as held:
         for _ in range(2):
             renewed.clear()
             await asyncio.wait_for(renewed.wait(), PATIENCE)
         assert not held.lost
         head = await theirs.store.head(session.id)
-        assert head.leased(theirs.now())
-    assert not (await theirs.store.head(session.id)).leased(theirs.now())
+        assert head.leased(theirs.runtime.now())
+    assert not (await theirs.store.head(session.id)).leased(theirs.runtime.now())
 
 
 async def test_a_lease_that_went_to_somebody_else_is_noticed(
     mine: Sessions[Counter], theirs: Sessions[Counter]
 ) -> None:
     session = await mine.seed({})
-    async with session.hold(seconds=0.3) as held:
+    async with session.lease(seconds=0.3) as held:
         other = await theirs.open(session.id)
-        theirs.now = lambda: mine.now() + 3600
-        async with other.hold():
+        theirs.runtime.now = lambda: mine.runtime.now() + 3600
+        async with other.lease():
             assert held._renewing is not None
             await asyncio.wait_for(held._renewing, PATIENCE)
             assert held.lost
@@ -169,9 +169,9 @@ async def test_a_lease_that_went_to_somebody_else_is_noticed(
 async def test_the_rest_of_a_lease_is_not_relied_on() -> None:
     async with open_store("memory://") as store:
         session = await Sessions(CountingEnvironment(), store).seed({})
-        async with session.hold(seconds=0) as held:
+        async with session.lease(seconds=0):
             assert lease.SURE < 1
-            assert not held.is_sure
+            assert not session._cached.is_fresh
 
 
 async def test_a_session_that_was_deleted_and_seeded_again_refuses_the_old_ones_writer(
@@ -191,12 +191,12 @@ async def test_a_late_holder_writes_nothing_while_another_holds_the_session(
     mine: Sessions[Counter], theirs: Sessions[Counter]
 ) -> None:
     clock = [1000.0]
-    mine.now = theirs.now = lambda: clock[0]
+    mine.runtime.now = theirs.runtime.now = lambda: clock[0]
     session = await mine.seed({})
-    async with session.hold(seconds=30):
+    async with session.lease(seconds=30):
         clock[0] += 31
         other = await theirs.open(session.id)
-        async with other.hold():
+        async with other.lease():
             await other.call("increment")
             with pytest.raises(SessionLeased):
                 await session.call("increment")
@@ -212,7 +212,7 @@ async def test_an_external_call_that_ends_while_another_holds_the_session_is_not
     environment = mine.environment
     assert isinstance(environment, CountingEnvironment)
     await environment.outside.wait()
-    async with other.hold():
+    async with other.lease():
         environment.back.set()
         with pytest.raises(SessionLeased):
             await sending
@@ -229,10 +229,10 @@ async def test_a_hold_that_fails_at_once_leaves_nothing_behind(
         raise StoreUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(session._room, "refresh", refresh)
+        patched.setattr(session._cached, "refresh", refresh)
         with pytest.raises(StoreUnavailable):
-            await session.hold().__aenter__()
-    assert session._room.held is None
+            await session.lease().__aenter__()
+    assert session._cached.lease is None
     assert (await (await theirs.open(session.id)).call("increment")).output == 1
 
 
@@ -240,12 +240,12 @@ async def test_a_lease_that_was_lost_and_came_back_is_given_up(
     mine: Sessions[Counter], theirs: Sessions[Counter]
 ) -> None:
     session = await mine.seed({})
-    async with session.hold(seconds=0.6) as held:
+    async with session.lease(seconds=0.6) as held:
         other = await theirs.open(session.id)
-        theirs.now = lambda: mine.now() + 3600
-        async with other.hold():
+        theirs.runtime.now = lambda: mine.runtime.now() + 3600
+        async with other.lease():
             pass  # and it is free again before the first worker looks
-        theirs.now = mine.now
+        theirs.runtime.now = mine.runtime.now
         assert held._renewing is not None
         await asyncio.wait_for(held._renewing, PATIENCE)
         assert held.lost
@@ -257,7 +257,7 @@ async def test_a_session_that_is_held_stays_at_hand() -> None:
     async with open_store("memory://") as store:
         sessions = Sessions(CountingEnvironment(), store, hot=2)
         session = await sessions.seed({})
-        async with session.hold():
+        async with session.lease():
             for _ in range(4):
                 await sessions.seed({})
             again = await sessions.open(session.id)
@@ -271,7 +271,7 @@ async def test_a_lease_that_cannot_be_renewed_for_an_unexpected_reason_is_lost(
         raise RuntimeError("out of luck")
 
     session = await mine.seed({})
-    async with session.hold(seconds=0.03) as held:
+    async with session.lease(seconds=0.03) as held:
         monkeypatch.setattr(mine.store, "lease", fail)
         assert held._renewing is not None
         await asyncio.wait_for(held._renewing, PATIENCE)

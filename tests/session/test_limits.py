@@ -7,7 +7,7 @@ import pytest
 
 from stateroom import Environment, Session, Sessions, State, tool
 from stateroom.errors import TooLarge
-from stateroom.session.care import Policy, Retention
+from stateroom.session.maintenance import Policy, Retention
 from stateroom.store import Store
 
 LIMIT = 20_000

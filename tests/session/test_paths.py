@@ -8,7 +8,8 @@ import pytest
 
 from stateroom import Environment, Episode, Session, Sessions, State, Task, Verdict, tool
 from stateroom.errors import ReadOnlyState, UnknownRevision
-from stateroom.session import path, room
+from stateroom.session import cached_session
+from stateroom.session import episode as episode_module
 from stateroom.store import Store
 
 Judge = Callable[[Episode], Any]
@@ -150,8 +151,8 @@ async def test_an_external_call_is_on_the_path_once(store: Store) -> None:
 
 
 async def test_snapshots_do_not_shorten_the_path(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 64)
-    monkeypatch.setattr(path, "STRIDE", 4)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 64)
+    monkeypatch.setattr(episode_module, "STRIDE", 4)
     environment = PileEnvironment(seen := Seen())
     session = await Sessions[Any](environment, store).seed({})
     await put(session, *range(40))
@@ -162,7 +163,7 @@ async def test_snapshots_do_not_shorten_the_path(store: Store, monkeypatch: pyte
 
 
 async def test_states_can_be_had_in_any_order(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    monkeypatch.setattr(path, "STRIDE", 4)
+    monkeypatch.setattr(episode_module, "STRIDE", 4)
     found: list[Any] = []
     session = await Sessions[Any](PileEnvironment(lambda episode: found.append(episode.states()) or 0.0), store).seed(
         {}
@@ -264,7 +265,7 @@ async def test_a_verifier_that_raises_is_not_run_again(store: Store) -> None:
 
 
 async def test_a_path_whose_beginning_was_pruned_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 64)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 64)
     environment = PileEnvironment(Seen())
     session = await Sessions[Any](environment, store).seed({})
     await put(session, *range(60))

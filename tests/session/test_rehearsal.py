@@ -8,8 +8,8 @@ import pytest
 
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, ToolError, open_store, tool
 from stateroom.errors import BadTask, DefinitionError, ReadOnlyState
-from stateroom.session.program import Ask
-from stateroom.session.rejudging import Rejudging
+from stateroom.session.parameters import Ask
+from stateroom.session.rescore import Rescorer
 from stateroom.store import Store
 
 
@@ -96,7 +96,7 @@ async def reward(
         else:
             assert (await session.call(action["name"], action["arguments"])).ok
     verdict = await session.verify()
-    again = await Rejudging(TillEnvironment(), store).judge(session.id)
+    again = await Rescorer(TillEnvironment(), store).judge(session.id)
     assert again.verdict == verdict
     assert [entry.kind async for entry in session.log() if entry.kind == "call"] == ["call"] * len(actions)
     return verdict.reward

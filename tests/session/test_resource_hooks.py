@@ -11,7 +11,7 @@ import pytest
 from stateroom import Environment, Resource, SessionInfo, Sessions, ToolError, open_store, tool
 from stateroom.errors import StateroomError
 from stateroom.session import Session
-from stateroom.session.holding import STOPS
+from stateroom.session.resources import STOPS
 from stateroom.store import Store
 from tests.patience import PATIENCE
 from tests.session.outside import Desk, Office, Page, files, write
@@ -112,7 +112,7 @@ async def test_what_cannot_be_stored_fails_by_name(store: Store) -> None:
 
 async def test_what_is_larger_than_a_state_may_be_fails(store: Store) -> None:
     sessions = troubled(store, Trouble("", None))
-    sessions.keeper.most = 1000
+    sessions.cache.resources.most = 1000
     session = await sessions.seed({})
     result = await session.call("put", {"what": "x" * 1000})
     assert (result.code, session.revision) == ("too_large", 1)
@@ -291,9 +291,9 @@ async def test_whenever_a_call_is_cancelled_nothing_is_left_running(spoiled: boo
             session = await sessions.seed({})
             if spoiled:  # so that the one there is has to be stopped, and another restored
                 await session.call("put", {"what": 1})
-                sessions.keeper.most, most = 0, sessions.keeper.most
+                sessions.cache.resources.most, most = 0, sessions.cache.resources.most
                 assert (await session.call("put", {"what": 1})).code == "too_large"
-                sessions.keeper.most = most
+                sessions.cache.resources.most = most
             calling = asyncio.create_task(session.call("put", {"what": 2}))
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -308,7 +308,7 @@ async def test_whenever_a_call_is_cancelled_nothing_is_left_running(spoiled: boo
 async def test_what_a_thread_makes_for_one_who_was_cancelled_is_stopped(store: Store) -> None:
     slow = Slow()
     sessions = troubled(store, slow)
-    sessions.keeper.timeout = 10.0
+    sessions.cache.resources.timeout = 10.0
     calling = asyncio.create_task((await sessions.seed({})).call("put", {"what": 1}))
     await asyncio.to_thread(slow.entered.wait)
     calling.cancel()

@@ -9,7 +9,7 @@ import pytest
 from stateroom import Environment, Resource, SessionInfo, Sessions, State, TempFolder, tool
 from stateroom.errors import SessionError
 from stateroom.session import Episode, Session
-from stateroom.session.rejudging import Rejudging
+from stateroom.session.rescore import Rescorer
 from stateroom.store import Store
 from tests.session.outside import Browser, Page
 
@@ -129,7 +129,7 @@ async def test_who_judges_again_starts_what_all_share_once(sessions: Sessions[Si
     client = BuildEnvironment.resources["client"]
     assert isinstance(client, Counted)
     client.started = client.stopped = 0
-    rejudging = Rejudging(BuildEnvironment(), store)
+    rejudging = Rescorer(BuildEnvironment(), store)
     assert [(await rejudging.judge(session.id, at=at)).verdict.reward for at in (None, 1, 2)] == [1.1, 0.0, 1.1]
     assert (client.started, client.stopped) == (1, 0)
     await rejudging.stop()

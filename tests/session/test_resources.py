@@ -14,8 +14,8 @@ from pydantic import AfterValidator
 from stateroom import Environment, Sessions, open_store, tool
 from stateroom.errors import Busy, CannotFork, CannotRewind, SessionError
 from stateroom.session import Session
-from stateroom.session.care import Copier, check_session
-from stateroom.session.rejudging import Rejudging
+from stateroom.session.maintenance import Copier, check_session
+from stateroom.session.rescore import Rescorer
 from stateroom.store import Record, Store
 from tests.patience import PATIENCE
 from tests.session.outside import Browser, Desk, DeskEnvironment, Office, Page, files, write
@@ -195,10 +195,10 @@ async def test_what_one_of_a_family_has_saved_is_saved_for_each(
 
 async def test_to_know_of_what_is_stored_costs_the_same_however_much_that_is(session: Session[Desk]) -> None:
     await write(session, "file")
-    (known,) = session._room.digests
+    (known,) = session._cached.digests
     await write(session, "file")
-    assert session._room.digests == (known,)
-    assert session._room.digests[0] is known
+    assert session._cached.digests == (known,)
+    assert session._cached.digests[0] is known
     assert len(known) == 2
 
 
@@ -277,7 +277,7 @@ async def test_a_copied_session_has_its_folder(session: Session[Desk]) -> None:
     fork = await session.fork()
     await write(fork, "more")
     async with open_store("memory://") as target:
-        await Copier(session._room.store, target).copy(fork.id)
+        await Copier(session._cached.store, target).copy(fork.id)
         there = Office(target)
         assert set(await files(await there.sessions.open(fork.id))) == {"file", "more"}
         await there.sessions.stop()
@@ -302,7 +302,7 @@ async def test_the_verifier_judges_the_folder_now_and_later(session: Session[Des
     await write(session, "first")
     await write(session, "second")
     assert (await session.verify()).reward == 2.0
-    rejudging = Rejudging(DeskEnvironment(), store)
+    rejudging = Rescorer(DeskEnvironment(), store)
     assert [(await rejudging.judge(session.id, at=at)).verdict.reward for at in (None, 2, 1)] == [2.0, 1.0, 0.0]
 
 
@@ -408,8 +408,8 @@ async def test_a_call_that_was_not_run_for_want_of_threads_keeps_the_browser(
 ) -> None:
     await session.call("browse", {"address": "a"})
     with monkeypatch.context() as patched:
-        patched.setattr("stateroom.session.execution.MOST_THREADS", 0)
-        office.sessions.runner._workers._idle.clear()
+        patched.setattr("stateroom.session.runner.MOST_THREADS", 0)
+        office.sessions.runtime.runner._workers._idle.clear()
         with pytest.raises(Busy):
             await session.call("browse", {"address": "b"})
     assert (await session.call("browse", {"address": "c"})).output == ["a", "c"]
@@ -462,7 +462,7 @@ async def test_a_judge_who_asks_for_a_browser_cannot_judge_again(store: Store) -
     session = await sessions.seed({})
     await session.call("visit", {"address": "a"})
     await session.verify()
-    rejudging = Rejudging(SurfEnvironment(), store)
+    rejudging = Rescorer(SurfEnvironment(), store)
     assert (await rejudging.judge(session.id, at=1)).verdict.reward == 1.0
     with pytest.raises(SessionError, match="cannot be judged here: the browser of this session can only be started"):
         await rejudging.judge(session.id)

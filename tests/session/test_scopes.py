@@ -19,9 +19,9 @@ from stateroom.errors import (
     SessionSealed,
     StoreUnavailable,
 )
-from stateroom.session import scopes
-from stateroom.session.care import Policy, Retention
-from stateroom.store import Entry, Store
+from stateroom.session import shared as shared_module
+from stateroom.session.maintenance import Policy, Retention
+from stateroom.store import Commit, Store
 from tests.examples import share
 from tests.patience import PATIENCE
 
@@ -111,7 +111,7 @@ def sessions(store: Store) -> Sessions[Trip]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for the dead."""
-    monkeypatch.setattr(scopes, "GRACE", 0.1)
+    monkeypatch.setattr(shared_module, "GRACE", 0.1)
 
 
 async def shared(session: Session[Any]) -> tuple[int, int]:
@@ -274,13 +274,13 @@ class Dying:
             raise DiesAt
         return getattr(self._store, name)
 
-    async def append(self, session: str, entry: Entry, **more: Any) -> None:
+    async def append(self, commit: Commit) -> None:
         if self.dead:
             raise DiesAt
         self._left -= 1
         self.dead = self._left == 0
         if not self.dead or self._after:
-            await self._store.append(session, entry, **more)
+            await self._store.append(commit)
         if self.dead:
             raise StoreUnavailable("gone")
 
@@ -364,11 +364,11 @@ async def test_a_session_that_has_expired_decides_nothing_any_more(store: Store)
     session = await late.seed({})
     under_way, go = asyncio.Event(), asyncio.Event()
 
-    async def append(name: str, entry: Entry, **more: Any) -> None:
-        if name == session.id:
+    async def append(commit: Commit) -> None:
+        if commit.session == session.id:
             under_way.set()
             await go.wait()
-        await store.append(name, entry, **more)
+        await store.append(commit)
 
     slow.append = append
     clock[0] += 9.9
@@ -405,7 +405,7 @@ async def test_two_that_find_it_expired_lose_nothing(store: Store) -> None:
     two = Sessions(HotelEnvironment(), store, kept=100, now=lambda: clock[0])
     first, second = await one.seed({}), await two.seed({})
     await first.call("book", {"nights": 1})
-    one.scopes.forget()
+    one.cache.shared.forget()
     clock[0] += 101
     looked = 0
 
@@ -414,7 +414,7 @@ async def test_two_that_find_it_expired_lose_nothing(store: Store) -> None:
         found = await store.head(name)
         looked += name.startswith("user:")
         if looked == 1 and name.startswith("user:"):
-            two.scopes.forget()
+            two.cache.shared.forget()
             assert (await second.call("book", {"nights": 5})).output == 5
         return found
 
@@ -433,9 +433,9 @@ async def test_an_intent_of_a_session_that_got_its_verdict_does_not_unseal_it(st
         with suppress(SessionSealed):
             await session.call("nights")  # by which this process learns of it
 
-    async def append(name: str, entry: Entry, **more: Any) -> None:
-        await store.append(name, entry, **more)
-        if entry.kind == "intent":
+    async def append(commit: Commit) -> None:
+        await store.append(commit)
+        if commit.entry.kind == "intent":
             raise StoreUnavailable("gone")
 
     environment.pause = pause  # type: ignore[method-assign]
@@ -454,10 +454,10 @@ async def test_a_closed_session_is_kept_while_what_it_decided_is_to_be_entered(s
     sessions = Sessions(HotelEnvironment(), failing, now=lambda: clock[0])
     session = await sessions.seed({})
 
-    async def append(name: str, entry: Entry, **more: Any) -> None:
-        if name.startswith("user:") and entry.kind == "call":
+    async def append(commit: Commit) -> None:
+        if commit.session.startswith("user:") and commit.entry.kind == "call":
             raise StoreUnavailable("gone")
-        await store.append(name, entry, **more)
+        await store.append(commit)
 
     failing.append = append
     assert (await session.call("book", {"nights": 3})).ok

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
-from stateroom.session import History, room
-from stateroom.store import Entry, Head, Snapshot, Store
+from stateroom.session import History, cached_session
+from stateroom.store import Commit, Head, Snapshot, Store
 from stateroom.store.memory import MemoryStore
 
 
@@ -46,9 +46,9 @@ class CountingStore(MemoryStore):
         await super().create(head, entries, snapshot, *more)
         self._count(entries, snapshot)
 
-    async def append(self, session: str, entry: Entry, *, snapshot: Snapshot | None = None, **more) -> None:
-        await super().append(session, entry, snapshot=snapshot, **more)
-        self._count([entry], snapshot)
+    async def append(self, commit: Commit) -> None:
+        await super().append(commit)
+        self._count([commit.entry], commit.snapshot)
 
     async def load(self, session: str, at: int | None = None):
         self.loads += 1
@@ -89,7 +89,7 @@ async def test_a_cold_load_reads_a_bounded_tail() -> None:
     for number in range(2000):
         await session.call("replace", {"text": f"{number:050d}"})
     loaded = await store.load(session.id)
-    assert sum(len(entry.body) for entry in loaded.entries) <= room.MIN_SNAPSHOT + 200
+    assert sum(len(entry.body) for entry in loaded.entries) <= cached_session.MIN_SNAPSHOT + 200
     store.loads = 0
     again = await Sessions(NotesEnvironment(), store).open(session.id)
     assert again.state.notes == [f"{1999:050d}"]
@@ -123,7 +123,7 @@ async def test_forks_and_rewinds_cost_no_more_with_a_large_state(store: Store) -
 
 
 async def test_snapshots_are_found_again_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
     async with open_store(url) as store:
         session = await Sessions(NotesEnvironment(), store).seed({"size": 0})

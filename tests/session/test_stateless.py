@@ -70,12 +70,12 @@ async def test_failures_are_results_here_too(sessions: Sessions[None]) -> None:
 async def test_history_is_refused(sessions: Sessions[None]) -> None:
     session = await sessions.seed({"city": "Bergen"})
     for attempt in (
-        session.fork,
+        lambda: session.fork(at=1),
         lambda: session.fork(n=2),
         lambda: session.rewind(to=1),
         lambda: session.checkpoint("here"),
         lambda: session.state_at(1),
-        session.events,
+        lambda: session.events(after=1),
     ):
         with pytest.raises(SessionError, match="weather is stateless: its sessions have no history"):
             await attempt()

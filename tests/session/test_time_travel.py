@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stateroom import Sessions
 from stateroom.errors import UnknownRevision
-from stateroom.session import room
-from stateroom.session.care import Policy, Retention, retention
+from stateroom.session import cached_session
+from stateroom.session.maintenance import Policy, Retention, retention
 from stateroom.store import Store
 from tests.examples import share
 from tests.servers.stores import fresh_store
@@ -42,7 +42,7 @@ programs = st.fixed_dictionaries(
         "smallest": st.sampled_from([1, 60, 300]),
         "ratio": st.sampled_from([0, 2]),
         "trail": st.sampled_from([1, 2, 8]),
-        "light": st.sampled_from([0, room.LIGHT]),
+        "light": st.sampled_from([0, cached_session.LIGHT]),
         "large": st.sampled_from([200, Store.large]),
     }
 )
@@ -54,10 +54,10 @@ def check_program(
 ) -> None:
     """Carry out a program on a fresh store: at every revision, each session is what it must be."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "MIN_SNAPSHOT", smallest)
-        patch.setattr(room, "SNAPSHOT_RATIO", ratio)
-        patch.setattr(room, "LIGHT", light)
-        for module in (room, retention):
+        patch.setattr(cached_session, "MIN_SNAPSHOT", smallest)
+        patch.setattr(cached_session, "SNAPSHOT_RATIO", ratio)
+        patch.setattr(cached_session, "LIGHT", light)
+        for module in (cached_session, retention):
             patch.setattr(module, "TRAIL", trail)
         asyncio.run(carry_out(url, program, large))
 
@@ -78,7 +78,7 @@ def test_every_session_is_what_it_must_be_at_every_revision(
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every state counts as large: going back to one that is not at hand does not read it."""
-    monkeypatch.setattr(room, "LIGHT", 0)
+    monkeypatch.setattr(cached_session, "LIGHT", 0)
 
 
 async def cut_off(store: Store) -> None:
@@ -92,8 +92,8 @@ async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, mo
     await session.rewind(to=3)
     other = await sessions_of(store).open(session.id)
     with monkeypatch.context() as patch:
-        patch.setattr(room, "MIN_SNAPSHOT", 1)
-        patch.setattr(room, "SNAPSHOT_RATIO", 0)
+        patch.setattr(cached_session, "MIN_SNAPSHOT", 1)
+        patch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
         await go_on(other, 40)
     await cut_off(store)
     with pytest.raises(UnknownRevision, match="was pruned"):
@@ -103,8 +103,8 @@ async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, mo
 
 @pytest.mark.usefixtures("unread")
 async def test_a_pruned_fork_can_go_back_to_its_first_entry(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     fork = await (await new(store, 5)).fork()
     await go_on(fork, 30)
     await cut_off(store)

@@ -8,10 +8,10 @@ from pydantic import field_validator
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
-from stateroom.session import Session, room
-from stateroom.session.care import Migrator, Policy, Retention, kept_types
-from stateroom.session.path import load_path
-from stateroom.session.reading import Reader
+from stateroom.session import Session, cached_session
+from stateroom.session.episode import load_path
+from stateroom.session.maintenance import Migrator, Policy, Retention, kept_types
+from stateroom.session.reader import Reader
 from stateroom.session.transcript import Transcript
 from stateroom.store import Store
 from tests.session.versions import Cart3, Shop3, shop
@@ -71,7 +71,7 @@ async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session
 async def test_forks_and_rewinds_reach_over_a_migration(
     old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
-    monkeypatch.setattr(room, "LIGHT", 0 if large else 2**20)
+    monkeypatch.setattr(cached_session, "LIGHT", 0 if large else 2**20)
     session = await shop(3, store).open(old.id)
     await buy(session, 4, *[0] * 10)
     early, late = await session.fork(at=3), await session.fork(at=8)
@@ -145,7 +145,7 @@ async def test_a_change_that_older_code_has_decided_is_entered(store: Store, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("stateroom.session.scopes.Shared.complete", died)
+        patch.setattr("stateroom.session.shared.Shared.complete", died)
         with pytest.raises(KeyboardInterrupt):
             await first.call("order")
     session = await shop(3, store).seed({"user": "ann"})
@@ -273,8 +273,8 @@ async def test_a_rewind_over_a_migration_leaves_the_path_as_it_was(
 ) -> None:
     session = await shop(3, store).open(old.id)
     await buy(session, 4)
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     await session.rewind(3)  # which would be worth a snapshot, in a schema that no entry tells of
     await buy(session, 7)
     path = await load_path(Reader(store, Cart3), old.id, session.revision)
@@ -285,8 +285,8 @@ async def test_a_rewind_over_a_migration_leaves_the_path_as_it_was(
 async def test_a_fork_that_was_migrated_and_pruned_says_what_has_gone(
     old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(room, "SNAPSHOT_RATIO", 0)
+    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
+    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     fork = await (await shop(3, store).open(old.id)).fork(at=2)
     await buy(fork, *range(30))
     assert [cut async for _, cut in Retention(store, Policy(keep=8), time.time).carry_out() if cut]

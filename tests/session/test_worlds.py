@@ -17,8 +17,8 @@ from stateroom.errors import (
     SchemaChanged,
     TamperedState,
 )
-from stateroom.session.care.copying import Copier
-from stateroom.session.rejudging import Rejudging
+from stateroom.session.maintenance.copy import Copier
+from stateroom.session.rescore import Rescorer
 from stateroom.store import Head, Store
 from tests.session.caring import problems
 
@@ -94,8 +94,8 @@ async def test_another_process_reads_them_and_shares_what_has_not_changed(store:
     third = await others.open((await town(store).seed({"mayor": "cem"})).id)
     assert second.state == first.state
     assert third.state.people["p1"].name == "cem"
-    assert second._room.state.people["p9"] is third._room.state.people["p9"]
-    assert second._room.state.people["p2"] is not third._room.state.people["p2"]
+    assert second._cached.state.people["p9"] is third._cached.state.people["p9"]
+    assert second._cached.state.people["p2"] is not third._cached.state.people["p2"]
 
 
 async def test_sessions_that_are_opened_at_once_share_the_world_too(store: Store) -> None:
@@ -103,7 +103,7 @@ async def test_sessions_that_are_opened_at_once_share_the_world_too(store: Store
     others = town(store)
     opened = await asyncio.gather(*map(others.open, ids))
     assert [each.state.people["p1"].name for each in opened] == [f"mayor {number}" for number in range(5)]
-    assert len({id(each._room.state.people["p9"]) for each in opened}) == 1
+    assert len({id(each._cached.state.people["p9"]) for each in opened}) == 1
 
 
 @pytest.mark.every_store
@@ -216,7 +216,7 @@ async def test_a_seed_or_a_rehearsal_that_tampers_with_the_world_changes_it_for_
             await episode.after([{"name": "tamper"}])
             return 0.0
 
-    sessions, rejudging = Sessions(Tampering(), store), Rejudging(Tampering(), store)
+    sessions, rejudging = Sessions(Tampering(), store), Rescorer(Tampering(), store)
     first = await sessions.seed({"mayor": "ada"})
     with pytest.raises(TamperedState):
         await sessions.seed({"mayor": "eve"})
@@ -403,7 +403,7 @@ async def test_a_session_can_be_judged_again_by_what_it_began_with(store: Store)
         def verify(self, state: Town, episode: Episode) -> float:
             return float(state.people["p1"].name == episode.states()[0].people["p1"].name == "ada") / 2
 
-    assert (await Rejudging(Stricter(), store).judge(session.id)).verdict.reward == 0.5
+    assert (await Rescorer(Stricter(), store).judge(session.id)).verdict.reward == 0.5
 
 
 async def test_what_a_seed_makes_of_the_world_must_be_valid(store: Store) -> None:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from stateroom import Sessions, open_store
 from stateroom.errors import SessionError, SessionSealed, UnknownRevision
 from stateroom.session import Checkpoint, Session
-from stateroom.session.care import Policy, Retention
 from stateroom.session.history import History
+from stateroom.session.maintenance import Policy, Retention
 from stateroom.state import apply
 from stateroom.store import Store
 from tests.session.caring import problems

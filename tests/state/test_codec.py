@@ -64,9 +64,9 @@ def test_a_nan_comes_back() -> None:
 
 def test_a_time_zone_comes_back_by_its_name() -> None:
     twice = datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Paris"))
-    for moment in (twice, twice.replace(fold=1)):
-        back = decode(encode(moment))
-        assert (back.tzinfo, back.fold, back.utcoffset()) == (moment.tzinfo, moment.fold, moment.utcoffset())
+    for progress in (twice, twice.replace(fold=1)):
+        back = decode(encode(progress))
+        assert (back.tzinfo, back.fold, back.utcoffset()) == (progress.tzinfo, progress.fold, progress.utcoffset())
 
 
 def test_models_become_dicts_and_enums_their_values() -> None:

@@ -20,7 +20,18 @@ from pydantic import (
 )
 
 from stateroom.errors import InvalidState, ReadOnlyState
-from stateroom.state import Desk, State, apply, commit, decode, draft_of, encode, encode_patch, patched, shape_of
+from stateroom.state import (
+    DraftContext,
+    State,
+    apply,
+    commit,
+    decode,
+    draft_of,
+    encode,
+    encode_patch,
+    patched,
+    shape_of,
+)
 from stateroom.state.describe import describe
 
 
@@ -93,7 +104,7 @@ class Zoo(State):
 
 
 def draft(**fields: Any) -> Zoo:
-    return draft_of(Zoo(**fields), Desk())
+    return draft_of(Zoo(**fields), DraftContext())
 
 
 def replayed(base: Any, patch: Any) -> Any:
@@ -107,7 +118,7 @@ def replayed(base: Any, patch: Any) -> Any:
 
 def test_a_commit_shares_what_was_not_touched() -> None:
     base = Zoo(deep=Deep(rows=[{"a": Plain()}, {"b": Plain()}]), spans=[Span(), Span()], pair=(Plain(), Span()))
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.spans[1].end = 20
     assert state.pair is not None
     assert state.pair[0].n == 0
@@ -143,7 +154,7 @@ def test_a_commit_shares_what_was_not_touched() -> None:
 )  # fmt: skip
 def test_a_patch_is_compact(change: Any, patch: list[Any]) -> None:
     base = Zoo(numbers=[1, 2, 3], seen={1}, by_number={1: 1})
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     change(state)
     result = commit(state)
     assert result.patch == patch
@@ -161,14 +172,14 @@ def test_a_patch_is_compact(change: Any, patch: list[Any]) -> None:
 )  # fmt: skip
 def test_a_new_order_is_told_in_words(change: Any, words: list[str]) -> None:
     base = Zoo(numbers=list(range(40)))
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     change(state.numbers)
     assert describe(decode(encode(base)), commit(state).patch) == words
 
 
 def test_a_value_that_left_again_before_a_new_order_is_not_checked() -> None:
     base = Zoo(numbers=[1, 2])
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.numbers.append("bad")  # type: ignore[arg-type]
     state.numbers.reverse()
     state.numbers.pop(0)
@@ -179,7 +190,7 @@ def test_a_value_that_left_again_before_a_new_order_is_not_checked() -> None:
 
 def test_a_new_order_shares_its_items_and_so_does_its_replay() -> None:
     base = Zoo(spans=[Span(end=end) for end in (3, 1, 2)])
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.spans.sort(key=lambda span: span.end)
     result, patch = commit(state)
     assert patch == [("order", ("spans",), [1, 2, 0])]
@@ -190,7 +201,7 @@ def test_a_new_order_shares_its_items_and_so_does_its_replay() -> None:
 
 def test_the_order_of_a_dict_is_kept() -> None:
     base = Zoo(by_number={1: 1, 2: 2, 3: 3})
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.by_number[9] = 9
     state.by_number[1] = state.by_number.pop(1)
     state.by_number[2] = 5
@@ -201,7 +212,7 @@ def test_the_order_of_a_dict_is_kept() -> None:
 
 def test_enum_keys_are_kept_and_coerced() -> None:
     base = Zoo(by_color={Color.RED: Plain()})
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.by_color[Color.RED].n = 4
     state.by_color["blue"] = Plain(n=5)  # type: ignore[index]
     result, patch = commit(state)
@@ -254,7 +265,7 @@ def test_an_invalid_change_is_refused_with_its_path(change: Any, path: Any) -> N
         pets=[Dog()], by_color={Color.RED: Plain()}, mixed=[1], pair=(Plain(), Span()), spans=[Span()], extra={},
     )  # fmt: skip
     before = copy.deepcopy(base)
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     change(state)
     with pytest.raises(InvalidState) as caught:
         commit(state)
@@ -269,7 +280,7 @@ def _prefix(path: Any, expected: Any) -> Any:
 
 def test_fields_that_are_valid_only_together_can_change_in_one_call() -> None:
     base = Zoo(deep=Deep(span=Span(start=0, end=10)))
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.deep.span.start = 50
     state.deep.span.end = 60
     result, patch = commit(state)
@@ -282,7 +293,7 @@ def test_changes_within_a_constraint_leave_small_operations_and_share_the_rest()
         rows: Annotated[list[Plain], Field(max_length=5)] = []
 
     base = Book(rows=[Plain(n=n) for n in range(5)])
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.rows[2].n = 7
     result, patch = commit(state)
     assert patch == [("set", ("rows", 2, "n"), 7)]
@@ -291,7 +302,7 @@ def test_changes_within_a_constraint_leave_small_operations_and_share_the_rest()
 
 def test_a_validator_that_rearranges_a_list_has_its_way() -> None:
     base = Zoo(ordered=[1, 5])
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.ordered.append(3)
     result, patch = commit(state)
     assert result.ordered == [1, 3, 5]
@@ -300,7 +311,7 @@ def test_a_validator_that_rearranges_a_list_has_its_way() -> None:
 
 def test_a_changed_tuple_keeps_its_kind() -> None:
     base = Zoo(pair=(Plain(), Span()))
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     assert state.pair is not None
     state.pair[1].start = 5
     result, patch = commit(state)
@@ -310,7 +321,7 @@ def test_a_changed_tuple_keeps_its_kind() -> None:
 
 def test_a_union_can_change_its_member() -> None:
     base = Zoo(pet=Cat(), pets=[Cat(), Dog()])
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.pet = Dog(tricks=["sit"])
     state.pets[0], state.pets[1] = state.pets[1], state.pets[0]
     state.pets[0].tricks.append("roll")  # type: ignore[union-attr]
@@ -363,7 +374,7 @@ class Checked(State):
 
 @pytest.mark.parametrize(("low", "path"), [(7, ("low",)), (8, ()), (9, ()), (11, ())])
 def test_every_kind_of_validator_is_kept(low: int, path: Any) -> None:
-    state = draft_of(Checked(), Desk())
+    state = draft_of(Checked(), DraftContext())
     state.low = low
     with pytest.raises(InvalidState) as caught:
         commit(state)
@@ -372,13 +383,13 @@ def test_every_kind_of_validator_is_kept(low: int, path: Any) -> None:
 
 def test_validators_that_adjust_are_part_of_the_commit() -> None:
     base = Checked()
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.names = ["A"]
     state.names.append("B")
     result, patch = commit(state)
     assert result == Checked(names=["a", "b"], total=2)
     assert replayed(base, patch) == result
-    state = draft_of(result, Desk())
+    state = draft_of(result, DraftContext())
     state.names.append("C")
     later, patch = commit(state)
     assert later == Checked(names=["a", "b", "c"], total=3)
@@ -397,7 +408,7 @@ def test_a_rule_may_change_what_the_tool_has_just_put_in() -> None:
             return self
 
     base = Marked()
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.marks, state.n = [1], 6
     result, patch = commit(state)
     kept = copy.deepcopy(patch)
@@ -418,7 +429,7 @@ def test_a_rule_may_return_another_model() -> None:
         capped: dict[str, Capped] = {}
 
     base = Holder(capped={"a": Capped()})
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.capped["a"].n = 50
     result, patch = commit(state)
     assert result.capped["a"].n == 5
@@ -435,7 +446,7 @@ def test_a_strict_model_is_committed() -> None:
         def _any(cls, data: Any) -> Any:
             return data
 
-    state = draft_of(Strict(pair=(1,)), Desk())
+    state = draft_of(Strict(pair=(1,)), DraftContext())
     state.color = Color.BLUE
     assert commit(state).state == Strict(pair=(1,), color=Color.BLUE)
 
@@ -470,14 +481,14 @@ def test_nothing_that_a_tool_kept_reaches_the_committed_state() -> None:
 def test_a_refused_change_leaves_nothing_behind() -> None:
     base = Zoo(spans=[Span()], numbers=[1])
     before = copy.deepcopy(base)
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.numbers.append(2)
     state.spans[0].end = 30
     state.n = "x"  # type: ignore[assignment]
     with pytest.raises(InvalidState):
         commit(state)
     assert base == before
-    assert commit(draft_of(base, Desk())) == (base, [])
+    assert commit(draft_of(base, DraftContext())) == (base, [])
 
 
 VISITS: list[int] = []
@@ -504,7 +515,7 @@ def test_a_small_change_visits_no_other_record(field: str) -> None:
     records = [Record(number=number) for number in range(10_000)]
     base = Table(rows=records, index=dict(enumerate(records)))
     VISITS.clear()
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     getattr(state, field)[5_000].tags.append("x")
     getattr(state, field)[5_001].number = -1
     result, patch = commit(state)
@@ -520,7 +531,7 @@ def test_a_heap_keeps_its_patches_small() -> None:
         heap: list[tuple[int, str]] = []
 
     base = Queue(heap=sorted((random.Random(number).randrange(10**6), str(number)) for number in range(5_000)))
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     smallest = heapq.heappop(state.heap)
     heapq.heappush(state.heap, (-1, "new"))
     result, patch = commit(state)
@@ -539,7 +550,7 @@ def test_a_check_of_a_union_within_a_union_is_kept() -> None:
     class Holder(State):
         held: Annotated[list[int] | dict[str, int], AfterValidator(small)] | None = None
 
-    state = draft_of(Holder(held=[1, 2]), Desk())
+    state = draft_of(Holder(held=[1, 2]), DraftContext())
     state.held.append(3)  # type: ignore[union-attr]
     with pytest.raises(InvalidState, match="too many"):
         commit(state)
@@ -548,7 +559,7 @@ def test_a_check_of_a_union_within_a_union_is_kept() -> None:
 def test_the_same_committed_object_at_two_places_changes_at_one() -> None:
     shared = Span()
     base = Zoo(spans=[shared, shared], deep=Deep(span=shared))
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.spans[0].end = 20
     result, patch = commit(state)
     assert [result.spans[0].end, result.spans[1].end, result.deep.span.end] == [20, 10, 10]
@@ -582,14 +593,14 @@ def test_unions_of_containers_of_one_kind_change_within() -> None:
         table: dict[str, int] | dict[str, Plain] = {}
 
     base = Holder(members={1}, parts=(Plain(), Plain()), table={"a": Plain()})
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.members.add(2)
     state.parts[0].n = 4  # type: ignore[union-attr]
     state.table["a"].n = 5  # type: ignore[union-attr]
     result, patch = commit(state)
     assert result == Holder(members={1, 2}, parts=(Plain(n=4), Plain()), table={"a": Plain(n=5)})
     assert replayed(base, patch) == result
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.table["b"] = 3  # type: ignore[assignment]
     with pytest.raises(InvalidState):
         commit(state)
@@ -600,7 +611,7 @@ def test_unseen_and_seen_edits_of_one_list_do_not_disturb_each_other() -> None:
         chance = random.Random(seed)
         base = Zoo(numbers=sorted(chance.choices(range(9), k=4)))
         expected = base.numbers.copy()
-        state = draft_of(base, Desk())
+        state = draft_of(base, DraftContext())
         for _ in range(6):
             kind, number, place = chance.randrange(7), chance.randrange(9), chance.randrange(5)
             for numbers in (state.numbers, expected):
@@ -641,7 +652,7 @@ class Ranking(State):
 
 def test_a_validator_that_edits_in_place_does_not_reach_the_base() -> None:
     base = Ranking(rows=[Ranked(name="a"), Ranked(name="b")])
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     draft.rows.insert(0, Ranked(name="c"))
     assert [row.rank for row in commit(draft).state.rows] == [0, 1, 2]
     assert [row.rank for row in base.rows] == [0, 1]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, JsonValue
 
 from stateroom.errors import DefinitionError, ReadOnlyState
-from stateroom.state import Desk, State, commit, draft_of
+from stateroom.state import DraftContext, State, commit, draft_of
 from stateroom.state.comparison import Comparison, compare
 
 
@@ -95,7 +95,7 @@ Edit = Callable[[Office], Any]
 
 
 def after(edit: Edit, base: Office = BASE) -> Office:
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     edit(draft)
     return commit(draft).state  # type: ignore[no-any-return]
 
@@ -520,13 +520,13 @@ def test_only_states_of_one_class_are_compared() -> None:
 
 def test_states_as_verifiers_get_them_are_compared() -> None:
     gold = after(assign("T-1", "ana"))
-    states = [draft_of(each, Desk("to be read")) for each in (BASE, after(assign("T-1", "bob")), gold)]
+    states = [draft_of(each, DraftContext("to be read")) for each in (BASE, after(assign("T-1", "bob")), gold)]
     assert [ticket.title for ticket in states[1].tickets.values()] == ["one", "two"]
     assert len(compare(*states).missing) == 1
 
 
 def test_a_draft_at_work_is_compared_as_it_is_now() -> None:
-    draft = draft_of(BASE, Desk())
+    draft = draft_of(BASE, DraftContext())
     draft.tickets["T-1"].assignee = "ana"
     assert compare(BASE, draft, after(assign("T-1", "ana"))).same
 
@@ -540,7 +540,7 @@ def test_what_a_comparison_hands_out_is_nobody_elses() -> None:
 
 
 def test_a_read_only_draft_stays_one() -> None:
-    draft = draft_of(BASE, Desk("to be read"))
+    draft = draft_of(BASE, DraftContext("to be read"))
     compare(draft, draft, after(drop("T-1")))
     with pytest.raises(ReadOnlyState):
         draft.lead = "ana"

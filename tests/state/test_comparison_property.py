@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from stateroom.state import Desk, State, commit, decode, draft_of, encode
+from stateroom.state import DraftContext, State, commit, decode, draft_of, encode
 from stateroom.state.comparison import Comparison, compare
 
 
@@ -79,7 +79,7 @@ def played(actions: Sequence[Action], order: Sequence[int] = (), first: int = 10
         if action.kind == "ticket":
             numbers[index] = OLD + len(numbers)
     ids = {number: f"T-{number}" for number in range(OLD)}
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     waiting = sorted(range(len(actions)), key=lambda index: (order[index % len(order)] if order else index, index))
     while waiting:
         index = next(index for index in waiting if actions[index].of in ids)
@@ -203,7 +203,7 @@ def test_what_nobody_asked_for_is_extra_and_nothing_is_missing(script: list[Acti
 def test_one_thing_too_many_is_extra_and_the_goal_is_reached_still(
     script: list[Action], kind: str, order: list[int]
 ) -> None:
-    draft = draft_of(played(script, order), Desk())
+    draft = draft_of(played(script, order), DraftContext())
     if kind == "route":
         draft.route.insert(1, "z")
     elif kind == "old":
@@ -223,7 +223,7 @@ def test_it_does_not_matter_what_the_states_share(
     gold = played(other).model_copy(update={"route": another})
     shared = result(found, gold)
     cold = compare(*copy.deepcopy((BASE, found)), copy.deepcopy(gold), **OPTIONS)
-    read = compare(*(draft_of(each, Desk("to be read")) for each in (BASE, found, gold)), **OPTIONS)
+    read = compare(*(draft_of(each, DraftContext("to be read")) for each in (BASE, found, gold)), **OPTIONS)
     assert shared == cold == read
     assert shared.same is (result(gold, found).same)
 

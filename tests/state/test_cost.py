@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from stateroom.state import Desk, State, commit, draft_of, encode, patched
+from stateroom.state import DraftContext, State, commit, draft_of, encode, patched
 
 
 class Record(BaseModel):
@@ -60,7 +60,7 @@ def lines_of(work: Callable[[], object]) -> int:
 
 def work_of(field: str, size: int, program: Callable[[Any], object]) -> int:
     """The lines that it takes to run a program on a wide field and to commit it."""
-    draft = draft_of(wide(field, size), Desk())
+    draft = draft_of(wide(field, size), DraftContext())
     return lines_of(lambda: (program(getattr(draft, field)), commit(draft)))
 
 
@@ -164,7 +164,7 @@ def test_many_changes_of_a_dict_are_work_that_follows_their_number(program: Call
 )
 def test_a_patch_is_as_small_as_what_became_of_a_list(program: Any, operations: int, size: int, field: str) -> None:
     base = wide(field, 2_000)
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     program(getattr(draft, field), *FIELDS[field])
     result, patch = commit(draft)
     assert len(patch) <= operations

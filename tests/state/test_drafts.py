@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, computed_field
 
 from stateroom.errors import ReadOnlyState
-from stateroom.state import Desk, State, commit, decode, draft_of, encode_patch, is_draft, patched
+from stateroom.state import DraftContext, State, commit, decode, draft_of, encode_patch, is_draft, patched
 
 T = TypeVar("T")
 
@@ -117,7 +117,7 @@ class Shop(State):
 
 
 def draft(**fields: Any) -> Shop:
-    return draft_of(Shop(**fields), Desk())
+    return draft_of(Shop(**fields), DraftContext())
 
 
 def committed(state: Shop) -> Any:
@@ -139,7 +139,7 @@ def test_drafts_and_plain_values_compare_both_ways_round() -> None:
     base = Shop(
         orders=[Order(lines=[Line(sku="a")])], stock={"a": Line()}, tags={"x"}, both=Pair(left=Line(), right=Line())
     )
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     assert state == base
     assert base == state
     assert state.orders == base.orders
@@ -270,7 +270,7 @@ def test_a_frozen_model_stays_frozen_but_its_list_does_not() -> None:
 def test_a_cached_property_is_not_carried_into_the_next_state() -> None:
     base = Shop(measured=Measured(values=[1]))
     assert base.measured.top == 1
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.measured.values.append(5)
     assert state.measured.top == 5
     assert committed(state).measured.top == 5
@@ -296,7 +296,7 @@ def test_dumps_show_the_draft_as_it_is_now() -> None:
 
 def test_what_was_set_is_known_to_a_dump_and_to_nobody_else() -> None:
     base = Shop()
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     state.numbers = [1]
     state.model_fields_set.add("tags")
     assert state.model_dump(exclude_unset=True, exclude={"tags"}) == {"numbers": [1]}
@@ -319,7 +319,7 @@ def test_a_copy_is_the_tools_own() -> None:
         lambda part: part.model_copy(deep=True),
         lambda part: pickle.loads(pickle.dumps(part)),
     ):
-        state = draft_of(base, Desk())
+        state = draft_of(base, DraftContext())
         own = duplicate(state)
         assert type(own) is Shop
         own.orders[0].lines[0].sku = "changed"
@@ -332,7 +332,7 @@ def test_a_copy_is_the_tools_own() -> None:
 
 def test_a_shallow_copy_shares_its_children_with_the_draft() -> None:
     base = Shop(orders=[Order(lines=[Line()])], stock={"a": Line()})
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     own = copy.copy(state.orders[0])
     own.number = 4
     own.lines[0].sku = "shared"
@@ -378,14 +378,14 @@ WAYS_OUT = [
 @pytest.mark.parametrize("way", range(len(WAYS_OUT)))
 def test_no_way_out_hands_over_a_committed_list(way: int) -> None:
     base = Shop(rows=[[1], [2, 3]])
-    for row in WAYS_OUT[way](draft_of(base, Desk()).rows):
+    for row in WAYS_OUT[way](draft_of(base, DraftContext()).rows):
         row.append(99)
     assert base.rows == [[1], [2, 3]]
 
 
 def test_a_heap_of_tuples_or_models_hands_over_drafts() -> None:
     base = Shop(heap=[(1, Line(sku="a")), (2, Line(sku="b"))], jobs=[Job(rank=1), Job(rank=2)])
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     _, line = heapq.heappop(state.heap)
     line.sku = "gone"
     job = heapq.heappop(state.jobs)
@@ -451,7 +451,7 @@ def test_c_code_that_stops_at_items_without_an_order_has_moved_some() -> None:
 def test_what_heapify_swaps_before_it_finds_that_items_cannot_be_compared_is_seen(sizes: tuple[int, int]) -> None:
     old, new = sizes
     base = Shop(orders=[Order(number=number) for number in range(1, old + 1)])
-    state, plain = draft_of(base, Desk()), [Order(number=number) for number in range(1, old + 1)]
+    state, plain = draft_of(base, DraftContext()), [Order(number=number) for number in range(1, old + 1)]
     for orders in (cast(list[Any], state.orders), cast(list[Any], plain)):
         orders += [Order(number=-number) for number in range(1, new + 1)]
         with pytest.raises(TypeError):
@@ -464,7 +464,7 @@ def test_what_heapify_swaps_before_it_finds_that_items_cannot_be_compared_is_see
 
 def test_the_first_items_on_a_heap_are_never_compared_and_never_lost() -> None:
     base = Shop(orders=[Order(number=1), Order(number=2)])
-    state = draft_of(base, Desk())
+    state = draft_of(base, DraftContext())
     orders = cast(list[Any], state.orders)
     heapq.heappop(orders).number = 9
     heapq.heappop(orders)
@@ -566,7 +566,7 @@ READ_ONLY = [
 def test_a_closed_desk_lets_nothing_change(action: Any) -> None:
     base = Shop(orders=[Order(lines=[Line()])], numbers=[1, 2], stock={"a": Line()}, tags={"t"})
     before = copy.deepcopy(base)
-    state = draft_of(base, Desk("only to be read"))
+    state = draft_of(base, DraftContext("only to be read"))
     with pytest.raises(ReadOnlyState, match="only to be read"):
         action(state)
     assert state == base == before
@@ -587,7 +587,7 @@ class Purse(State):
 
 
 def test_an_authors_methods_take_drafts_and_plain_models_for_the_same_type() -> None:
-    state = draft_of(Purse(coins=[Coin(), Coin()]), Desk())
+    state = draft_of(Purse(coins=[Coin(), Coin()]), DraftContext())
     coin = state.coins[0]
     assert coin == Coin() == coin == state.coins[1]
     assert coin.alike(Coin())

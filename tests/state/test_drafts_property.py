@@ -21,7 +21,7 @@ from pydantic import BaseModel, JsonValue
 
 from stateroom.errors import BadData
 from stateroom.state import (
-    Desk,
+    DraftContext,
     State,
     apply,
     commit,
@@ -366,7 +366,7 @@ def test_c_code_does_the_same_to_the_lists_of_a_draft_as_to_those_of_a_copy(
 
 def check_program(base: State, data: st.DataObject, find: Callable[[Any, str], list[Any]], steps: int) -> None:
     before, double = copy.deepcopy(base), copy.deepcopy(base)
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     for _ in range(steps):
         drafts, doubles = find(draft, "world"), find(double, "world")
         assert len(drafts) == len(doubles)
@@ -414,7 +414,7 @@ def test_a_list_of_models_follows_many_splices(size: int, program: list[Any], co
     """Nothing but its record of edits tells what became of such a list."""
     base = World(nodes=[Node(name=str(number)) for number in range(size)])
     double = copy.deepcopy(base)
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     for number, (kind, (start, stop, count)) in enumerate(program):
         for items in (draft.nodes, double.nodes):
             new = [Node(name=f"{number}.{each}") for each in range(count)]
@@ -449,7 +449,7 @@ def test_a_state_survives_its_bytes(base: World) -> None:
 @settings(fast, max_examples=share(1))
 @given(worlds)
 def test_a_draft_that_was_only_read_commits_to_the_same_object(base: World) -> None:
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     for node, _ in places(draft, "world"):
         repr(node), node == copy.copy(node), copy.deepcopy(node)
     draft.model_dump()
@@ -462,7 +462,7 @@ def test_a_draft_that_was_only_read_commits_to_the_same_object(base: World) -> N
 @given(worlds, st.sampled_from(["nodes", "table", "queue", "grid", "root"]), integers)
 def test_what_was_not_touched_is_shared(base: World, chosen: str, value: int) -> None:
     base.nodes.extend([Node(), Node()])
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     draft.nodes[0].leaf.n = value + base.nodes[0].leaf.n + 1_000_000_007
     places(getattr(draft, chosen), chosen)  # reading does not count
     result, _ = commit(draft)

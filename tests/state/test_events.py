@@ -21,10 +21,10 @@ from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validat
 from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState, SchemaChanged, TamperedState
 from stateroom.state import (
     ENDED,
-    Commit,
-    Desk,
+    Change,
+    DraftContext,
     Event,
-    EventDesk,
+    EventContext,
     State,
     applies,
     commit,
@@ -107,10 +107,10 @@ class Cart(State):
 
 def draft_for_tool(state: Any) -> Any:
     """What a tool gets of a state that changes by events."""
-    return draft_of(state, EventDesk(state))
+    return draft_of(state, EventContext(state))
 
 
-def ended(draft: Any) -> Commit:
+def ended(draft: Any) -> Change:
     """What a tool's draft comes to."""
     draft._draft_desk.end(draft)
     return commit(draft)
@@ -355,9 +355,13 @@ class Nested(State):
     ("state", "error", "message"),
     [
         (Cart(), ReadOnlyState, r"events are emitted by tools; what they make of a Cart of your own says fold\(…\)"),
-        (draft_of(Cart(), Desk("not now")), ReadOnlyState, "not now"),
-        (draft_of(Plain(), Desk()), DefinitionError, "Marked cannot be emitted on this Plain: events are emitted by"),
-        (draft_of(Plain(), Desk()).cart, DefinitionError, "Marked cannot be emitted on this Cart"),
+        (draft_of(Cart(), DraftContext("not now")), ReadOnlyState, "not now"),
+        (
+            draft_of(Plain(), DraftContext()),
+            DefinitionError,
+            "Marked cannot be emitted on this Plain: events are emitted by",
+        ),
+        (draft_of(Plain(), DraftContext()).cart, DefinitionError, "Marked cannot be emitted on this Cart"),
         (draft_for_tool(Nested()), DefinitionError, "Marked cannot be emitted on this Cart"),
         (draft_for_tool(Nested()).cart, ReadOnlyState, "Nested changes by events only"),
     ],
@@ -461,7 +465,7 @@ def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[boo
     spares: dict[int, Any] = {}
     made: list[list[Event]] = []
     for call in calls:
-        cart: Any = draft_of(state, EventDesk(state, spares))
+        cart: Any = draft_of(state, EventContext(state, spares))
         for counts, number in call:
             if str(number) in cart.lines:
                 cart.emit(Counted(name=str(number), by=0) if counts else Dropped(name=str(number)))
@@ -473,7 +477,7 @@ def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[boo
 
 
 def test_a_fold_of_what_may_only_be_read_may_only_be_read() -> None:
-    cart = draft_of(cart_of("pen"), Desk("only to be read"))
+    cart = draft_of(cart_of("pen"), DraftContext("only to be read"))
     assert fold(cart, []) == cart
     folded = fold(cart, [Counted(name="pen")])
     assert folded.total == 2

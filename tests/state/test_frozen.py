@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from stateroom import State
 from stateroom.errors import InvalidState
-from stateroom.state import Desk, Patch, apply, commit, decode, draft_of, encode, encode_patch, patched
+from stateroom.state import DraftContext, Patch, apply, commit, decode, draft_of, encode, encode_patch, patched
 
 
 class Coin(BaseModel, frozen=True):
@@ -36,7 +36,7 @@ def purse() -> Purse:
 
 def test_a_frozen_record_is_given_as_it_is_and_what_can_change_is_not() -> None:
     state = purse()
-    draft = draft_of(state, Desk())
+    draft = draft_of(state, DraftContext())
     assert draft.coins["a"] is state.coins["a"]
     assert [*draft.coins.values()][1] is state.coins["b"]
     assert [*draft.row] == [draft.row[0]] == state.row
@@ -52,7 +52,7 @@ def test_a_frozen_record_is_given_as_it_is_and_what_can_change_is_not() -> None:
 
 def test_one_takes_the_place_of_another() -> None:
     state = purse()
-    draft = draft_of(state, Desk())
+    draft = draft_of(state, DraftContext())
     draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 7, "marks": ("x",)})
     draft.coins["c"] = draft.coins["b"]
     draft.row.append(draft.row[0])
@@ -66,7 +66,7 @@ def test_one_takes_the_place_of_another() -> None:
 
 
 def test_one_that_is_not_valid_is_refused_as_others_are() -> None:
-    draft = draft_of(purse(), Desk())
+    draft = draft_of(purse(), DraftContext())
     draft.coins["a"] = Coin.model_construct(worth="much")
     with pytest.raises(InvalidState, match="worth"):
         commit(draft)
@@ -134,7 +134,7 @@ def test_what_is_done_with_them_is_the_same_with_drafts_and_by_the_log(wide: boo
     spares: dict[int, Any] = {}
     so_far: Patch = []
     for call in calls:
-        draft = draft_of(state, Desk(None, spares))
+        draft = draft_of(state, DraftContext(None, spares))
         for action, key, worth in call:
             action(draft, key, worth)
             action(expected, key, worth)
@@ -159,14 +159,14 @@ def test_a_check_of_the_place_where_one_stands_is_not_left_out() -> None:
     class Pocket(State):
         coins: dict[str, Annotated[Coin, AfterValidator(small)]] = {}
 
-    draft = draft_of(Pocket(coins={"a": Coin(worth=1)}), Desk())
+    draft = draft_of(Pocket(coins={"a": Coin(worth=1)}), DraftContext())
     draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 11})
     with pytest.raises(InvalidState, match="too large for it"):
         commit(draft)
 
 
 def test_one_that_lacks_a_field_is_refused_in_words() -> None:
-    draft = draft_of(purse(), Desk())
+    draft = draft_of(purse(), DraftContext())
     draft.coins["a"] = Coin.model_construct(marks=draft.coins["a"].marks)
     with pytest.raises(InvalidState, match=r"coins\.a\.worth: Field required"):
         commit(draft)
@@ -183,7 +183,7 @@ def test_what_one_has_found_out_about_itself_is_no_part_of_it() -> None:
     class Clevers(State):
         coins: dict[str, Clever] = {}
 
-    draft = draft_of(Clevers(coins={"a": Clever(worth=1)}), Desk())
+    draft = draft_of(Clevers(coins={"a": Clever(worth=1)}), DraftContext())
     assert draft.coins["a"].double == 2
     draft.coins["b"] = draft.coins["a"].model_copy(update={"worth": 2})
     draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 3})

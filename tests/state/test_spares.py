@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from stateroom.errors import TamperedState
-from stateroom.state import Desk, State, commit, draft_of, leave_spares
+from stateroom.state import DraftContext, State, commit, draft_of, leave_spares
 from stateroom.state.spare import WIDE
 
 
@@ -37,7 +37,7 @@ def library() -> Library:
 
 
 def changed(state: Library, spares: dict[int, Any], change: Any) -> Library:
-    draft = draft_of(state, Desk(None, spares))
+    draft = draft_of(state, DraftContext(None, spares))
     change(draft)
     result: Library = commit(draft).state
     return result
@@ -86,7 +86,7 @@ def test_a_wide_container_is_drafted_once() -> None:
     spares: dict[int, Any] = {}
     state = changed(library(), spares, CHANGES[1])
     (spare,) = spares.values()
-    draft = draft_of(state, Desk(None, spares))
+    draft = draft_of(state, DraftContext(None, spares))
     assert draft.keyed is spare
     assert spares == {}
 
@@ -112,7 +112,7 @@ def test_a_kept_child_of_a_spare_cannot_change_a_later_call() -> None:
     kept: list[Any] = []
     spares: dict[int, Any] = {}
     state = changed(library(), spares, lambda draft: (kept.append(draft.keyed["r1"]), setattr(kept[0], "score", 5)))
-    draft = draft_of(state, Desk(None, spares))
+    draft = draft_of(state, DraftContext(None, spares))
     assert draft.keyed["r1"] is not kept[0]
     assert draft.keyed["r1"].score == 5
 
@@ -120,11 +120,11 @@ def test_a_kept_child_of_a_spare_cannot_change_a_later_call() -> None:
 def test_a_read_leaves_a_spare_too_but_not_of_items_that_c_code_can_move() -> None:
     spares: dict[int, Any] = {}
     state = library()
-    draft = draft_of(state, Desk("reading", spares))
+    draft = draft_of(state, DraftContext("reading", spares))
     assert draft.keyed["r1"].score == draft.listed[1].score == draft.numbers[0]
     leave_spares(draft)
     assert {id(state.keyed), id(state.listed)} == set(spares)
-    again = draft_of(state, Desk("reading", spares))
+    again = draft_of(state, DraftContext("reading", spares))
     assert again == state
 
 
@@ -132,7 +132,7 @@ def test_a_heap_of_items_that_can_change_is_refused() -> None:
     class Grid(State):
         rows: list[list[int]] = [[1], [2], [3]]
 
-    draft = draft_of(Grid(), Desk())
+    draft = draft_of(Grid(), DraftContext())
     heapq.heappop(draft.rows)
     with pytest.raises(TamperedState, match="rows: the list was changed past its own methods"):
         commit(draft)
@@ -203,7 +203,7 @@ def test_long_histories_with_spares_are_as_without_and_old_states_never_change(
     held: list[tuple[World, Any]] = []  # as by forks, readers and the trail
     kept: list[Any] = []  # as by tools
     for _ in range(60):
-        draft, luck = draft_of(state, Desk(None, spares)), chance.random()
+        draft, luck = draft_of(state, DraftContext(None, spares)), chance.random()
         copied = World.model_validate(state.model_dump())
         change_at_random(draft, luck)
         change_at_random(copied, luck)
@@ -240,10 +240,10 @@ class Queue(State):
 def test_a_heap_hands_over_drafts_in_every_call() -> None:
     spares: dict[int, Any] = {}
     state = Queue(jobs=[Job(at=at) for at in range(WIDE)])
-    draft = draft_of(state, Desk(None, spares))
+    draft = draft_of(state, DraftContext(None, spares))
     draft.jobs[3].note = "x"
     state = commit(draft).state
-    heapq.heappop(draft_of(state, Desk(None, spares)).jobs).note = "spoilt"
+    heapq.heappop(draft_of(state, DraftContext(None, spares)).jobs).note = "spoilt"
     assert state.jobs[0].note == ""
 
 
@@ -256,15 +256,15 @@ class Named(State):
 
 def test_the_next_call_sees_keys_as_they_were_committed() -> None:
     spares: dict[int, Any] = {}
-    draft = draft_of(Named(table=dict.fromkeys(list(Name)[:-1], 0)), Desk(None, spares))
+    draft = draft_of(Named(table=dict.fromkeys(list(Name)[:-1], 0)), DraftContext(None, spares))
     draft.table[f"k{WIDE}"] = 1
     state = commit(draft).state
-    assert {type(key) for key in draft_of(state, Desk(None, spares)).table} == {Name}
+    assert {type(key) for key in draft_of(state, DraftContext(None, spares)).table} == {Name}
 
 
 def test_what_went_past_a_dicts_own_methods_is_gone_with_the_call() -> None:
     spares: dict[int, Any] = {}
-    draft = draft_of(library(), Desk(None, spares))
+    draft = draft_of(library(), DraftContext(None, spares))
     dict.__setitem__(draft.keyed, "phantom", Record(name="phantom"))
     state = commit(draft).state
-    assert "phantom" not in draft_of(state, Desk(None, spares)).keyed
+    assert "phantom" not in draft_of(state, DraftContext(None, spares)).keyed

@@ -25,7 +25,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from stateroom.errors import DefinitionError
-from stateroom.state import Desk, State, commit, decode, draft_of, encode, shape_of
+from stateroom.state import DraftContext, State, commit, decode, draft_of, encode, shape_of
 
 T = TypeVar("T")
 UserId = NewType("UserId", str)
@@ -260,7 +260,7 @@ class Later(BaseModel):
 
 
 def test_a_name_defined_later_is_resolved_at_first_use() -> None:
-    draft = draft_of(Late(later=[Later()]), Desk())
+    draft = draft_of(Late(later=[Later()]), DraftContext())
     draft.later[0].late = Late()
     assert commit(draft).state == Late(later=[Later(late=Late())])
 
@@ -269,7 +269,7 @@ def test_a_generic_state_is_checked_when_its_parameter_is_known() -> None:
     class Shelf(State, Generic[T]):
         items: list[T] = []
 
-    draft = draft_of(Shelf[int](items=[1]), Desk())
+    draft = draft_of(Shelf[int](items=[1]), DraftContext())
     draft.items.append(2)
     assert commit(draft).state.items == [1, 2]
     with pytest.raises(DefinitionError, match="complex"):
@@ -280,7 +280,7 @@ def test_a_state_that_refers_to_itself_within_a_function() -> None:
     class Node(State):
         kids: list[Node] = []
 
-    draft = draft_of(Node(kids=[Node()]), Desk())
+    draft = draft_of(Node(kids=[Node()]), DraftContext())
     draft.kids[0].kids.append(Node())
     state = commit(draft).state
     assert Node.model_validate(decode(encode(state))) == state
@@ -298,6 +298,6 @@ def test_an_alias_stands_for_its_value() -> None:
     space: dict[str, Any] = {"State": State, "__name__": __name__}
     code = "type Ids = list[int]\nclass Made(State):\n    ids: Ids = [1]"
     exec(compile(code, "made", "exec", dont_inherit=True), space)
-    draft = draft_of(space["Made"](), Desk())
+    draft = draft_of(space["Made"](), DraftContext())
     draft.ids.append(2)
     assert commit(draft).state.ids == [1, 2]

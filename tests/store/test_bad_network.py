@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from stateroom.errors import Conflict, StoreUnavailable
-from stateroom.store import Entry, Head, Store, open_store
-from stateroom.store.patient import PatientStore
+from stateroom.store import Commit, Entry, Head, Store, open_store
+from stateroom.store.retry import PatientStore
 from tests.servers.proxy import FAULTS, Fault, Proxy
 
 HEAD = Head("room", "env", "me", 1.0, 1e9, 1)
@@ -64,7 +64,7 @@ async def test_a_commit_is_done_once_whatever_becomes_of_its_messages(
         await begin(store)
         for revision in range(2, 8):
             proxy.fail(*[fault] * (revision % 3))
-            await store.append("room", an_entry(revision, str(revision)), expires=None)
+            await store.append(Commit("room", an_entry(revision, str(revision)), expires=None))
         assert proxy.faults == 6
     async with open_store(direct) as store:
         assert await store.entries("room") == [SEED, *[an_entry(number, str(number)) for number in range(2, 8)]]
@@ -97,7 +97,9 @@ async def test_writers_over_a_bad_network_lose_nothing(direct: str, far: str, pr
         while len(done) < 10:
             call_id = str(next(numbers))
             try:
-                await store.append("room", an_entry((await store.head("room")).revision + 1, call_id), expires=None)
+                await store.append(
+                    Commit("room", an_entry((await store.head("room")).revision + 1, call_id), expires=None)
+                )
                 done.append(call_id)
             except Conflict:
                 continue
@@ -118,7 +120,7 @@ async def test_a_slow_network_is_waited_for(far: str, proxy: Proxy) -> None:
     proxy.delay = 0.02
     async with open_store(far) as store:
         await begin(store)
-        await asyncio.gather(*(store.append("room", an_entry(2, "a"), expires=None), store.head("room")))
+        await asyncio.gather(*(store.append(Commit("room", an_entry(2, "a"), expires=None)), store.head("room")))
         assert (await store.head("room")).revision == 2
 
 
@@ -127,9 +129,9 @@ async def test_a_network_that_stays_away_is_told_of_and_comes_back(far: str, pro
         await begin(store)
         proxy.refuse()
         with pytest.raises(StoreUnavailable, match=r"\(attempts: \d+, in \d\.\d s\)$"):
-            await store.append("room", an_entry(2, "a"), expires=None)
+            await store.append(Commit("room", an_entry(2, "a"), expires=None))
         proxy.accept()
-        await store.append("room", an_entry(2, "a"), expires=None)
+        await store.append(Commit("room", an_entry(2, "a"), expires=None))
         proxy.cut()
         assert (await store.head("room")).revision == 2
 
@@ -138,7 +140,7 @@ async def test_a_network_that_comes_back_in_time_was_never_away(far: str, proxy:
     async with open_store(far) as store:
         await begin(store)
         proxy.refuse()
-        append = asyncio.create_task(store.append("room", an_entry(2, "a"), expires=None))
+        append = asyncio.create_task(store.append(Commit("room", an_entry(2, "a"), expires=None)))
         done, _ = await asyncio.wait([append], timeout=0.1)
         assert not done
         proxy.accept()

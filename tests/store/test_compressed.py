@@ -7,13 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stateroom.errors import BadData
-from stateroom.session.journal import read_entry
+from stateroom.session.log import read_entry
 from stateroom.state import decode, encode
 from stateroom.state.large import digest_of
-from stateroom.store import Entry, Record, open_store
-from stateroom.store.compressed import PACKED, PLAIN, SMALL, CompressedStore
+from stateroom.store import Commit, Entry, Record, open_store
+from stateroom.store.compression import PACKED, PLAIN, SMALL, CompressedStore
 from stateroom.store.memory import MemoryStore
-from stateroom.store.wrapping import MARK
+from stateroom.store.wrapper import MARK
 from tests.store.bodies import bodies, fill
 
 TEXT = b"the same words again and again, " * 40
@@ -41,11 +41,11 @@ async def test_what_was_written_before_stays_readable(path: str) -> None:
     async with open_store(path) as bare:
         await fill(bare, b"\x92" + TEXT)
         blobs = {digest_of(disguised): disguised}
-        await bare.append("room", Entry(3, "call", 1.0, b"\x92"), expires=None, blobs=blobs)
+        await bare.append(Commit("room", Entry(3, "call", 1.0, b"\x92"), expires=None, blobs=blobs))
     async with open_store(f"{path}?compress=zstd") as store:
         assert [entry.body for entry in await store.entries("room")] == [b"\x92" + TEXT] * 2 + [b"\x92"]
         assert await store.blobs("room", [digest_of(disguised)]) == blobs
-        await store.append("room", Entry(4, "call", 1.0, TEXT), expires=None)
+        await store.append(Commit("room", Entry(4, "call", 1.0, TEXT), expires=None))
         assert (await store.load("room")).entries[-1].body == TEXT
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stateroom.errors import BadData, UnknownStore
 from stateroom.state.large import digest_of
-from stateroom.store import Entry, Head, Snapshot, open_store
-from stateroom.store.encrypted import FORM, EncryptedStore, read_keys
+from stateroom.store import Commit, Entry, Head, Snapshot, open_store
+from stateroom.store.encryption import FORM, EncryptedStore, read_keys
 from stateroom.store.memory import MemoryStore
 from tests.store.bodies import bodies, fill
 
@@ -168,7 +168,9 @@ async def test_a_new_key_writes_and_the_old_one_still_reads(url: str, monkeypatc
         assert set(await bodies(store)) == {SECRET}
         blob = {digest_of(b"third"): b"third"}
         await store.append(
-            "room", Entry(3, "call", 1.0, b"later", "b"), expires=None, snapshot=Snapshot(3, b"state"), blobs=blob
+            Commit(
+                "room", Entry(3, "call", 1.0, b"later", "b"), expires=None, snapshot=Snapshot(3, b"state"), blobs=blob
+            )
         )
         assert await store.blobs("room", ["second", *blob]) == {"second": SECRET, **blob}
     monkeypatch.setenv("ROOM_KEYS", NEW)

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from stateroom.errors import StoreFull, UnknownStore
-from stateroom.store import Entry, Head, open_store
+from stateroom.store import Commit, Entry, Head, open_store
 
 
 def head(session: str, expires: float = 10.0) -> Head:
@@ -19,7 +19,7 @@ async def test_a_full_store_refuses_new_sessions_and_goes_on_with_the_old() -> N
         await store.create(head("b"), [Entry(1, "seed", 0.0, b"")])
         with pytest.raises(StoreFull, match="holds 2 sessions; sweep, or raise max_sessions"):
             await store.create(head("c"))
-        await store.append("a", Entry(2, "call", 0.0, b""), expires=20.0)
+        await store.append(Commit("a", Entry(2, "call", 0.0, b""), expires=20.0))
         assert {head.id for head in await store.heads()} == {"a", "b"}
 
 

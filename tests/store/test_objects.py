@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreUnavailable, UnknownSession, UnknownStore
-from stateroom.store import Entry, Head, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.conformance.sharing import SharingPromises
-from stateroom.store.conformance.writing import WritingPromises
-from stateroom.store.objects import ObjectStore, bucket, census
+from stateroom.store.conformance.appends import WritingPromises
+from stateroom.store.conformance.concurrency import SharingPromises
+from stateroom.store.objects import ObjectStore, bucket, listing
 from stateroom.store.objects.bucket import PATIENCE, RETRY, Bucket, open_bucket
 from stateroom.store.objects.folder import UNFINISHED
 from stateroom.store.objects.log import FAN, TAIL, Segment, count_merged, make_run, make_segment
@@ -111,7 +111,7 @@ async def test_a_lone_append_is_one_request(any_url: str) -> None:
     for revision in range(1, 6):
         with counted(store) as requests:
             await store.append(
-                "room", entry(revision, f"call {revision}"), expires=FAR, snapshot=Snapshot(revision, b"")
+                Commit("room", entry(revision, f"call {revision}"), expires=FAR, snapshot=Snapshot(revision, b""))
             )
         assert requests == {"swap": 1}
     with counted(store) as requests:
@@ -126,10 +126,10 @@ async def test_a_blob_is_one_request_more_and_none_if_it_is_there(url: str) -> N
     store = await ObjectStore.open(url)
     await store.create(head(revision=0))
     with counted(store) as requests:
-        await store.append("room", entry(1), expires=FAR, blobs={"one": b"1", "two": b"2"})
+        await store.append(Commit("room", entry(1), expires=FAR, blobs={"one": b"1", "two": b"2"}))
     assert requests == {"write": 2, "swap": 1}
     with counted(store) as requests:
-        await store.append("room", entry(2), expires=FAR, blobs={"one": b"1", "two": b"2"})
+        await store.append(Commit("room", entry(2), expires=FAR, blobs={"one": b"1", "two": b"2"}))
     assert requests == {"swap": 1}
     await store.close()
 
@@ -138,18 +138,18 @@ async def test_a_process_that_does_not_know_a_session_reads_it_once(url: str) ->
     writer, other = await ObjectStore.open(url), await ObjectStore.open(url)
     await writer.create(head(revision=0))
     for revision in range(1, 101):
-        await writer.append("room", entry(revision, f"call {revision}", bytes(500)), expires=FAR)
+        await writer.append(Commit("room", entry(revision, f"call {revision}", bytes(500)), expires=FAR))
     segments = [name for name in await objects(writer) if name.startswith("data/")]
     with counted(other) as requests:
-        await other.append("room", entry(101, "call 101"), expires=FAR)
+        await other.append(Commit("room", entry(101, "call 101"), expires=FAR))
     assert requests == {"read": 1, "read_part": len(segments), "swap": 1}
     with counted(other) as requests:
-        await other.append("room", entry(102, "call 102"), expires=FAR)
+        await other.append(Commit("room", entry(102, "call 102"), expires=FAR))
     assert requests == {"swap": 1}
     with counted(writer) as requests:  # which is behind now
         with pytest.raises(Conflict):
-            await writer.append("room", entry(101, "call"), expires=FAR)
-        await writer.append("room", entry(103, "call"), expires=FAR)
+            await writer.append(Commit("room", entry(101, "call"), expires=FAR))
+        await writer.append(Commit("room", entry(103, "call"), expires=FAR))
     assert requests["swap"] == 2
     await writer.close()
     await other.close()
@@ -185,7 +185,7 @@ async def test_only_heads_that_changed_are_read_again_to_count(s3_store_url: str
     store = await ObjectStore.open(s3_store_url)
     await asyncio.gather(*(store.create(head(f"room-{number}", 0)) for number in range(20)))
     assert await store.count(0.0) == 20
-    await store.append("room-7", entry(1), expires=FAR, closes=True)
+    await store.append(Commit("room-7", entry(1), expires=FAR, closes=True))
     with counted(store) as requests:
         assert await store.count(0.0) == 19
     assert requests == {"list": 1, "read": 1}
@@ -201,7 +201,7 @@ async def test_the_objects_of_a_long_session_are_few_and_their_bytes_follow_what
     body, sizes, most = random.Random(1).randbytes, [], 0
     history = [entry(revision, f"call {revision}", body(500)) for revision in range(1, 1_001)]
     for each in history:
-        await store.append("room", each, expires=FAR)
+        await store.append(Commit("room", each, expires=FAR))
         found = await objects(store)
         sizes.append(sum(found.values()))
         most = max(most, len(found))
@@ -223,7 +223,7 @@ async def test_a_cold_load_reads_what_it_needs_and_no_more(url: str) -> None:
     await writer.create(head(revision=2_500), history[:2_500], snapshots[0])
     for each in history[2_500:]:
         snapshot = next((kept for kept in snapshots[1:] if kept.revision == each.revision), None)
-        await writer.append("room", each, expires=FAR, snapshot=snapshot)
+        await writer.append(Commit("room", each, expires=FAR, snapshot=snapshot))
     reader = await ObjectStore.open(url)
     read = 0
     original = reader.place.read_part
@@ -273,13 +273,13 @@ async def test_a_reader_with_an_old_head_finds_what_was_merged_meanwhile(url: st
     writer, reader = await ObjectStore.open(url), await ObjectStore.open(url)
     await writer.create(head(revision=0))
     for revision in range(1, 50):
-        await writer.append("room", entry(revision, body=bytes(1_000)), expires=FAR)
+        await writer.append(Commit("room", entry(revision, body=bytes(1_000)), expires=FAR))
     original = reader.place.read_part
 
     async def read_part(*args: Any) -> bytes:
         reader.place.read_part = original  # type: ignore[method-assign]
         for revision in range(50, 400):
-            await writer.append("room", entry(revision, body=bytes(1_000)), expires=FAR)
+            await writer.append(Commit("room", entry(revision, body=bytes(1_000)), expires=FAR))
         return await original(*args)
 
     reader.place.read_part = read_part  # type: ignore[method-assign]
@@ -316,12 +316,12 @@ async def test_what_belongs_to_nobody_is_found_and_removed(url: str, monkeypatch
     for name in strays:
         await store.place.write(name, b"stray")
     assert await store.orphans() == []  # somebody may be about to mention them
-    monkeypatch.setattr(census, "LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr(listing, "LEFT_BEHIND", timedelta(days=-1))
     words = await store.orphans()
     assert len(words) == len(strays)
     assert all(any(name in word for word in words) for name in strays)
     await store.vacuum()
-    monkeypatch.setattr(census, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
     await store.vacuum()
     assert await store.orphans() == []
     assert await objects(store) == before
@@ -347,7 +347,7 @@ async def test_a_removal_that_was_not_finished_is_finished_by_a_sweep(
     assert await store.heads() == []
     assert await store.sweep(0.0) == 0
     assert len(await objects(store)) == 3
-    monkeypatch.setattr(census, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
     assert len(await store.orphans()) == 1
     assert await store.sweep(0.0) == 0
     assert await objects(store) == {}
@@ -358,10 +358,10 @@ async def test_whoever_loses_a_race_takes_their_things_away(url: str) -> None:
     quick, late = await ObjectStore.open(url), await ObjectStore.open(url)
     await quick.create(head(revision=0))
     await late.head("room")
-    await quick.append("room", entry(1), expires=FAR)
+    await quick.append(Commit("room", entry(1), expires=FAR))
     before = await objects(quick)
     with pytest.raises(Conflict):
-        await late.append("room", entry(1, body=bytes(9_000)), expires=FAR, blobs={"digest": b"blob"})
+        await late.append(Commit("room", entry(1, body=bytes(9_000)), expires=FAR, blobs={"digest": b"blob"}))
     with pytest.raises(StoreError, match="already"):
         await late.create(head(), [entry(1, body=bytes(9_000))], blobs={"digest": b"blob"})
     assert await objects(quick) == before
@@ -372,7 +372,7 @@ async def test_whoever_loses_a_race_takes_their_things_away(url: str) -> None:
 async def test_a_removal_that_slept_too_long_does_not_touch_a_new_session(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(census, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
     sleeper, other = await ObjectStore.open(url), await ObjectStore.open(url)
     await sleeper.create(head(), [entry(1)])
     original = sleeper.place.list
@@ -548,7 +548,7 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str, d
 
 
 async def test_what_a_damaged_fork_was_forked_from_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "LEFT_BEHIND", timedelta(0))
+    monkeypatch.setattr(listing, "LEFT_BEHIND", timedelta(0))
     async with open_store(url) as store:
         await store.create(head(expires=5.0), [entry(1)])
         await store.create(head("fork", 2, parent="room", parent_revision=1), [entry(2)], blobs={"digest": b"large"})
@@ -619,14 +619,14 @@ async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeyp
         monkeypatch.setattr(bucket, "RETRY", {"max_retries": 1, "retry_timeout": soon})
         store = await at_last(lambda: ObjectStore.open(server.url))
         server.pause()
-        for call in (store.append("room", entry(1, "call"), expires=FAR), store.head("room"), store.heads()):
+        for call in (store.append(Commit("room", entry(1, "call"), expires=FAR)), store.head("room"), store.heads()):
             with pytest.raises(StoreUnavailable, match=f"s3://{BUCKET}: "):
                 await call
         server.resume()
 
         async def append() -> None:
             revision = (await store.head("room")).revision
-            await store.append("room", entry(revision + 1, "another"), expires=FAR)
+            await store.append(Commit("room", entry(revision + 1, "another"), expires=FAR))
 
         await at_last(append)
         server.kill()

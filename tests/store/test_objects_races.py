@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, UnknownSession
-from stateroom.store import Entry, Head, Snapshot
-from stateroom.store.objects import ObjectStore, census
+from stateroom.store import Commit, Entry, Head, Snapshot
+from stateroom.store.objects import ObjectStore, listing
 from stateroom.store.objects.folder import Folder
 from stateroom.store.objects.head import Gone, decode_head
 
@@ -104,7 +104,7 @@ def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> E
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun a moment ago counts as left behind: a vacuum must be safe all the same."""
-    monkeypatch.setattr(census, "LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr(listing, "LEFT_BEHIND", timedelta(days=-1))
 
 
 @pytest.fixture(params=range(30))
@@ -134,7 +134,7 @@ async def check(store: ObjectStore) -> None:
             assert found.id in [child.id for child in await store.children(found.parent)]
     before = [await store.export(found.id) for found in await store.heads()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(census, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))  # nobody is at work any more
+        patch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))  # nobody is at work any more
         for _ in range(2):  # the second removes what the first has put in the way of writers
             await store.vacuum()
         assert await store.orphans() == []
@@ -224,8 +224,8 @@ async def test_appends_a_lease_and_a_deletion(folder: Path, chance: random.Rando
     processes = [Process(stage, folder) for _ in range(4)]
     body = chance.randbytes(5_000)  # more than a head takes
     first, second, leased, deleted = await stage.run(
-        processes[0].store.append("room", entry(2, "one", body), expires=FAR, blobs={"digest": body}),
-        processes[1].store.append("room", entry(2, "two", body), expires=FAR, blobs={"digest": body}),
+        processes[0].store.append(Commit("room", entry(2, "one", body), expires=FAR, blobs={"digest": body})),
+        processes[1].store.append(Commit("room", entry(2, "two", body), expires=FAR, blobs={"digest": body})),
         processes[2].store.lease("room", "me", now=NOW, until=LATER),
         processes[3].store.delete("room"),
     )
@@ -266,7 +266,7 @@ async def test_writers_in_the_midst_of_vacuums(folder: Path, chance: random.Rand
     async def write() -> None:
         for revision in range(2, 7):
             blobs = {f"digest {revision}": b"blob"}
-            await writer.store.append("room", entry(revision, body=bytes(3_000)), expires=FAR, blobs=blobs)
+            await writer.store.append(Commit("room", entry(revision, body=bytes(3_000)), expires=FAR, blobs=blobs))
 
     outcomes = await stage.run(
         write(),
@@ -284,7 +284,7 @@ async def test_writers_in_the_midst_of_vacuums(folder: Path, chance: random.Rand
 async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Random) -> None:
     store = await prepare(folder)
     for revision in range(2, 6):
-        await store.append("room", entry(revision, body=bytes(3_000)), expires=LATER)
+        await store.append(Commit("room", entry(revision, body=bytes(3_000)), expires=LATER))
     await store.create(head("expired", revision=0, expires=NOW))
     stage = Stage(chance)
     mortal = Process(stage, folder, dies_at=chance.randrange(40))
@@ -293,8 +293,8 @@ async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Rando
 
     async def live() -> None:
         steps: list[tuple[Any, Awaitable[Any]]] = [
-            (6, mortal.store.append("room", entry(6, "six", bytes(3_000)), expires=FAR, blobs={"a": b"blob"})),
-            (7, mortal.store.append("room", entry(7, "seven", bytes(3_000)), expires=FAR)),
+            (6, mortal.store.append(Commit("room", entry(6, "six", bytes(3_000)), expires=FAR, blobs={"a": b"blob"}))),
+            (7, mortal.store.append(Commit("room", entry(7, "seven", bytes(3_000)), expires=FAR))),
             ("fork", mortal.store.create(fork())),
             ("new", mortal.store.create(head("new"), [entry(1, body=bytes(9_000))])),
             ("swept", mortal.store.sweep(NOW)),
@@ -325,7 +325,7 @@ async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Rando
         if number <= revision:
             assert await store.find_call("room", call_id) == entry(number, call_id, bytes(3_000))
             with pytest.raises(DuplicateCall):
-                await store.append("room", entry(number, call_id), expires=FAR)
+                await store.append(Commit("room", entry(number, call_id), expires=FAR))
     left = {found.id for found in await store.heads()}
     assert "other fork" in left
     assert "fork" in left or "fork" not in acknowledged

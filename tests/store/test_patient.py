@@ -17,12 +17,12 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.store import Entry, Head, Store, open_store
+from stateroom.store import Commit, Entry, Head, Store, open_store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
-from stateroom.store.patient import PATIENCE, PatientStore
+from stateroom.store.retry import PATIENCE, PatientStore
 from stateroom.store.sqlite import SQLiteStore
-from stateroom.store.wrapping import WrappedStore
+from stateroom.store.wrapper import WrappedStore
 
 FAR = 1e9
 BEFORE, AFTER = "before", "after"
@@ -101,7 +101,7 @@ class TestPatientStore(StoreConformance):
             return ForgetfulStore(await bare(url))
 
         monkeypatch.setattr(SQLiteStore, "open", opened)
-        monkeypatch.setattr("stateroom.store.patient.FIRST_PAUSE", 0.0)
+        monkeypatch.setattr("stateroom.store.retry.FIRST_PAUSE", 0.0)
         return f"sqlite:///{tmp_path / 'rooms.db'}"
 
 
@@ -111,7 +111,7 @@ class TestPatientStore(StoreConformance):
 async def test_what_was_not_done_is_done_again(store: PatientStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE, BEFORE])
-    await store.append("room", Entry(2, "call", 1.0, b"body", "a"), expires=None)
+    await store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a"), expires=None))
     assert unsure.seen == ["append"] * 3
     assert [entry.call_id for entry in await store.entries("room")] == ["seed", "a"]
 
@@ -124,7 +124,7 @@ async def test_a_commit_whose_answer_was_lost_is_done_once(
     await begin(unsure)
     unsure.ahead.extend([AFTER, BEFORE, None, BEFORE])  # the last is the question whether it was done
     entry = Entry(2, "call", 1.0, b"body", call_id)
-    await store.append("room", entry, expires=None, closes=closes)
+    await store.append(Commit("room", entry, expires=None, closes=closes))
     assert unsure.seen == ["append", "append", "append", "entries", "append", "entries"]
     assert await store.entries("room") == [SEED, entry]
     assert (await store.head("room")).closed == closes
@@ -134,7 +134,7 @@ async def test_a_commit_that_outlived_its_session_is_still_found(store: PatientS
     """It has set the session's expiry to a time that has passed, so that a second one is refused for that."""
     await begin(unsure)
     unsure.ahead.append(AFTER)
-    await store.append("room", Entry(2, "call", 5.0, b"body", "a"), expires=5.0)
+    await store.append(Commit("room", Entry(2, "call", 5.0, b"body", "a"), expires=5.0))
     assert (await store.head("room")).revision == 2
 
 
@@ -150,17 +150,17 @@ async def test_a_commit_that_lost_to_another_is_refused(
 ) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE])
-    await unsure.store.append("room", theirs, expires=None)
+    await unsure.store.append(Commit("room", theirs, expires=None))
     with pytest.raises(refusal):
-        await store.append("room", Entry(2, "call", 1.0, b"ours", "a"), expires=None)
+        await store.append(Commit("room", Entry(2, "call", 1.0, b"ours", "a"), expires=None))
     assert await store.entries("room") == [SEED, theirs]
 
 
 async def test_a_commit_that_is_refused_at_once_is_not_asked_for(store: PatientStore, unsure: UnsureStore) -> None:
     await begin(unsure)
-    await unsure.store.append("room", Entry(2, "close", 1.0, b""), expires=None, closes=True)
+    await unsure.store.append(Commit("room", Entry(2, "close", 1.0, b""), expires=None, closes=True))
     with pytest.raises(SessionClosed):
-        await store.append("room", Entry(2, "close", 1.0, b""), expires=None)
+        await store.append(Commit("room", Entry(2, "close", 1.0, b""), expires=None))
     assert unsure.seen == ["append"]
 
 
@@ -250,7 +250,7 @@ async def test_who_waits_can_be_cancelled(store: PatientStore, unsure: UnsureSto
     await begin(unsure)
     unsure.ahead.extend([AFTER, *[BEFORE] * 1000])
     entry = Entry(2, "call", 1.0, b"body", "a")
-    waiting = asyncio.create_task(store.append("room", entry, expires=None))
+    waiting = asyncio.create_task(store.append(Commit("room", entry, expires=None)))
     while len(unsure.seen) < 3:  # noqa: ASYNC110 - it is in the midst of trying
         await asyncio.sleep(0)
     waiting.cancel()
@@ -272,7 +272,7 @@ async def test_a_closed_store_is_not_tried_again(store: PatientStore, unsure: Un
 async def test_closing_waits_for_what_is_tried_again(store: PatientStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE, BEFORE])
-    append = asyncio.create_task(store.append("room", Entry(2, "call", 1.0, b"body", "a"), expires=None))
+    append = asyncio.create_task(store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a"), expires=None)))
     await asyncio.sleep(0)
     await asyncio.gather(store.close(), store.close())
     assert append.done()
@@ -302,7 +302,7 @@ async def test_stores_over_a_network_are_patient(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("seed", range(10))
 async def test_no_commit_is_lost_or_done_twice(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Writers to one session, over lines on which two of three messages get lost in one way or the other."""
-    monkeypatch.setattr("stateroom.store.patient.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stateroom.store.retry.FIRST_PAUSE", 0.0)
     random = Random(seed)
     shared = MemoryStore()
     await shared.create(a_head(), [SEED])
@@ -319,7 +319,7 @@ async def test_no_commit_is_lost_or_done_twice(monkeypatch: pytest.MonkeyPatch, 
             revision = (await store.head("room")).revision + 1
             call_id = f"{name}/{next(numbers)}"
             try:
-                await store.append("room", Entry(revision, "call", 1.0, b"one more", call_id), expires=None)
+                await store.append(Commit("room", Entry(revision, "call", 1.0, b"one more", call_id), expires=None))
                 done.append(call_id)
             except Conflict:
                 continue

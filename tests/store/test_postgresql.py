@@ -30,11 +30,11 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store import Entry, Head, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.postgresql import PostgreSQLStore
 from stateroom.store.postgresql.appends import FEW
-from stateroom.store.postgresql.link import Link
+from stateroom.store.postgresql.connection import Link
 from stateroom.store.postgresql.schema import MIGRATIONS
 from tests.patience import PATIENCE
 from tests.servers.pooler import SERVERS, TransactionPooler
@@ -123,12 +123,14 @@ async def test_every_operation_is_one_round_trip(pooler: TransactionPooler) -> N
         blobs = {"digest": b"large" * 20_000}
         operations: list[Coroutine[Any, Any, Any]] = [
             store.create(head(), [entry(1, "seed")], Snapshot(1, b"state"), blobs),
-            store.append("room", entry(2, "call"), expires=None),
+            store.append(Commit("room", entry(2, "call"), expires=None)),
             store.append(
-                "room", entry(3), expires=FAR + 1, snapshot=Snapshot(3, b"state"), blobs={**blobs, "more": b"large"}
+                Commit(
+                    "room", entry(3), expires=FAR + 1, snapshot=Snapshot(3, b"state"), blobs={**blobs, "more": b"large"}
+                )
             ),
             store.lease("room", "me", now=1.0, until=2.0),
-            store.append("room", entry(4), expires=None, fence=1, closes=True),
+            store.append(Commit("room", entry(4), expires=None, fence=1, closes=True)),
             store.release("room", "me"),
             store.create(head("fork", parent="room", parent_revision=1)),
             store.touch("fork", now=1.0, expires=FAR + 1),
@@ -154,10 +156,10 @@ async def test_appends_that_come_up_together_go_to_the_server_together(pooler: T
         names = [f"room {number}" for number in range(64)]
         await begin(store, *names)
         before = pooler.round_trips
-        await asyncio.gather(*(store.append(name, entry(2), expires=None) for name in names))
+        await asyncio.gather(*(store.append(Commit(name, entry(2), expires=None)) for name in names))
         assert pooler.round_trips - before == 2, "a first half, and the rest"
         before = pooler.round_trips
-        await asyncio.gather(*(store.append(name, entry(3), expires=None) for name in names[:FEW]))
+        await asyncio.gather(*(store.append(Commit(name, entry(3), expires=None)) for name in names[:FEW]))
         assert pooler.round_trips - before == 1
 
 
@@ -169,10 +171,10 @@ async def test_appends_that_come_up_while_a_batch_is_under_way_are_the_next(
         await begin(store, *names)
         before = pooler.round_trips
         with locked(url, names[0]) as waiting:
-            appends = [asyncio.ensure_future(store.append(names[0], entry(2), expires=None))]
+            appends = [asyncio.ensure_future(store.append(Commit(names[0], entry(2), expires=None)))]
             await until(waiting)
             for name in names[1:]:
-                appends.append(asyncio.ensure_future(store.append(name, entry(2), expires=None)))
+                appends.append(asyncio.ensure_future(store.append(Commit(name, entry(2), expires=None))))
                 await asyncio.sleep(0)
         await asyncio.gather(*appends)
         assert pooler.round_trips - before == 2
@@ -202,26 +204,30 @@ def is_waited_for(connection: psycopg.Connection[Any], observer: psycopg.Connect
 async def test_each_append_of_a_batch_has_its_own_outcome(url: str) -> None:
     async with opened(url) as store:
         await begin(store, *"abcdefghij")
-        await store.append("b", entry(2), expires=None, closes=True)
+        await store.append(Commit("b", entry(2), expires=None, closes=True))
         await store.touch("c", now=1.0, expires=1.0)
-        await store.append("d", entry(2, "call"), expires=None)
+        await store.append(Commit("d", entry(2, "call"), expires=None))
         await store.lease("f", "me", now=1.0, until=2.0)
         too_long = Random(1).randbytes(10_000).decode("latin-1")
         with locked(url, "a") as waiting:
-            calls = [asyncio.ensure_future(store.append("a", entry(2), expires=None))]
+            calls = [asyncio.ensure_future(store.append(Commit("a", entry(2), expires=None)))]
             await until(waiting)  # the others gather behind it
             later = {
-                "a": store.append("a", entry(3), expires=None),
-                "b": store.append("b", entry(3), expires=None, snapshot=Snapshot(3, b"wrong"), blobs={"wrong": b""}),
-                "c": store.append("c", entry(2), expires=None),
-                "d": store.append("d", entry(3, "call"), expires=None, snapshot=Snapshot(3, b"wrong")),
-                "e": store.append("e", entry(3), expires=None, blobs={"wrong": b"wrong"}),
-                "f": store.append("f", entry(2), expires=None),
-                "g": store.append("g", entry(2, too_long), expires=None),
-                "h": store.append("h", entry(2), expires=5.0, snapshot=Snapshot(2, b"right"), blobs={"right": b"r"}),
-                "i": store.append("i", entry(2), expires=None, closes=True),
-                "i again": store.append("i", entry(3), expires=None),
-                "nobody": store.append("nobody", entry(1), expires=None),
+                "a": store.append(Commit("a", entry(3), expires=None)),
+                "b": store.append(
+                    Commit("b", entry(3), expires=None, snapshot=Snapshot(3, b"wrong"), blobs={"wrong": b""})
+                ),
+                "c": store.append(Commit("c", entry(2), expires=None)),
+                "d": store.append(Commit("d", entry(3, "call"), expires=None, snapshot=Snapshot(3, b"wrong"))),
+                "e": store.append(Commit("e", entry(3), expires=None, blobs={"wrong": b"wrong"})),
+                "f": store.append(Commit("f", entry(2), expires=None)),
+                "g": store.append(Commit("g", entry(2, too_long), expires=None)),
+                "h": store.append(
+                    Commit("h", entry(2), expires=5.0, snapshot=Snapshot(2, b"right"), blobs={"right": b"r"})
+                ),
+                "i": store.append(Commit("i", entry(2), expires=None, closes=True)),
+                "i again": store.append(Commit("i", entry(3), expires=None)),
+                "nobody": store.append(Commit("nobody", entry(1), expires=None)),
             }
             calls += map(asyncio.ensure_future, later.values())
             await asyncio.sleep(0)
@@ -254,7 +260,7 @@ async def test_workers_that_write_to_the_same_sessions_never_wait_in_a_circle(ur
         await begin(one, *names)
 
         async def write(store: PostgreSQLStore, order: list[str], revision: int) -> list[Any]:
-            calls = [store.append(name, entry(revision), expires=FAR + revision) for name in order]
+            calls = [store.append(Commit(name, entry(revision), expires=FAR + revision)) for name in order]
             return await asyncio.gather(*calls, return_exceptions=True)
 
         for revision in range(2, 22):
@@ -269,7 +275,7 @@ async def test_a_caller_that_stops_waiting_does_no_harm(url: str) -> None:
         for _ in range(5):
             with locked(url, "room") as waiting:
                 calls = [
-                    asyncio.ensure_future(store.append("room", entry(99), expires=None)),
+                    asyncio.ensure_future(store.append(Commit("room", entry(99), expires=None))),
                     asyncio.ensure_future(store.touch("room", now=1.0, expires=FAR)),
                 ]
                 await until(waiting)
@@ -278,7 +284,7 @@ async def test_a_caller_that_stops_waiting_does_no_harm(url: str) -> None:
                 for call in calls:
                     call.cancel()
                 await asyncio.wait(calls)
-        await store.append("room", entry(2), expires=None)
+        await store.append(Commit("room", entry(2), expires=None))
         assert (await store.head("other")).revision == 1
 
 
@@ -286,7 +292,7 @@ async def test_one_connection_is_enough(url: str) -> None:
     async with opened(f"{url}&pool=1") as store:
         names = [f"room {number}" for number in range(20)]
         await asyncio.gather(*(begin(store, name) for name in names))
-        appends = [store.append(name, entry(2), expires=None) for name in names]
+        appends = [store.append(Commit(name, entry(2), expires=None)) for name in names]
         await asyncio.gather(*appends, store.sweep(0.0), *(store.load(name) for name in names), store.vacuum())
         assert {each.revision for each in await store.heads()} == {2}
 
@@ -298,7 +304,7 @@ async def test_large_values_go_both_ways(url: str) -> None:
         )  # more than a socket takes at once, and three of them than a batch carries
         await store.create(head(), [entry(1, body=body)], Snapshot(1, body), {"digest": body})
         await begin(store, "a", "b")
-        appends = [store.append(name, entry(2, body=body), expires=None) for name in ("room", "a", "b")]
+        appends = [store.append(Commit(name, entry(2, body=body), expires=None)) for name in ("room", "a", "b")]
         await asyncio.gather(*appends, store.head("room"))
         assert (await store.load("room")).snapshot == Snapshot(1, body)
         record = await store.export("room")
@@ -320,7 +326,7 @@ async def test_each_transaction_may_land_on_another_backend(pooler: TransactionP
         async def work(name: str) -> None:
             for revision in range(2, 12):
                 store = one if revision % 2 else two
-                await store.append(name, entry(revision, f"call {revision}"), expires=None)
+                await store.append(Commit(name, entry(revision, f"call {revision}"), expires=None))
                 assert (await store.load(name)).head.revision == revision
 
         await asyncio.gather(*map(work, names))
@@ -354,7 +360,7 @@ async def test_a_transaction_that_a_client_leaves_open_ends(pooler: TransactionP
             with pytest.raises(StoreError, match="later moment"):  # which is found out within a transaction
                 await store.restore(type(record)(head(revision=0), [], [], {}))
         async with asyncio.timeout(PATIENCE):
-            await store.append("room", entry(2), expires=None)
+            await store.append(Commit("room", entry(2), expires=None))
 
 
 # The server goes away, and comes back.
@@ -371,7 +377,7 @@ async def test_a_restart_under_load_loses_nothing_and_does_nothing_twice() -> No
 
             async def write(name: str) -> None:
                 for revision in range(1, 61):
-                    await store.append(name, entry(revision, f"{name}/{revision}"), expires=None)
+                    await store.append(Commit(name, entry(revision, f"{name}/{revision}"), expires=None))
                     acknowledged[name] = revision
                     if name == names[0] and revision % 20 == 10:
                         crash.set()
@@ -399,14 +405,14 @@ async def test_a_backend_that_is_ended_is_an_error_and_not_the_end(url: str) -> 
     async with opened(f"{url}&application_name={quote(name)}") as store:
         await begin(store)
         with locked(url, "room") as waiting, admin(url) as connection:
-            append = asyncio.ensure_future(store.append("room", entry(2), expires=None))
+            append = asyncio.ensure_future(store.append(Commit("room", entry(2), expires=None)))
             await until(waiting)
             mine = "FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
             connection.execute(f"SELECT pg_terminate_backend(pid) {mine}", (name,))
             with pytest.raises(StoreUnavailable, match="terminating connection due to administrator command"):
                 await append
         assert (await store.head("room")).revision == 1
-        await store.append("room", entry(2), expires=None)
+        await store.append(Commit("room", entry(2), expires=None))
 
 
 async def test_connections_that_ended_while_nobody_used_them_are_not_noticed(url: str) -> None:
@@ -427,9 +433,9 @@ async def test_a_server_that_does_not_answer_is_given_up(url: str, monkeypatch: 
         await begin(store)
         monkeypatch.setattr(Link, "patience", 0.1)
         with locked(url, "room"), pytest.raises(StoreUnavailable, match=r"no answer for 0\.1 s"):
-            await store.append("room", entry(2), expires=None)
+            await store.append(Commit("room", entry(2), expires=None))
         monkeypatch.undo()
-        done = await asyncio.gather(store.append("room", entry(2), expires=None), return_exceptions=True)
+        done = await asyncio.gather(store.append(Commit("room", entry(2), expires=None)), return_exceptions=True)
         assert type(done[0]) in (type(None), Conflict)  # what nobody waited for may have been done
         assert [each.revision for each in await store.entries("room")] == [1, 2]
 
@@ -440,10 +446,12 @@ async def test_a_server_that_is_away_is_told_of_at_once_by_all(url: str) -> None
             await begin(store)
             server.kill()
             calls = [store.head("room") for _ in range(50)]
-            done = await asyncio.gather(*calls, store.append("room", entry(2), expires=None), return_exceptions=True)
+            done = await asyncio.gather(
+                *calls, store.append(Commit("room", entry(2), expires=None)), return_exceptions=True
+            )
             assert {type(error) for error in done} == {StoreUnavailable}
             server.restart()
-            await store.append("room", entry(2), expires=None)
+            await store.append(Commit("room", entry(2), expires=None))
 
 
 async def test_a_closed_store_leaves_no_connection_behind(url: str) -> None:
@@ -521,7 +529,7 @@ async def test_text_that_is_no_text_elsewhere_can_be_an_id(url: str, name: str) 
         first = Entry(1, name, 1.0, b"", name)
         whole = Head(name, name, name, 0.0, FAR, 1, holder=name)
         await store.create(whole, [first], None, {name: b"blob"})
-        await store.append(name, entry(2, f"{name}2"), expires=None)
+        await store.append(Commit(name, entry(2, f"{name}2"), expires=None))
         assert await store.heads(environment=name) == [await store.head(name)]
         assert await store.find_call(name, name) == first
         assert await store.blobs(name, [name]) == {name: b"blob"}
@@ -541,7 +549,7 @@ async def test_a_number_that_the_database_cannot_hold_is_an_error(url: str) -> N
     async with opened(url) as store:
         await begin(store)
         calls = [
-            store.append("room", entry(2**63), expires=None),
+            store.append(Commit("room", entry(2**63), expires=None)),
             store.load("room", 2**63),
             store.create(head("a", 2**64)),
         ]
@@ -632,13 +640,13 @@ async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to
             async def steps(first: int, last: int) -> float:
                 before = written()
                 for revision in range(first, last):
-                    await store.append("room", entry(revision, f"call {revision}", bytes(500)), expires=None)
+                    await store.append(Commit("room", entry(revision, f"call {revision}", bytes(500)), expires=None))
                 return (written() - before) / (last - first)
 
             early = await steps(1, 40)
             await steps(40, 600)
             assert await steps(600, 640) < early * 1.5 < 3 * 500 * 1.5
-            await store.append("room", entry(640), expires=None, snapshot=Snapshot(640, bytes(10_000_000)))
+            await store.append(Commit("room", entry(640), expires=None, snapshot=Snapshot(640, bytes(10_000_000))))
             before = written()
             await store.create(head("fork", 640, parent="room", parent_revision=640))
             assert written() - before < 2_000
@@ -749,11 +757,11 @@ async def test_a_batch_that_fails_unexpectedly_fails_all_who_wait_and_the_next_g
         for place in ("Appends._take", "_many"):
             with monkeypatch.context() as patched:
                 patched.setattr(f"stateroom.store.postgresql.appends.{place}", fail)
-                appends = [store.append(session, entry(2), expires=None) for session in ("room", "other")]
+                appends = [store.append(Commit(session, entry(2), expires=None)) for session in ("room", "other")]
                 for answer in await asyncio.gather(*appends, return_exceptions=True):
                     assert isinstance(answer, StoreError)
                     assert "out of luck" in str(answer)
-        await store.append("room", entry(2), expires=None)
+        await store.append(Commit("room", entry(2), expires=None))
 
 
 async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str) -> None:

@@ -21,8 +21,8 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store import Entry, Head, Snapshot, Store, open_store
-from stateroom.store.redis import RedisStore, link
+from stateroom.store import Commit, Entry, Head, Snapshot, Store, open_store
+from stateroom.store.redis import RedisStore, connection
 from stateroom.store.redis.address import find
 from tests.patience import PATIENCE
 from tests.servers.proxy import Fault, Proxy
@@ -94,9 +94,9 @@ async def test_a_lone_append_is_one_command(server: RedisServer, store: RedisSto
     def works(room: str) -> list[Coroutine[Any, Any, object]]:
         blobs = {"aa": b"1", "bb": b"2"}
         return [
-            store.append(room, entry(2), expires=None),
-            store.append(room, entry(3, "call"), expires=FAR + 1),
-            store.append(room, entry(4), expires=FAR + 2, snapshot=Snapshot(4, b"state"), blobs=blobs),
+            store.append(Commit(room, entry(2), expires=None)),
+            store.append(Commit(room, entry(3, "call"), expires=FAR + 1)),
+            store.append(Commit(room, entry(4), expires=FAR + 2, snapshot=Snapshot(4, b"state"), blobs=blobs)),
             store.touch(room, now=0.0, expires=FAR + 3),
             store.load(room),
             store.entries(room),
@@ -116,11 +116,11 @@ async def test_a_lone_append_is_one_command(server: RedisServer, store: RedisSto
 async def test_appends_that_come_together_go_out_together(server: RedisServer, store: RedisStore) -> None:
     rooms = [f"room {number}" for number in range(40)]
     await begin(store, *rooms)
-    await asyncio.gather(*(store.append(room, entry(2), expires=FAR) for room in rooms[:2]))
+    await asyncio.gather(*(store.append(Commit(room, entry(2), expires=FAR)) for room in rooms[:2]))
     with redis.Redis(port=server.port) as client:
         client.ping()
         before = client.info("stats")["total_reads_processed"]
-        await asyncio.gather(*(store.append(room, entry(2), expires=FAR) for room in rooms[2:]))
+        await asyncio.gather(*(store.append(Commit(room, entry(2), expires=FAR)) for room in rooms[2:]))
         assert client.info("stats")["total_reads_processed"] - before <= 3  # one for the appends, one for the question
     assert {head.revision for head in await store.heads()} == {2}
 
@@ -130,10 +130,12 @@ async def test_a_server_that_forgot_the_scripts_is_told_them_again(server: Redis
     await begin(store, *rooms)
     for revision in range(2, 6):
         server.ask("SCRIPT", "FLUSH")
-        await asyncio.gather(*(store.append(room, entry(revision, f"{revision}"), expires=FAR) for room in rooms))
+        await asyncio.gather(
+            *(store.append(Commit(room, entry(revision, f"{revision}"), expires=FAR)) for room in rooms)
+        )
     for room in rooms:
         assert [entry.revision for entry in await store.entries(room)] == [1, 2, 3, 4, 5]
-    assert await commands_for(server, store.append("room 0", entry(6), expires=None)) == ["EVALSHA"]
+    assert await commands_for(server, store.append(Commit("room 0", entry(6), expires=None))) == ["EVALSHA"]
 
 
 async def test_a_load_reads_the_newest_snapshot_and_what_follows(server: RedisServer, store: RedisStore) -> None:
@@ -268,7 +270,7 @@ async def test_nothing_stays_of_sessions_that_are_gone(server: RedisServer, pref
     for number in range(5):
         await store.create(head(f"room {number}", expires=5.0), [entry(1, "call")], Snapshot(1, b"state"), {"aa": b"1"})
         await store.create(head(f"fork {number}", expires=5.0, parent=f"room {number}", parent_revision=1))
-        await store.append(f"room {number}", entry(2), expires=4.0, closes=number % 2 == 0)
+        await store.append(Commit(f"room {number}", entry(2), expires=4.0, closes=number % 2 == 0))
     await store.count(10.0)
     assert await store.sweep(10.0) == 10
     assert server.ask("KEYS", f"{prefix}*") == [f"{prefix}version".encode()]
@@ -292,7 +294,7 @@ async def test_a_connection_that_is_cut_while_idle_is_made_again(server: RedisSe
         async with asyncio.timeout(PATIENCE):
             while True:  # until the end of the connection has come through
                 try:
-                    await store.append("room", entry(revision), expires=FAR)
+                    await store.append(Commit("room", entry(revision), expires=FAR))
                     break
                 except StoreUnavailable:
                     continue
@@ -305,26 +307,26 @@ async def test_a_lost_answer_is_an_error_and_the_same_append_is_refused_if_it_wa
         store = await RedisStore.open(proxy.url)
         await begin(store, "room", "other")
         proxy.fail(fault)
-        calls = [store.append(room, entry(2, "call"), expires=FAR) for room in ("room", "other")]
+        calls = [store.append(Commit(room, entry(2, "call"), expires=FAR)) for room in ("room", "other")]
         done = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(error) for error in done} <= {StoreUnavailable, type(None)}
         assert StoreUnavailable in map(type, done)
         for room in ("room", "other"):
             revision = (await store.head(room)).revision
-            again = store.append(room, entry(2, "call"), expires=FAR)
+            again = store.append(Commit(room, entry(2, "call"), expires=FAR))
             if revision == 2:
                 with pytest.raises(DuplicateCall):
                     await again
             else:
                 await again
             with pytest.raises(Conflict):
-                await store.append(room, entry(2), expires=FAR)
+                await store.append(Commit(room, entry(2), expires=FAR))
             assert [entry.revision for entry in await store.entries(room)] == [1, 2]
         await store.close()
 
 
 async def test_a_server_that_does_not_answer_is_given_up(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 1)
     with RedisServer() as server:
         store = await RedisStore.open(f"{server.url}?prefix={prefix}")
         await begin(store)
@@ -332,7 +334,7 @@ async def test_a_server_that_does_not_answer_is_given_up(prefix: str, monkeypatc
         try:
             async with asyncio.timeout(PATIENCE):
                 with pytest.raises(StoreUnavailable, match="does not answer"):
-                    await store.append("room", entry(2), expires=FAR)
+                    await store.append(Commit("room", entry(2), expires=FAR))
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
         revision = (await store.head("room")).revision
@@ -343,9 +345,9 @@ async def test_a_server_that_does_not_answer_is_given_up(prefix: str, monkeypatc
 async def test_a_caller_that_stops_waiting_does_no_harm(store: RedisStore) -> None:
     await begin(store, "room", "other")
     calls = [
-        asyncio.ensure_future(store.append("room", entry(2), expires=FAR)),
+        asyncio.ensure_future(store.append(Commit("room", entry(2), expires=FAR))),
         asyncio.ensure_future(store.load("room")),
-        asyncio.ensure_future(store.append("other", entry(2), expires=FAR)),
+        asyncio.ensure_future(store.append(Commit("other", entry(2), expires=FAR))),
     ]
     await asyncio.sleep(0)
     for call in calls[:2]:
@@ -354,7 +356,7 @@ async def test_a_caller_that_stops_waiting_does_no_harm(store: RedisStore) -> No
     assert [call.cancelled() for call in calls] == [True, True, False]
     assert (await store.head("other")).revision == 2
     revision = (await store.head("room")).revision
-    await store.append("room", entry(revision + 1), expires=FAR)
+    await store.append(Commit("room", entry(revision + 1), expires=FAR))
 
 
 async def test_text_that_is_not_unicode_is_an_error_and_not_the_end(store: RedisStore) -> None:
@@ -362,12 +364,12 @@ async def test_text_that_is_not_unicode_is_an_error_and_not_the_end(store: Redis
     for call in (
         store.head("\ud800"),
         store.create(head("\ud800")),
-        store.append("room", entry(2, "\ud800"), expires=FAR),
+        store.append(Commit("room", entry(2, "\ud800"), expires=FAR)),
         store.lease("room", "\ud800", now=0.0, until=1.0),
     ):
         with pytest.raises(UnicodeEncodeError):
             await call
-    await store.append("room", entry(2), expires=FAR)
+    await store.append(Commit("room", entry(2), expires=FAR))
     assert [head.id for head in await store.heads()] == ["room"]
 
 
@@ -392,7 +394,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing_that_was_acknowl
             async def write(room: str) -> None:
                 while not enough.is_set():
                     revision = acknowledged[room] + 1
-                    await store.append(room, entry(revision, f"call {revision}"), expires=FAR)
+                    await store.append(Commit(room, entry(revision, f"call {revision}"), expires=FAR))
                     acknowledged[room] = revision
 
             async def lives(revision: int) -> None:
@@ -442,7 +444,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
 
         async def add() -> None:
             call, blobs = entry(revision + 1, f"call {revision + 1}", LARGE), {f"blob {revision}": LARGE}
-            await store.append("room", call, expires=FAR, snapshot=Snapshot(revision + 1, LARGE), blobs=blobs)
+            await store.append(Commit("room", call, expires=FAR, snapshot=Snapshot(revision + 1, LARGE), blobs=blobs))
 
         for _ in range(9):
             await add()
@@ -464,7 +466,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
         async with asyncio.timeout(PATIENCE):
             while True:  # memory is freed beside what the server does
                 try:
-                    await store.append("other", entry(2), expires=FAR)
+                    await store.append(Commit("other", entry(2), expires=FAR))
                     break
                 except StoreUnavailable:
                     continue
@@ -481,10 +483,10 @@ async def test_a_server_that_becomes_a_replica_refuses_until_it_is_one_no_more(p
         connection = await store._link.ask("CLIENT", "ID")
         server.ask("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(StoreUnavailable, match="is a replica"):
-            await store.append("room", entry(2), expires=FAR)
+            await store.append(Commit("room", entry(2), expires=FAR))
         assert await store._link.ask("CLIENT", "ID") != connection  # which may find whom to write to
         server.ask("REPLICAOF", "NO", "ONE")
-        await store.append("room", entry(2), expires=FAR)
+        await store.append(Commit("room", entry(2), expires=FAR))
         await store.close()
 
 
@@ -493,12 +495,12 @@ async def test_a_sentinel_leads_to_the_new_server_after_a_failover(prefix: str) 
         async with open_store(f"{sentinel.url}?prefix={prefix}") as store:
             await begin(store)
             for revision in range(2, 12):
-                await store.append("room", entry(revision), expires=FAR)
+                await store.append(Commit("room", entry(revision), expires=FAR))
             replica = sentinel.second
             wait_until(lambda: replica.ask("HGET", f"{prefix}{{/room}}", "revision") == b"11", replica.process)
             sentinel.first.kill()
             for revision in range(12, 22):
-                await store.append("room", entry(revision), expires=FAR)
+                await store.append(Commit("room", entry(revision), expires=FAR))
             assert [entry.revision for entry in await store.entries("room")] == list(range(1, 22))
         assert sentinel.second.ask("HGET", f"{prefix}{{/room}}", "revision") == b"21"
 
@@ -542,12 +544,12 @@ async def test_a_session_that_moves_to_another_server_is_found_there(cluster: Re
         names = {server.port: server.ask("CLUSTER", "MYID").decode() for server in (home, new)}
         new.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[home.port])
         home.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[new.port])
-        await store.append("room", entry(2), expires=FAR)
+        await store.append(Commit("room", entry(2), expires=FAR))
         home.ask("MIGRATE", "127.0.0.1", new.port, key, 0, 5000)
-        await store.append("room", entry(3), expires=FAR)  # who had it says: ask the other
+        await store.append(Commit("room", entry(3), expires=FAR))  # who had it says: ask the other
         for server in (new, home, *cluster.servers):
             server.ask("CLUSTER", "SETSLOT", slot, "NODE", names[new.port])
-        await store.append("room", entry(4), expires=FAR)  # who had it says: it has moved
+        await store.append(Commit("room", entry(4), expires=FAR))  # who had it says: it has moved
         assert [entry.revision for entry in await store.entries("room")] == [1, 2, 3, 4]
         assert _serves(new, key)
 
@@ -567,12 +569,12 @@ async def test_a_server_of_a_cluster_that_is_away_is_waited_for(prefix: str) -> 
         home = next(server for server in cluster.servers if _serves(server, f"{prefix}{{/room}}"))
         home.kill()
         with pytest.raises(StoreUnavailable):
-            await store.append("room", entry(2), expires=FAR)
+            await store.append(Commit("room", entry(2), expires=FAR))
         home.restart()
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
-                    await store.append("room", entry(2), expires=FAR)
+                    await store.append(Commit("room", entry(2), expires=FAR))
                     break
                 except StoreUnavailable:
                     await asyncio.sleep(0.02)

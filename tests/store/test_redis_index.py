@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 
 from stateroom.errors import StoreUnavailable, UnknownSession
-from stateroom.store import Entry, Head, Record, Snapshot
+from stateroom.store import Commit, Entry, Head, Record, Snapshot
 from stateroom.store.redis import RedisStore
 from stateroom.store.redis.layout import to_member
-from stateroom.store.redis.lives import LONG_AGO
+from stateroom.store.redis.lifetime import LONG_AGO
 
 BIRTH = "0123456789abcdef"
 SOON, LATER, FAR = 10.0, 20.0, 1e12
@@ -160,7 +160,7 @@ async def test_many_sweepers_at_once_remove_each_session_once(url: str) -> None:
 
 async def test_a_sweep_corrects_what_the_index_knows(store: RedisStore) -> None:
     await store.create(head(expires=SOON))
-    await store.append("room", entry(2), expires=LATER)
+    await store.append(Commit("room", entry(2), expires=LATER))
     assert len(await store._index.due(SOON)) == 1
     assert await store.sweep(SOON) == 0
     assert await store._index.due(SOON) == []
@@ -201,7 +201,7 @@ async def test_a_note_that_was_lost_is_made_good(
     await store.create(head(expires=FAR))
     with monkeypatch.context() as patch:
         patch.setattr(store._index, "place", refuse)
-        await store.append("room", entry(2), expires=SOON, closes=closes)
+        await store.append(Commit("room", entry(2), expires=SOON, closes=closes))
     assert (await store.head("room")).revision == 2
     assert await store.sweep(SOON) == 0  # later than it could be
     await store.vacuum()
@@ -213,7 +213,7 @@ async def test_an_index_that_was_lost_is_built_anew(store: RedisStore) -> None:
     for number in range(3):
         await store.create(head(f"room {number}", expires=SOON), [entry(1)], Snapshot(1, b"state"))
         await store.create(head(f"fork {number}", expires=SOON, parent=f"room {number}"))
-    await store.append("room 1", entry(2), expires=SOON, closes=True)
+    await store.append(Commit("room 1", entry(2), expires=SOON, closes=True))
     before = await store.heads()
     for key in await keys(store):
         if key.startswith("{index}") or key.endswith(":forks"):

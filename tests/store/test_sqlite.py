@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from stateroom.errors import BadData, Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
-from stateroom.store import Entry, Head, Snapshot, Store, open_store
+from stateroom.store import Commit, Entry, Head, Snapshot, Store, open_store
 from stateroom.store.sqlite import SQLiteStore, file, rows
 from tests.patience import PATIENCE
 from tests.store.processes import finish, workers
@@ -204,7 +204,7 @@ async def test_sweeping_gives_space_back_without_closing(path: Path, url: str) -
         assert await store.sweep(20.0) == 20
         await begin(store)
         for revision in range(2, 10):
-            await store.append("room", entry(revision, body=bytes(1_000_000)), expires=FAR)
+            await store.append(Commit("room", entry(revision, body=bytes(1_000_000)), expires=FAR))
         assert path.stat().st_size < 12_000_000
 
 
@@ -212,9 +212,9 @@ async def test_a_large_write_does_not_leave_a_large_log_behind(path: Path, url: 
     log = path.with_name("rooms.db-wal")
     async with open_store(url) as store:
         await begin(store)
-        await store.append("room", entry(2, body=bytes(2 * file.MAX_IDLE_LOG)), expires=FAR)
+        await store.append(Commit("room", entry(2, body=bytes(2 * file.MAX_IDLE_LOG)), expires=FAR))
         assert log.stat().st_size > 2 * file.MAX_IDLE_LOG
-        await store.append("room", entry(3), expires=FAR)
+        await store.append(Commit("room", entry(3), expires=FAR))
         assert log.stat().st_size <= file.MAX_IDLE_LOG
 
 
@@ -295,17 +295,17 @@ async def test_a_full_disk_refuses_whole_appends_and_passes(url: str) -> None:
 async def test_writes_that_wait_together_land_together_except_those_refused(path: Path, url: str) -> None:
     async with open_store(url) as store:
         await begin(store, *"abcdef")
-        await store.append("d", entry(2, "call"), expires=FAR)
+        await store.append(Commit("d", entry(2, "call"), expires=FAR))
         with locked(path):
-            held = asyncio.ensure_future(store.append("a", entry(2), expires=FAR))
+            held = asyncio.ensure_future(store.append(Commit("a", entry(2), expires=FAR)))
             await asyncio.sleep(0)  # the thread has begun to wait for the file; the others gather behind it
             together = asyncio.gather(
-                store.append("b", entry(2), expires=FAR),
-                store.append("c", entry(5), expires=FAR),
-                store.append("d", entry(3, "call"), expires=FAR, snapshot=Snapshot(3, b"wrong")),
+                store.append(Commit("b", entry(2), expires=FAR)),
+                store.append(Commit("c", entry(5), expires=FAR)),
+                store.append(Commit("d", entry(3, "call"), expires=FAR, snapshot=Snapshot(3, b"wrong"))),
                 store.create(head("e", 0)),
-                store.append("f", entry(2), expires=FAR, snapshot=Snapshot(2, b"state"), closes=True),
-                store.append("b", entry(3), expires=FAR),
+                store.append(Commit("f", entry(2), expires=FAR, snapshot=Snapshot(2, b"state"), closes=True)),
+                store.append(Commit("b", entry(3), expires=FAR)),
                 store.create(head("g"), [entry(1)]),
                 return_exceptions=True,
             )
@@ -334,7 +334,7 @@ async def test_writes_that_wait_together_reach_the_disk_once(path: Path, url: st
 
         one_by_one = commits()
         with locked(path):
-            appends = asyncio.gather(*(store.append(session, entry(2), expires=FAR) for session in sessions))
+            appends = asyncio.gather(*(store.append(Commit(session, entry(2), expires=FAR)) for session in sessions))
             await asyncio.sleep(0)
         await appends
         assert commits() < one_by_one / 4
@@ -345,9 +345,9 @@ async def test_a_caller_that_stops_waiting_does_no_harm(path: Path, url: str) ->
         await begin(store, "room", "other")
         with locked(path):
             calls = [
-                asyncio.ensure_future(store.append("room", entry(2, "call"), expires=FAR)),
-                asyncio.ensure_future(store.append("room", entry(9), expires=FAR)),
-                asyncio.ensure_future(store.append("other", entry(2), expires=FAR)),
+                asyncio.ensure_future(store.append(Commit("room", entry(2, "call"), expires=FAR))),
+                asyncio.ensure_future(store.append(Commit("room", entry(9), expires=FAR))),
+                asyncio.ensure_future(store.append(Commit("other", entry(2), expires=FAR))),
                 asyncio.ensure_future(store.load("room")),
             ]
             await asyncio.sleep(0)
@@ -358,7 +358,7 @@ async def test_a_caller_that_stops_waiting_does_no_harm(path: Path, url: str) ->
         assert all(call.cancelled() for call in calls[:2] + calls[3:])
         revision = (await store.head("room")).revision  # what nobody waited for may have been done, wholly
         assert [entry.revision for entry in await store.entries("room")] == list(range(1, revision + 1))
-        await store.append("room", entry(revision + 1), expires=FAR)
+        await store.append(Commit("room", entry(revision + 1), expires=FAR))
 
 
 async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, url: str) -> None:
@@ -378,9 +378,9 @@ async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
     async with open_store(url) as store:
         await begin(store)
         with locked(path), pytest.raises(StoreUnavailable, match="locked"):
-            await store.append("room", entry(2), expires=FAR)
+            await store.append(Commit("room", entry(2), expires=FAR))
         assert await store.head("room") == head()
-        await store.append("room", entry(2), expires=FAR)
+        await store.append(Commit("room", entry(2), expires=FAR))
 
 
 async def test_many_writers_wait_for_a_locked_file_together(
@@ -393,7 +393,7 @@ async def test_many_writers_wait_for_a_locked_file_together(
             await store.create(head(room), [entry(1)])
         rounds = 0
         with locked(path):
-            waiting = {asyncio.ensure_future(store.append(room, entry(2), expires=None)) for room in rooms}
+            waiting = {asyncio.ensure_future(store.append(Commit(room, entry(2), expires=None))) for room in rooms}
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 assert all(isinstance(call.exception(), StoreUnavailable) for call in done)
@@ -423,7 +423,7 @@ async def test_a_value_that_sqlite_cannot_hold_is_an_error_and_not_the_end(
         with pytest.raises(StoreError):
             await (store.head(session) if revision == 1 else store.load("room", revision))
         assert await store.heads() == [head()]
-        await store.append("room", entry(2), expires=FAR)
+        await store.append(Commit("room", entry(2), expires=FAR))
 
 
 async def test_use_after_close_is_a_clear_error(path: Path, url: str) -> None:
@@ -438,7 +438,7 @@ async def test_a_call_made_while_the_store_closes_is_answered(path: Path, url: s
     async with open_store(url) as store:
         await begin(store)
         with locked(path):
-            held = asyncio.ensure_future(store.append("room", entry(2), expires=FAR))
+            held = asyncio.ensure_future(store.append(Commit("room", entry(2), expires=FAR)))
             await asyncio.sleep(0)
             ends = [asyncio.ensure_future(store.close()) for _ in range(2)]
             await asyncio.sleep(0)
@@ -460,12 +460,12 @@ async def test_a_value_of_a_wrong_type_fails_its_own_call_alone(url: str, kind: 
         await begin(store)
         calls = {
             "read": lambda: store.head(wrong),
-            "append": lambda: store.append(wrong, entry(2), expires=None),
+            "append": lambda: store.append(Commit(wrong, entry(2), expires=None)),
             "create": lambda: store.create(Head("other", "env", wrong, 0.0, FAR, 1)),
         }
         with pytest.raises(StoreError, match="UUID"):
             await calls[kind]()
-        await store.append("room", entry(2), expires=None)
+        await store.append(Commit("room", entry(2), expires=None))
         assert (await store.head("room")).revision == 2
 
 
@@ -483,7 +483,7 @@ async def test_a_thread_that_dies_fails_all_who_wait_and_all_who_come(
             assert isinstance(answer, StoreUnavailable)
             assert isinstance(answer.__cause__, SystemExit)
         with pytest.raises(StoreUnavailable, match="out of luck"):
-            await store.append("room", entry(2), expires=None)
+            await store.append(Commit("room", entry(2), expires=None))
 
 
 async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
@@ -509,7 +509,7 @@ async def test_a_file_that_is_deleted_or_replaced_acknowledges_no_more_writes(
         if replaced:
             path.write_bytes(path.with_suffix(".aside").read_bytes())
         with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-            await store.append("room", entry(2), expires=None)
+            await store.append(Commit("room", entry(2), expires=None))
         with pytest.raises(StoreUnavailable, match="deleted or replaced"):
             await store.heads(limit=1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import StoreUnavailable, UnknownSession
-from stateroom.store import Entry, Head, Record, Size, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, Record, Size, Snapshot, open_store
 from stateroom.store.sqlite import SQLiteStore
 
 FAR = 1e12
@@ -68,10 +68,10 @@ async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore
     await allow(store, 20)
     other = Record(head("other"), [entry(1)], [Snapshot(1, LARGE)], {"digest": LARGE})
     for call in (
-        store.append("room", entry(2, LARGE), expires=None),
-        store.append("room", entry(2, LARGE), expires=1.0, closes=True),
-        store.append("room", entry(2), expires=1.0, snapshot=Snapshot(2, LARGE)),
-        store.append("room", entry(2), expires=None, blobs={"small": b"small", "digest": LARGE}),
+        store.append(Commit("room", entry(2, LARGE), expires=None)),
+        store.append(Commit("room", entry(2, LARGE), expires=1.0, closes=True)),
+        store.append(Commit("room", entry(2), expires=1.0, snapshot=Snapshot(2, LARGE))),
+        store.append(Commit("room", entry(2), expires=None, blobs={"small": b"small", "digest": LARGE})),
         store.create(head("other"), [entry(1)], Snapshot(1, b""), {"digest": LARGE}),
         store.create(head("other"), [entry(1, LARGE)]),
         store.restore(other),
@@ -81,9 +81,11 @@ async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore
         assert await store.export("room") == record
         assert await store.heads() == [head()]
     assert await store.orphans() == []
-    await store.append("room", entry(2), expires=None)  # there is room for this
+    await store.append(Commit("room", entry(2), expires=None))  # there is room for this
     await allow(store, 10_000)
-    await store.append("room", entry(3, LARGE), expires=None, snapshot=Snapshot(3, LARGE), blobs={"digest": LARGE})
+    await store.append(
+        Commit("room", entry(3, LARGE), expires=None, snapshot=Snapshot(3, LARGE), blobs={"digest": LARGE})
+    )
     await store.restore(other)
     assert await store.export("other") == other
 
@@ -93,9 +95,9 @@ async def test_writes_that_wait_together_are_each_done_or_refused_whole(store: S
         await store.create(head(name), [entry(1)])
     await allow(store, 20)
     done = await asyncio.gather(
-        *(store.append(name, entry(2), expires=None) for name in "abc"),
-        store.append("d", entry(2), expires=None, blobs={"digest": LARGE}),
-        store.append("e", entry(2), expires=FAR + 1),
+        *(store.append(Commit(name, entry(2), expires=None)) for name in "abc"),
+        store.append(Commit("d", entry(2), expires=None, blobs={"digest": LARGE})),
+        store.append(Commit("e", entry(2), expires=FAR + 1)),
         return_exceptions=True,
     )
     for name, outcome in zip("abcde", done, strict=True):
@@ -104,17 +106,17 @@ async def test_writes_that_wait_together_are_each_done_or_refused_whole(store: S
     assert isinstance(done[3], StoreUnavailable)
     assert await store.blobs("d", ["digest"]) == {}
     await allow(store, 10_000)
-    await store.append("d", entry(2), expires=None, blobs={"digest": LARGE})
-    await store.append("f", entry(2), expires=None)
+    await store.append(Commit("d", entry(2), expires=None, blobs={"digest": LARGE}))
+    await store.append(Commit("f", entry(2), expires=None))
 
 
 async def test_sessions_can_be_removed_from_a_full_disk_and_make_room(store: SQLiteStore) -> None:
     await store.create(head("old", expires=10.0), [entry(1)], blobs={"digest": LARGE})
     await allow(store, 5)
     with pytest.raises(StoreUnavailable):
-        await store.append("room", entry(2, LARGE), expires=None)
+        await store.append(Commit("room", entry(2, LARGE), expires=None))
     assert await store.sweep(20.0) == 1
-    await store.append("room", entry(2, LARGE), expires=None)
+    await store.append(Commit("room", entry(2, LARGE), expires=None))
 
 
 # Space that comes back.
@@ -131,7 +133,7 @@ async def test_a_vacuum_gives_back_all_that_was_removed(path: Path, url: str) ->
         assert path.stat().st_size + log.stat().st_size < 1_200_000
         assert (await store.sizes())["file"].bytes == path.stat().st_size
         assert await store.blobs("room", ["digest"]) == {"digest": LARGE}
-        await store.append("room", entry(2), expires=None)
+        await store.append(Commit("room", entry(2), expires=None))
 
 
 async def test_a_vacuum_leaves_no_free_page(path: Path, url: str) -> None:
@@ -157,7 +159,7 @@ async def test_a_vacuum_does_not_wait_for_readers(
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN")
         rows = other.execute("SELECT * FROM entries").fetchall()
-        await store.append("room", entry(2), expires=None)
+        await store.append(Commit("room", entry(2), expires=None))
         await store.vacuum()
         assert other.execute("SELECT * FROM entries").fetchall() == rows
         other.execute("COMMIT")
@@ -171,7 +173,7 @@ async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: S
         await store.vacuum()
     path.rmdir()
     path.with_name("moved.db").rename(path)
-    await store.append("room", entry(2), expires=None)
+    await store.append(Commit("room", entry(2), expires=None))
 
 
 # What belongs to nobody.
@@ -214,7 +216,9 @@ async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: SQLiteStore,
 
 
 async def test_sizes_are_exact(store: SQLiteStore, path: Path) -> None:
-    await store.append("room", entry(2, b"12345"), expires=None, snapshot=Snapshot(2, b"123"), blobs={"digest": b"12"})
+    await store.append(
+        Commit("room", entry(2, b"12345"), expires=None, snapshot=Snapshot(2, b"123"), blobs={"digest": b"12"})
+    )
     await store.create(head("ä"), [entry(1, b"")], blobs={"digest": b"12", "other": b""})
     assert await store.size("room") == Size(2, 4 + 5 + 3 + 2)
     assert await store.size("ä") == Size(1, 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import Conflict, DuplicateCall, ForeignStore, SessionClosed, StoreUnavailable
-from stateroom.store import Entry, Head, Loaded, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, Loaded, Snapshot, open_store
 from stateroom.store.sqlite import SQLiteStore, file
 
 FAR = 1e12
@@ -133,15 +133,15 @@ async def test_a_file_of_version_1_can_do_what_a_new_one_can(path: Path, url: st
     make_version_1(path)
     async with open_store(url) as store:
         with pytest.raises(DuplicateCall):
-            await store.append("room", Entry(4, "call", 20.0, b"", "call"), expires=None)
+            await store.append(Commit("room", Entry(4, "call", 20.0, b"", "call"), expires=None))
         with pytest.raises(SessionClosed):
-            await store.append("closed", Entry(2, "call", 20.0, b""), expires=None)
-        await store.append("room", Entry(4, "call", 20.0, b""), expires=None, blobs={"digest": b"large"})
+            await store.append(Commit("closed", Entry(2, "call", 20.0, b""), expires=None))
+        await store.append(Commit("room", Entry(4, "call", 20.0, b""), expires=None, blobs={"digest": b"large"}))
         leased = await store.lease("room", "me", now=20.0, until=30.0)
         assert leased == Head("room", "env", "owner", 1.5, FAR, 4, fence=1, holder="me", leased_until=30.0)
         with pytest.raises(Conflict):
-            await store.append("room", Entry(5, "call", 20.0, b""), expires=None)
-        await store.append("room", Entry(5, "call", 20.0, b""), expires=None, fence=1)
+            await store.append(Commit("room", Entry(5, "call", 20.0, b""), expires=None))
+        await store.append(Commit("room", Entry(5, "call", 20.0, b""), expires=None, fence=1))
         assert await store.blobs("room", ["digest"]) == {"digest": b"large"}
         assert await store.prune("room", 2) == 1
 
@@ -160,7 +160,7 @@ async def test_stores_that_open_an_old_file_at_once_all_succeed(tmp_path: Path) 
         make_version_1(tmp_path / f"{turn}.db")
         url = f"sqlite:///{tmp_path}/{turn}.db"
         stores = await asyncio.gather(*(SQLiteStore.open(url) for _ in range(6)))
-        await stores[0].append("room", Entry(4, "call", 20.0, b""), expires=None)
+        await stores[0].append(Commit("room", Entry(4, "call", 20.0, b""), expires=None))
         assert [(await store.head("room")).revision for store in stores] == [4] * 6
         await asyncio.gather(*(store.close() for store in stores))
 

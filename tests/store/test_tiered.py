@@ -19,8 +19,8 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store import Head, Snapshot, Store, open_store
-from stateroom.store.conformance.making import (
+from stateroom.store import Commit, Head, Snapshot, Store, open_store
+from stateroom.store.conformance.creation import (
     LATER,
     MUCH_LATER,
     NOW,
@@ -32,7 +32,7 @@ from stateroom.store.conformance.making import (
     make_session,
 )
 from stateroom.store.memory import MemoryStore
-from stateroom.store.tiered import TieredStore, caching
+from stateroom.store.tiered import TieredStore, cache
 from tests.servers.redis import RedisServer
 from tests.store.tiers import process, tiered
 
@@ -80,7 +80,7 @@ def tiers_of(store: Store) -> dict[str, str]:
 async def test_a_session_moves_down_when_nothing_was_added_for_a_while(store: Store, warm: Store, cold: Store) -> None:
     await make_session(store, "idle", revision=2)
     await make_session(store, "busy")
-    await store.append("busy", make_entry(2, at=NOW + 40), expires=LATER)
+    await store.append(Commit("busy", make_entry(2, at=NOW + 40), expires=LATER))
     await make_session(store, "new", created=NOW + 30)
     await store.sweep(NOW + 49)
     assert await names(cold) == set()
@@ -114,7 +114,7 @@ async def test_a_family_moves_when_all_of_it_is_idle(store: Store, warm: Store, 
     await store.sweep(NOW + 140)
     assert await names(warm) == set()
     assert await names(cold) == {"room", "fork", "late"}
-    await store.append("late", make_entry(2, at=NOW + 150), expires=LATER)
+    await store.append(Commit("late", make_entry(2, at=NOW + 150), expires=LATER))
     assert await names(warm) == {"room", "fork", "late"}
 
 
@@ -128,9 +128,9 @@ async def test_a_parent_that_has_expired_moves_with_its_fork(store: Store, warm:
     assert await store.sweep(COLD) == 0
     assert await names(warm) == set()
     assert [await everything(store, name) for name in ("room", "fork", "deleted", "orphan")] == before
-    await store.append("orphan", make_entry(2, at=COLD), expires=LATER)
+    await store.append(Commit("orphan", make_entry(2, at=COLD), expires=LATER))
     with pytest.raises(SessionExpired):
-        await store.append("room", make_entry(2, at=COLD), expires=LATER)
+        await store.append(Commit("room", make_entry(2, at=COLD), expires=LATER))
     assert await store.sweep(LATER) == 4
     assert await names(cold) == set()
 
@@ -156,11 +156,11 @@ async def test_what_rests_can_be_read_where_it_is(store: Store, warm: Store) -> 
 
 async def test_what_cannot_be_changed_is_not_moved_for_that(store: Store, warm: Store) -> None:
     await make_session(store, "closed")
-    await store.append("closed", make_entry(2), expires=LATER, closes=True)
+    await store.append(Commit("closed", make_entry(2), expires=LATER, closes=True))
     await make_session(store, "expired", expires=COLD + 1)
     await store.sweep(COLD)
     for attempt in (
-        store.append("closed", make_entry(3, at=COLD), expires=LATER),
+        store.append(Commit("closed", make_entry(3, at=COLD), expires=LATER)),
         store.touch("closed", now=COLD, expires=LATER),
     ):
         with pytest.raises(SessionClosed):
@@ -194,7 +194,7 @@ async def test_whatever_changes_a_session_brings_it_back(store: Store, warm: Sto
     for name in ("append", "touch", "lease", "fork"):
         await make_session(store, name)
     await store.sweep(COLD)
-    await store.append("append", make_entry(2), expires=LATER)
+    await store.append(Commit("append", make_entry(2), expires=LATER))
     await store.touch("touch", now=NOW, expires=MUCH_LATER)
     assert (await store.lease("lease", "me", now=NOW, until=LATER)).fence == 1
     await make_fork(store, "child", "fork", 1)
@@ -211,12 +211,12 @@ async def test_a_move_does_not_show_in_the_fence_or_the_lease(store: Store) -> N
     before = await store.head("room")
     await store.sweep(COLD)
     assert await store.head("room") == before
-    await store.append("room", make_entry(2), expires=None, fence=8)
+    await store.append(Commit("room", make_entry(2), expires=None, fence=8))
     assert await store.head("room") == Head(
         "room", "env", "owner", NOW, LATER, 2, fence=8, holder="me", leased_until=NOW + 1
     )
     with pytest.raises(Conflict):
-        await store.append("room", make_entry(3), expires=None, fence=7)
+        await store.append(Commit("room", make_entry(3), expires=None, fence=7))
     assert (await store.lease("room", "me", now=COLD, until=LATER)).fence == 8
     with pytest.raises(SessionLeased):
         await store.lease("room", "another", now=COLD, until=LATER)
@@ -246,13 +246,13 @@ async def test_a_session_that_the_warm_tier_has_lost_is_not_continued_from_the_c
 ) -> None:
     await make_session(store, revision=2)
     await store.sweep(COLD)
-    await store.append("room", make_entry(3), expires=LATER)
+    await store.append(Commit("room", make_entry(3), expires=LATER))
     await warm.delete("room")
     for call in (
         store.head("room"),
         store.load("room"),
         store.entries("room"),
-        store.append("room", make_entry(3), expires=LATER),
+        store.append(Commit("room", make_entry(3), expires=LATER)),
         store.lease("room", "me", now=NOW, until=LATER),
         store.create(make_head()),
     ):
@@ -267,10 +267,10 @@ async def test_one_may_go_on_from_the_copy_knowingly(warm: Store, cold: Store) -
     store = TieredStore(inner)
     await make_session(store, revision=2)
     await store.sweep(COLD)
-    await store.append("room", make_entry(3), expires=LATER)
+    await store.append(Commit("room", make_entry(3), expires=LATER))
     await warm.delete("room")
     assert await store.adopt("room") == make_head(revision=2)
-    await store.append("room", make_entry(3, "again"), expires=LATER)
+    await store.append(Commit("room", make_entry(3, "again"), expires=LATER))
     assert await store.orphans() == []
     assert await store.adopt("room") == make_head(revision=3)  # nothing to adopt
 
@@ -278,7 +278,7 @@ async def test_one_may_go_on_from_the_copy_knowingly(warm: Store, cold: Store) -
 async def test_a_lost_session_can_be_deleted_and_a_closed_one_is_whole(store: Store, warm: Store) -> None:
     await make_session(store, "lost")
     await make_session(store, "closed", revision=0)
-    await store.append("closed", make_entry(1), expires=LATER, closes=True)
+    await store.append(Commit("closed", make_entry(1), expires=LATER, closes=True))
     before = await everything(store, "closed")
     await store.sweep(COLD)
     await store.touch("lost", now=NOW, expires=LATER)
@@ -320,8 +320,8 @@ async def test_without_the_warm_tier_what_rests_can_be_read(
         for call in (
             store.head("works"),
             store.head("unknown"),
-            store.append("works", make_entry(2), expires=LATER),
-            store.append("rests", make_entry(3), expires=LATER),
+            store.append(Commit("works", make_entry(2), expires=LATER)),
+            store.append(Commit("rests", make_entry(3), expires=LATER)),
             store.create(make_head("new")),
             store.heads(),
         ):
@@ -332,8 +332,8 @@ async def test_without_the_warm_tier_what_rests_can_be_read(
         assert "cannot be reached" in tiers_of(store)["warm"]
         assert tiers_of(store)["cold"].endswith(": well")
         server.restart()
-        await store.append("works", make_entry(2), expires=LATER)
-        await store.append("rests", make_entry(3), expires=LATER)
+        await store.append(Commit("works", make_entry(2), expires=LATER))
+        await store.append(Commit("rests", make_entry(3), expires=LATER))
         assert tiers_of(store)["warm"].endswith(": well")
     said = [record.getMessage() for record in caplog.records if record.name == "stateroom.store.tiered.tier"]
     assert [("cannot be reached" in text, "can be reached again" in text) for text in said] == [
@@ -348,14 +348,14 @@ async def test_without_the_cold_tier_what_is_warm_goes_on(tmp_path: Path, server
         await make_session(store, "works", created=COLD)
         await store.sweep(COLD)
         server.kill()
-        await store.append("works", make_entry(2, at=COLD), expires=LATER)
+        await store.append(Commit("works", make_entry(2, at=COLD), expires=LATER))
         await store.touch("works", now=COLD, expires=MUCH_LATER)
         await make_fork_refused(store)
         assert (await store.load("works")).head.revision == 2
         for call in (
             store.head("rests"),
             store.head("unknown"),
-            store.append("rests", make_entry(2), expires=LATER),
+            store.append(Commit("rests", make_entry(2), expires=LATER)),
             store.heads(),
         ):
             with pytest.raises(StoreUnavailable, match="the cold tier cannot be reached"):
@@ -365,7 +365,7 @@ async def test_without_the_cold_tier_what_is_warm_goes_on(tmp_path: Path, server
             await store.sweep(MUCH_LATER)
         assert (await store.head("works")).revision == 2
         server.restart()
-        await store.append("rests", make_entry(2), expires=LATER)
+        await store.append(Commit("rests", make_entry(2), expires=LATER))
         assert await store.count(NOW) == 2
 
 
@@ -385,7 +385,7 @@ async def test_a_move_that_is_cut_off_goes_on_when_the_tier_is_back(tmp_path: Pa
         server.restart()
         await store.sweep(COLD)
         assert "room" in server.ask("KEYS", "*").__repr__()
-        await store.append("room", make_entry(2), expires=LATER)
+        await store.append(Commit("room", make_entry(2), expires=LATER))
 
 
 @pytest.mark.parametrize("durable", ["warm", "cold"])
@@ -408,14 +408,14 @@ async def test_a_commit_is_in_the_cold_tier_when_it_is_acknowledged(tmp_path: Pa
     cold_url = f"sqlite:///{tmp_path}/cold.db"
     async with open_store(tiered(server.url, cold_url, durable="cold")) as store, open_store(cold_url) as cold:
         await make_session(store)
-        await store.append("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"two"))
+        await store.append(Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"two")))
         before = await everything(cold, "room")
         assert await everything(store, "room") == before
         server.ask("FLUSHALL")  # which nobody minds
         assert await everything(store, "room") == before
         server.kill()
         assert await everything(store, "room") == before
-        await store.append("room", make_entry(3), expires=LATER)
+        await store.append(Commit("room", make_entry(3), expires=LATER))
         await make_fork(store, "fork", "room", 2)
         assert await store.sweep(LATER) == 2
         assert await store.heads() == []
@@ -424,7 +424,7 @@ async def test_a_commit_is_in_the_cold_tier_when_it_is_acknowledged(tmp_path: Pa
 async def test_loads_come_from_copies_that_are_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr(caching, "PAUSE", 0.0)
+    monkeypatch.setattr(cache, "PAUSE", 0.0)
     cold_url = f"sqlite:///{tmp_path}/cold.db"
     url = tiered(f"{server.url}?prefix=a:", cold_url, durable="cold", cool=50)
     async with open_store(url) as store, open_store(f"{server.url}?prefix=a:") as copies, open_store(cold_url) as cold:
@@ -432,12 +432,14 @@ async def test_loads_come_from_copies_that_are_up_to_date(
         await make_fork(store, "fork", "room", 1, revision=3)
         for name in ("room", "fork"):
             assert await copies.entries(name) == await cold.entries(name)
-        await store.append("room", make_entry(3), expires=LATER, snapshot=Snapshot(3, b"three"))
-        await cold.append("room", make_entry(4), expires=LATER)  # as another process does while the warm tier is away
+        await store.append(Commit("room", make_entry(3), expires=LATER, snapshot=Snapshot(3, b"three")))
+        await cold.append(
+            Commit("room", make_entry(4), expires=LATER)
+        )  # as another process does while the warm tier is away
         assert (await copies.head("room")).revision == 3
         assert (await store.load("room")).entries == [make_entry(4)]
         assert (await copies.load("room")).entries == [make_entry(4)]
-        await store.append("room", make_entry(5), expires=LATER)
+        await store.append(Commit("room", make_entry(5), expires=LATER))
         assert [entry.revision for entry in await copies.entries("room")] == [4, 5]
         assert await store.entries("room", after=3) == [make_entry(4), make_entry(5)]
         assert [entry.revision for entry in await store.entries("room")] == [1, 2, 3, 4, 5]
@@ -450,13 +452,13 @@ async def test_loads_come_from_copies_that_are_up_to_date(
 async def test_a_warm_tier_that_is_away_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr(caching, "PAUSE", 600.0)
+    monkeypatch.setattr(cache, "PAUSE", 600.0)
     async with open_store(tiered(server.url, f"sqlite:///{tmp_path}/cold.db", durable="cold")) as store:
         await make_session(store)
         server.kill()
-        await store.append("room", make_entry(2), expires=LATER)
+        await store.append(Commit("room", make_entry(2), expires=LATER))
         server.restart()
-        await store.append("room", make_entry(3), expires=LATER)
+        await store.append(Commit("room", make_entry(3), expires=LATER))
         assert (await store.load("room")).head.revision == 3
     async with open_store(server.url) as copies:
         assert (await copies.head("room")).revision == 1

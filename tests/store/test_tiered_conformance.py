@@ -7,9 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from stateroom.store import Snapshot, open_store
+from stateroom.store import Commit, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.conformance.making import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
+from stateroom.store.conformance.creation import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
 from stateroom.store.conformance.stateful import check_against_model
 from tests.examples import share
 from tests.servers.postgresql import fresh_schema
@@ -76,7 +76,9 @@ async def go_down_and_up(url: str) -> None:
             assert await two.count(NOW) == 2
             entry = make_entry(5 + turn, f"turn {turn}")
             blobs = make_blobs(b"%d" % turn)
-            await two.append("fork", entry, expires=LATER, fence=1, snapshot=Snapshot(5 + turn, b""), blobs=blobs)
+            await two.append(
+                Commit("fork", entry, expires=LATER, fence=1, snapshot=Snapshot(5 + turn, b""), blobs=blobs)
+            )
             assert await one.find_call("fork", f"turn {turn}") == entry
             assert await one.blobs("fork", [*blobs]) == blobs
             assert (await one.load("fork")).head.revision == 5 + turn

@@ -19,14 +19,14 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from stateroom.errors import StateroomError, UnknownSession
-from stateroom.store import Record, Snapshot, Store, open_store
-from stateroom.store.conformance.making import LATER, MUCH_LATER, NOW, make_blobs, make_entry, make_fork, make_head
+from stateroom.store import Commit, Record, Snapshot, Store, open_store
+from stateroom.store.conformance.creation import LATER, MUCH_LATER, NOW, make_blobs, make_entry, make_fork, make_head
 from stateroom.store.conformance.mixture import choose_call
 from stateroom.store.conformance.reference import Reference, ask, compare
 from stateroom.store.memory import MemoryStore
 from stateroom.store.tiered import moves
 from stateroom.store.tiered.marks import kind_of
-from stateroom.store.wrapping import Work
+from stateroom.store.wrapper import Work
 from tests.patience import PATIENCE
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
 
@@ -61,7 +61,7 @@ async def make_family(store: Store) -> list[Record]:
     await store.lease("root", "me", now=NOW, until=NOW + 1)
     await make_fork(store, "fork", "root", 2, revision=4)
     await make_fork(store, "closed", "root", 3)
-    await store.append("closed", make_entry(4), expires=LATER, closes=True)
+    await store.append(Commit("closed", make_entry(4), expires=LATER, closes=True))
     await make_fork(store, "grandchild", "fork", 3)
     return [await store.export(name) for name in FAMILY]
 
@@ -103,7 +103,7 @@ async def test_a_move_down_can_end_at_any_step(done: bool) -> None:
         await process(*tiers).sweep(NOW + 2)
         assert await where(tiers) == [set(), set(FAMILY)], f"step {step}"
         await check(store, family)
-        await store.append("root", make_entry(4), expires=LATER, fence=8)
+        await store.append(Commit("root", make_entry(4), expires=LATER, fence=8))
         assert await where(tiers) == [set(FAMILY), set(FAMILY)]
         assert await store.count(NOW) == 3
         assert await store.orphans() == []
@@ -120,14 +120,14 @@ async def test_a_move_up_can_end_at_any_step(done: bool) -> None:
         assert await where(tiers) == [set(), set(FAMILY)]
         before = await store.entries("fork")
         try:
-            await process(*tiers, Death(step, done=done)).append("fork", make_entry(5), expires=LATER)
+            await process(*tiers, Death(step, done=done)).append(Commit("fork", make_entry(5), expires=LATER))
             break
         except Crash:
             written = await store.entries("fork")
             assert written in (before, [*before, make_entry(5)])
             if written == before:
                 await check(store, family)
-                await store.append("fork", make_entry(5), expires=LATER)
+                await store.append(Commit("fork", make_entry(5), expires=LATER))
         assert await store.entries("fork") == [*before, make_entry(5)]
         await process(*tiers).sweep(NOW + 2)
         await process(*tiers).sweep(NOW + 2)
@@ -203,8 +203,11 @@ def _nobody_asks(model: Reference, arguments: dict[str, Any]) -> bool:
         record: Record = arguments["record"]
         kept = model.sessions.get(record.head.id)
         return kept is not None and any(kept.entries.get(each.revision, each) != each for each in record.entries)
-    session = model.sessions.get(arguments.get("session", ""))
-    return session is not None and arguments.get("fence", 0) > session.head.fence
+    if "commit" not in arguments:
+        return False
+    commit: Commit = arguments["commit"]
+    session = model.sessions.get(commit.session)
+    return session is not None and commit.fence > session.head.fence
 
 
 async def _compare_after_crash(
@@ -225,7 +228,7 @@ async def write(store: Store, session: str, writer: str, count: int) -> None:
             head = await store.head(session)
             entry = make_entry(head.revision + 1, f"{writer}/{number}", at=NOW)
             try:
-                await store.append(session, entry, expires=LATER, fence=head.fence)
+                await store.append(Commit(session, entry, expires=LATER, fence=head.fence))
                 break
             except StateroomError:
                 continue
@@ -276,7 +279,7 @@ async def touch(store: Store) -> None:
 
 async def append(store: Store) -> None:
     for revision in (5, 6):  # nobody else adds anything, so nothing is refused
-        await store.append("fork", make_entry(revision), expires=LATER)
+        await store.append(Commit("fork", make_entry(revision), expires=LATER))
     assert [entry.revision for entry in await store.entries("fork", after=4)] == [5, 6]
 
 
@@ -375,7 +378,7 @@ async def _check_after(work: Callable[[Store], Work[None]], store: Store, family
         head = await store.head("fork")
         assert head.holder == "x" or head.fence > 1
     root = await store.head("root")
-    await store.append("root", make_entry(root.revision + 1), expires=LATER, fence=root.fence)
+    await store.append(Commit("root", make_entry(root.revision + 1), expires=LATER, fence=root.fence))
     assert await store.orphans() == []
 
 
@@ -412,7 +415,9 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
         left_behind += family != {*FAMILY}
         for _ in range(3):
             assert {head.id for head in await store.children("fork")} == family - {*FAMILY} | {"grandchild"}
-            await store.append("root", make_entry((await store.head("root")).revision + 1), expires=LATER, fence=8)
+            await store.append(
+                Commit("root", make_entry((await store.head("root")).revision + 1), expires=LATER, fence=8)
+            )
             await store.sweep(NOW + 2)
         assert await where(tiers) == [set(), family]
         assert await store.orphans() == []
@@ -454,7 +459,7 @@ async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.Mo
         await asyncio.wait(waiting)
         await mover.moves.close()
         async with asyncio.timeout(PATIENCE):
-            await store.append("fork", make_entry(5), expires=LATER)
+            await store.append(Commit("fork", make_entry(5), expires=LATER))
 
 
 async def test_a_mover_that_was_stopped_for_long_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,7 +549,7 @@ async def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path
             assert [call_id for call_id in call_ids if call_id in acknowledged[room]] == acknowledged[room]
             head = await store.head(room)
             assert head.revision == len(call_ids)
-            await store.append(room, make_entry(head.revision + 1), expires=None)
+            await store.append(Commit(room, make_entry(head.revision + 1), expires=None))
         assert await store.orphans() == []
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from stateroom.errors import StoreError, UnknownStore
 from stateroom.store import open_store
-from stateroom.store.compressed import CompressedStore
-from stateroom.store.encrypted import EncryptedStore
+from stateroom.store.compression import CompressedStore
+from stateroom.store.encryption import EncryptedStore
 from stateroom.store.memory import MemoryStore
 from stateroom.store.sqlite import SQLiteStore
 from stateroom.store.url import opened, parse_url, store_class, without_secrets

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from stateroom.store import Store
 from stateroom.store.tiered.moving import MovingStore
 from stateroom.store.tiered.tier import Tier
-from stateroom.store.wrapping import Work, WrappedStore
+from stateroom.store.wrapper import Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,7 +5,7 @@ import resource
 import sys
 
 from stateroom.errors import Conflict, StoreUnavailable
-from stateroom.store import Entry, Head, Store, open_store
+from stateroom.store import Commit, Entry, Head, Store, open_store
 
 FAR = 1e12
 
@@ -32,7 +32,7 @@ async def append_one(store: Store, call_id: str) -> None:
     while True:
         revision = (await store.head("room")).revision + 1
         try:
-            return await store.append("room", Entry(revision, "call", 0.0, b"body", call_id), expires=FAR)
+            return await store.append(Commit("room", Entry(revision, "call", 0.0, b"body", call_id), expires=FAR))
         except Conflict:
             continue
 
@@ -43,7 +43,7 @@ async def write_for_ever(url: str, name: str) -> None:
         revision = (await store.head("room")).revision
         while True:
             revision += 1
-            await store.append("room", Entry(revision, "call", 0.0, name.encode() * 500), expires=FAR)
+            await store.append(Commit("room", Entry(revision, "call", 0.0, name.encode() * 500), expires=FAR))
             say(revision)
 
 
@@ -55,13 +55,15 @@ async def fill_the_disk(url: str, name: str) -> None:
         try:
             while revision < 100:
                 entry = Entry(revision + 1, "call", 0.0, b"x" * 20_000, f"{name}/{revision + 1}")
-                await store.append("room", entry, expires=FAR)
+                await store.append(Commit("room", entry, expires=FAR))
                 revision += 1
         except StoreUnavailable as error:
             say(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         say((await store.head("room")).revision == revision)
-        await store.append("room", Entry(revision + 1, "call", 0.0, b"after", f"{name}/{revision + 1}"), expires=FAR)
+        await store.append(
+            Commit("room", Entry(revision + 1, "call", 0.0, b"after", f"{name}/{revision + 1}"), expires=FAR)
+        )
         say(revision + 1)
 
 

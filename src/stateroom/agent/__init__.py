@@ -6,7 +6,7 @@ from stateroom.agent.context import Anchor, Context
 from stateroom.agent.conversation import Conversation
 from stateroom.agent.loop import Trajectory, act, run
 from stateroom.agent.record import Record, recall
-from stateroom.agent.simulated import SimulatedUser, UserSide
+from stateroom.agent.simulated_user import SimulatedUser, UserSide
 from stateroom.agent.strategies import ClearToolResults, DropOldest, KeepLastTurns
 from stateroom.agent.summary import Summarise
 from stateroom.agent.task import TaskState

@@ -107,7 +107,7 @@ async def carry_out(
     It also stops before a call that may change something, if what came before has to be noted first.
     """
     for batch in _batches(place, calls):
-        if record.agent.phase == "cancelled":
+        if record.status.phase == "cancelled":
             raise Conflict("", 0, "the agent was cancelled")
         read = place.reads(batch[0].item["name"])
         if outcomes.loose and not read:

@@ -23,8 +23,8 @@ from stateroom.agent.record import Recalled, Record
 from stateroom.agent.window import Window
 from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
 from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items, text_of
-from stateroom.session import Said, Session, Stance
-from stateroom.session.agency import ended_call
+from stateroom.session import AgentStatus, Session, Update
+from stateroom.session.agent import ended_call
 
 OnStep = Callable[[list[Item]], Awaitable[None]]
 """Is given the items of an answer, and of what its calls came to."""
@@ -61,9 +61,9 @@ class Trajectory:
 
 async def run(agent: Agent, session: Session[Any]) -> Trajectory:
     """Let an agent work in a session on its task, or on what it was told since, from where it stands."""
-    await session.catch_up()  # another process may have gone on with its work
+    await session.agent.refresh()  # another process may have continued its work
     request = getattr(session.task, "responses_create_params", {})
-    return await act(session, session, agent, session.tools, input_items(request.get("input")))
+    return await act(session, session.agent, agent, session.tools, input_items(request.get("input")))
 
 
 async def act(
@@ -112,7 +112,7 @@ class _Turn:
         return 0 if context.budget is None else context.beside(self._tools, self._agent.instructions)
 
     async def run(self, task: Sequence[Item]) -> Trajectory:
-        stance = self._record.agent
+        stance = self._record.status
         await self._load(stance, task)
         if self._agent.deadline is not None:
             self._until = asyncio.get_running_loop().time() + self._agent.deadline
@@ -128,16 +128,16 @@ class _Turn:
                 else:  # a phase of the environment's own, which somebody has to lead it out of
                     return self._trajectory("waiting", stance)
         except Conflict:
-            if self._record.agent.phase != "cancelled":
+            if self._record.status.phase != "cancelled":
                 raise
-            stance = self._record.agent
+            stance = self._record.status
         done_early = stance.phase == "done" and self._reason is not None
         return self._trajectory("incomplete" if done_early else _ENDED[stance.phase], stance)
 
-    def _trajectory(self, status: Status, stance: Stance) -> Trajectory:
+    def _trajectory(self, status: Status, stance: AgentStatus) -> Trajectory:
         return Trajectory(self._output, status, self._reason, self._usage, stance.question)
 
-    async def _load(self, stance: Stance, task: Sequence[Item]) -> None:
+    async def _load(self, stance: AgentStatus, task: Sequence[Item]) -> None:
         """Look at the conversation as the model is shown it."""
         window, context = self._window, self._agent.context
         if not stance.view:
@@ -149,7 +149,7 @@ class _Turn:
                 self._newest = items
             self._reason = entry.facts.get("reason") if stance.phase in _ENDED else None
 
-    async def _step(self, stance: Stance) -> Stance:
+    async def _step(self, stance: AgentStatus) -> AgentStatus:
         """Carry out what the model has called, and let it answer."""
         stance, outcomes = await self._outcomes(stance)
         if self._on_step is not None and self._newest:
@@ -167,7 +167,7 @@ class _Turn:
             return await self._end(stance, outcomes.new, "bad_calls")
         return await self._think(stance, outcomes)
 
-    async def _outcomes(self, stance: Stance) -> tuple[Stance, Outcomes]:
+    async def _outcomes(self, stance: AgentStatus) -> tuple[AgentStatus, Outcomes]:
         """What the calls come to that the model has made and that have no result yet."""
         outcomes = Outcomes(stance.strikes)
         if not stance.step:  # the turn before was ended while these were open
@@ -185,12 +185,12 @@ class _Turn:
                 outcomes.results.extend(ended_call(call.item["call_id"], "deadline", message) for call in left)
         return stance, outcomes
 
-    def _open_calls(self, stance: Stance) -> list[Call]:
+    def _open_calls(self, stance: AgentStatus) -> list[Call]:
         made = [item for item in self._newest if item["type"] == "function_call"]
         first = len(made) - len(stance.open)
         return [Call(item, stance.call_id(first + index)) for index, item in enumerate(made[first:])]
 
-    async def _note(self, stance: Stance, outcomes: Outcomes) -> Stance:
+    async def _note(self, stance: AgentStatus, outcomes: Outcomes) -> AgentStatus:
         """Keep what calls came to before another one is made that may change what they were made on.
 
         Else whoever takes over in between would make them again, and they could come to something else.
@@ -202,7 +202,7 @@ class _Turn:
         outcomes.note()
         return stance
 
-    async def _think(self, stance: Stance, outcomes: Outcomes) -> Stance:
+    async def _think(self, stance: AgentStatus, outcomes: Outcomes) -> AgentStatus:
         """Let the model answer, and keep that together with what its calls before came to."""
         agent, results = self._agent, outcomes.new
         context = agent.context
@@ -250,13 +250,13 @@ class _Turn:
         items = [*results, *answer.items]
         self._output.extend(items)
         told = None if usage is None else msgspec.to_builtins(usage)
-        said = Said(items, "model", moves, [*counts, *new], usage=told, reason=self._reason)
+        said = Update(items, "model", moves, [*counts, *new], usage=told, reason=self._reason)
         return await self._record.say(said, after=stance, **changes)
 
     async def _ask(self, request: Request, given: list[Answer]) -> None:
         given.append(await answer_of(self._agent.model, request))
 
-    async def _compact(self, stance: Stance) -> Stance | None:
+    async def _compact(self, stance: AgentStatus) -> AgentStatus | None:
         """Let the model's view start from less; None if the time is up before that is found."""
 
         async def shorten() -> None:
@@ -266,7 +266,7 @@ class _Turn:
             return None
         return await self._record.compact(self._window.plain(), after=stance)
 
-    async def _hear_reply(self, stance: Stance) -> Stance:
+    async def _hear_reply(self, stance: AgentStatus) -> AgentStatus:
         """Let the environment's user answer the message of the agent's."""
         message = "".join(text_of(item) for item in self._newest if item["type"] == "message")
         replies: list[str | None] = []
@@ -285,15 +285,15 @@ class _Turn:
         return await self._say(stance, [item], counts, moves=("input_received",), by="user")
 
     async def _end(
-        self, stance: Stance, results: list[Item], reason: str, counts: Sequence[int] | None = None
-    ) -> Stance:
+        self, stance: AgentStatus, results: list[Item], reason: str, counts: Sequence[int] | None = None
+    ) -> AgentStatus:
         """End the turn at a limit."""
         self._reason = reason
         return await self._say(stance, results, counts, moves=("limit_reached",), reason=reason)
 
     async def _say(
         self,
-        stance: Stance,
+        stance: AgentStatus,
         items: list[Item],
         counts: Sequence[int] | None = None,
         *,
@@ -301,11 +301,11 @@ class _Turn:
         by: str = "agent",
         reason: str | None = None,
         **changes: Any,
-    ) -> Stance:
+    ) -> AgentStatus:
         """Note something that is not an answer of the model's."""
         self._output.extend(items)
         tokens = self._agent.context.count(items) if counts is None else counts
-        return await self._record.say(Said(items, by, moves, tokens, reason=reason), after=stance, **changes)
+        return await self._record.say(Update(items, by, moves, tokens, reason=reason), after=stance, **changes)
 
     async def _in_time(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do some work, unless the deadline passes before it is done."""

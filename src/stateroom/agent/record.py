@@ -5,24 +5,24 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from stateroom.model import Item, Usage
-from stateroom.session import LogEntry, Said, Stance
+from stateroom.session import AgentStatus, LogEntry, Update
 
 
 class Record(Protocol):
     """Keeps what is said, and where the agent stands: a session, or `Notes` in memory."""
 
     @property
-    def agent(self) -> Stance:
-        """Where the agent stands."""
+    def status(self) -> AgentStatus:
+        """The agent's status."""
 
-    async def say(self, said: Said, *, after: Stance | None = None, **changes: Any) -> Stance:
-        """Add to the conversation; see `Session.say`."""
+    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
+        """Add to the conversation; see `SessionAgent.say`."""
 
-    async def compact(self, window: dict[str, Any], *, after: Stance | None = None) -> Stance:
-        """Let the model's view start from here; see `Session.compact`."""
+    async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
+        """Let the model's view start from here; see `SessionAgent.compact`."""
 
     async def said(self, since: int = 0) -> list[LogEntry]:
-        """What was said, from a revision on; see `Session.said`."""
+        """What was said, from a revision on; see `SessionAgent.said`."""
 
 
 class Recalled(NamedTuple):
@@ -37,7 +37,7 @@ async def recall(record: Record) -> Recalled:
     """The whole conversation in a record, whatever the model is still shown of it."""
     items: list[Item] = []
     usage: Usage | None = None
-    for entry in await record.said() if record.agent.said else ():
+    for entry in await record.said() if record.status.said else ():
         if entry.kind == "message":
             items.extend(entry.facts["items"])
             if told := entry.facts.get("usage"):

@@ -30,8 +30,8 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.model import Item, text_of
-from stateroom.session import History, LogEntry, Said, Session, Sessions, Stance
-from stateroom.session.journal import read_entry
+from stateroom.session import AgentStatus, History, LogEntry, Session, Sessions, Update
+from stateroom.session.log import read_entry
 from stateroom.session.sessions import WEEK
 from stateroom.state import State
 from stateroom.store import Head, Store, open_store
@@ -178,7 +178,7 @@ class Threads:
 
     # The conversation.
 
-    async def add(self, thread: Which, message: str | Item | Sequence[Item], *, pin: bool = False) -> Stance:
+    async def add(self, thread: Which, message: str | Item | Sequence[Item], *, pin: bool = False) -> AgentStatus:
         """Say something in a thread: a text of the user's, an item or several. It is answered by `run`.
 
         An agent that waits for input is given it. One that is at work cannot be told anything: `InvalidMove`, or
@@ -186,27 +186,29 @@ class Threads:
         """
         items = given_items(message)
         session = await self._session(thread)
-        stance = session.agent
+        stance = session.agent.status
         pinned = range(len(items)) if pin else ()
         if stance.phase == WAITING:
             return await self._answer(session, stance, items, pinned)
         if stance.phase == "planning":  # it was told something before, and nobody has begun with it
-            async with session.hold():
-                return await session.say(Said(items, "user", (), pinned=[*pinned]), after=stance)
-        return await session.say(Said(items, "user", ("new_task",), pinned=[*pinned]), after=stance)
+            async with session.lease():
+                return await session.agent.say(Update(items, "user", (), pinned=[*pinned]), after=stance)
+        return await session.agent.say(Update(items, "user", ("new_task",), pinned=[*pinned]), after=stance)
 
     async def _answer(
-        self, session: Session[Any], stance: Stance, items: Sequence[Item], pinned: range | tuple[()]
-    ) -> Stance:
+        self, session: Session[Any], stance: AgentStatus, items: Sequence[Item], pinned: range | tuple[()]
+    ) -> AgentStatus:
         """Give an agent what it waits for."""
         if stance.asking is None and not stance.open:  # nobody in particular has asked
-            return await session.say(Said([*items], "user", ("input_received",), pinned=[*pinned]), after=stance)
+            return await session.agent.say(
+                Update([*items], "user", ("input_received",), pinned=[*pinned]), after=stance
+            )
         if len(items) != 1 or kind_of(items[0]) != "user" or pinned:
             raise InvalidArguments(
                 f"thread {session.id!r} waits for the answer to a question, {stance.question!r}: give one text, "
                 "and do not pin it"
             )
-        return await session.provide(text_of(items[0]))
+        return await session.agent.answer(text_of(items[0]))
 
     async def run(self, thread: Which, agent: Agent, *, on_items: OnItems | None = None) -> Trajectory:
         """Let an agent answer what is new in a thread; gives what came to be said since.
@@ -215,23 +217,23 @@ class Threads:
         run it: `SessionLeased`. `on_items` is given the items as they are committed.
         """
         session = await self._session(thread)
-        async with session.hold():
+        async with session.lease():
             asked = asked_in(session.task.model_dump(include={"responses_create_params"}))
             await self._begin(session, asked)
-            record: Record = session if on_items is None else _Overheard(session, on_items)
+            record: Record = session.agent if on_items is None else _Overheard(session.agent, on_items)
             return await act(session, record, agent, session.tools, asked)
 
     async def _begin(self, session: Session[Any], asked: Sequence[Item]) -> None:
         """See that there is something to be answered."""
-        stance, lifecycle = session.agent, self.sessions.environment.lifecycle
+        stance, lifecycle = session.agent.status, self.sessions.environment.lifecycle
         if stance.phase == "failed":
-            await session.say(Said([], "agent", ("new_task",)), after=stance)
+            await session.agent.say(Update([], "agent", ("new_task",)), after=stance)
         elif stance.phase == lifecycle.start and "user" not in map(kind_of, asked):
             raise InvalidMove(stance.phase, "plan_ready", ", ".join(lifecycle.possible(stance.phase)))
 
-    async def cancel(self, thread: Which, reason: str = "") -> Stance:
+    async def cancel(self, thread: Which, reason: str = "") -> AgentStatus:
         """End what the agent of a thread is doing, whichever process runs it; that finds out before its next step."""
-        return await (await self._session(thread)).cancel(reason)
+        return await (await self._session(thread)).agent.cancel(reason)
 
     async def items(self, thread: Which, *, after: int = 0, limit: int | None = None) -> Items:
         """The conversation, or what was said of it after a revision.
@@ -257,7 +259,7 @@ class Threads:
         head, environment = await self.store.head(_id(thread)), self.sessions.environment.name
         if head.environment != environment:
             raise SessionError(head.id, f"session {head.id!r} is of {head.environment}, not of {environment}")
-        status = head.status(self.sessions.now())
+        status = head.status(self.sessions.runtime.now())
         if status != "live" and not ended_too:
             raise SessionClosed(head.id) if status == "closed" else SessionExpired(head.id)
         return head
@@ -270,7 +272,7 @@ class Threads:
     async def _described(self, head: Head) -> Thread:
         history = History(self.store)
         document, seeded = await asyncio.gather(history.document(head.id), history.seed(head))
-        metadata, stance = read_entry(seeded).input.get("metadata"), document.moment.agent
+        metadata, stance = read_entry(seeded).input.get("metadata"), document.progress.agent
         return Thread(
             id=head.id,
             environment=head.environment,
@@ -286,7 +288,7 @@ class Threads:
 
     async def _heads(self, user: str | None, after: Cursor | None, limit: int) -> tuple[Sequence[Head], Cursor | None]:
         """The heads of a page, and where the next one goes on."""
-        now, environment = self.sessions.now(), self.sessions.environment.name
+        now, environment = self.sessions.runtime.now(), self.sessions.environment.name
         before = None if after is None else Head(after[1], "", "", after[0], 0.0, 0)
         found: list[Head] = []
         for _ in range(SCANS):
@@ -317,22 +319,22 @@ def _id(thread: Which) -> str:
 class _Overheard:
     """The record of a session, whose items somebody is told of when they are there for good."""
 
-    def __init__(self, session: Session[Any], on_items: OnItems) -> None:
-        self._session = session
+    def __init__(self, record: Record, on_items: OnItems) -> None:
+        self._record = record
         self._on_items = on_items
 
     @property
-    def agent(self) -> Stance:
-        return self._session.agent
+    def status(self) -> AgentStatus:
+        return self._record.status
 
-    async def say(self, said: Said, *, after: Stance | None = None, **changes: Any) -> Stance:
-        stance = await self._session.say(said, after=after, **changes)
-        if said.items:
-            await self._on_items(said.items)
-        return stance
+    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
+        status = await self._record.say(update, after=after, **changes)
+        if update.items:
+            await self._on_items(update.items)
+        return status
 
-    async def compact(self, window: dict[str, Any], *, after: Stance | None = None) -> Stance:
-        return await self._session.compact(window, after=after)
+    async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
+        return await self._record.compact(window, after=after)
 
     async def said(self, since: int = 0) -> list[LogEntry]:
-        return await self._session.said(since)
+        return await self._record.said(since)

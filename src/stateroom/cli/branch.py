@@ -40,7 +40,7 @@ from stateroom.model import open_model
 from stateroom.rollout import read_tasks
 from stateroom.rollout.branching import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles
 from stateroom.rollout.branching import branch as grow_trees
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": MonteCarlo}
 

@@ -19,7 +19,7 @@ from stateroom.agent.threads import Conversing, Threads
 from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
-from stateroom.session import History, LogEntry, Sessions, Stance
+from stateroom.session import AgentStatus, History, LogEntry, Sessions
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state.describe import brief, differences
 from stateroom.store import Head, Store, open_store
@@ -144,9 +144,9 @@ def provide(
     Example: stateroom sessions provide ID yes --store sqlite:///rooms.db
     """
 
-    async def tell() -> Stance:
+    async def tell() -> AgentStatus:
         async with _threads(store, session, env) as threads:
-            return await (await threads.sessions.open(session)).provide(text)
+            return await (await threads.sessions.open(session)).agent.answer(text)
 
     _show_standing(asyncio.run(tell()), json_output)
 
@@ -164,7 +164,7 @@ def cancel(
     Example: stateroom sessions cancel ID --store sqlite:///rooms.db --reason "it takes too long"
     """
 
-    async def end() -> Stance:
+    async def end() -> AgentStatus:
         async with _threads(store, session, env) as threads:
             return await threads.cancel(session, reason)
 
@@ -203,19 +203,19 @@ async def _heads(store_url: str, environment: str | None, limit: int) -> list[He
         return await store.heads(environment=environment, limit=limit)
 
 
-async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, Stance, Any]:
+async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, AgentStatus, Any]:
     async with existing_store(store_url) as store:
         history = History(store)
         head = await store.head(session)
         document = await history.document(session, at)
         older = (await history.document(session, diff)).state if diff else None
-        return head, document.state, document.moment.agent, older
+        return head, document.state, document.progress.agent, older
 
 
-async def _said(store_url: str, session: str) -> tuple[list[Utterance], Stance]:
+async def _said(store_url: str, session: str) -> tuple[list[Utterance], AgentStatus]:
     async with existing_store(store_url) as store:
         document = await History(store).document(session)
-        return await talk(store, session), document.moment.agent
+        return await talk(store, session), document.progress.agent
 
 
 @asynccontextmanager
@@ -240,18 +240,18 @@ def _environment(name: str, env: str | None) -> type[Environment[Any, Any]]:
     return find_environment(name)
 
 
-def _standing(agent: Stance) -> dict[str, Any]:
+def _standing(agent: AgentStatus) -> dict[str, Any]:
     return {"agent": {"phase": agent.phase, "question": agent.question}}
 
 
-def _show_standing(agent: Stance, json_output: bool) -> None:
+def _show_standing(agent: AgentStatus, json_output: bool) -> None:
     if json_output:
         print_json(_standing(agent))
     else:
         _print_standing(agent)
 
 
-def _print_standing(agent: Stance) -> None:
+def _print_standing(agent: AgentStatus) -> None:
     """Where an agent stands; nothing if there was never any."""
     if agent.said:
         asked = "" if agent.question is None else f", and asks: {agent.question}"

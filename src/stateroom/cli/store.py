@@ -13,7 +13,7 @@ import typer
 from stateroom.cli.output import console, counted, print_json, shown_progress, size, table
 from stateroom.cli.sessions import AsJSON, StoreURL, existing_store
 from stateroom.errors import BadData, SessionError, StoreError, StoreUnavailable, UnknownSession
-from stateroom.session.care import (
+from stateroom.session.maintenance import (
     Copier,
     Cut,
     Policy,
@@ -25,8 +25,8 @@ from stateroom.session.care import (
     every_head,
     side_by_side,
 )
-from stateroom.session.program import SHARED
-from stateroom.session.scopes import shared_environment
+from stateroom.session.parameters import SHARED
+from stateroom.session.shared import shared_environment
 from stateroom.store import Size, Store, open_store
 from stateroom.store.contract import Status
 

@@ -5,8 +5,9 @@ from stateroom.environment.folder import TempFolder
 from stateroom.environment.registry import find_environment, load_class, registered
 from stateroom.environment.task import Task
 from stateroom.environment.tool import Tool, tool
-from stateroom.session.program import Episode, SessionInfo, Verdict
-from stateroom.session.resources import Resource
+from stateroom.session.episode import Episode, Verdict
+from stateroom.session.parameters import SessionInfo
+from stateroom.session.resource import Resource
 
 __all__ = [
     "Environment",

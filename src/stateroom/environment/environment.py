@@ -20,10 +20,12 @@ from stateroom.environment.reply import Reply
 from stateroom.environment.task import Task
 from stateroom.environment.tool import RESERVED, Kept, Marked, Tool, check_method, make_tool, procedure_of
 from stateroom.errors import BadTask, DefinitionError, NotFound
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
+from stateroom.session.episode import Verdict
 from stateroom.session.lifecycle import STANDARD, Lifecycle
-from stateroom.session.program import INJECTED, SHARED, Procedure, Verdict
-from stateroom.session.resources import Resource, check_resource
+from stateroom.session.parameters import INJECTED, SHARED
+from stateroom.session.program import Procedure
+from stateroom.session.resource import Resource, check_resource
 from stateroom.state import State, merge_rules, shape_of
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from pathlib import Path
 from stat import S_IXUSR
 
 from stateroom.errors import DefinitionError, TooLarge, ToolError
-from stateroom.session.program import SessionInfo
-from stateroom.session.resources import Resource
+from stateroom.session.parameters import SessionInfo
+from stateroom.session.resource import Resource
 
 BLOCK = tarfile.BLOCKSIZE
 

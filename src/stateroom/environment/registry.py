@@ -12,7 +12,7 @@ from typing import Any
 
 from stateroom.environment.environment import Environment
 from stateroom.errors import NotFound, StateroomError
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 GROUP = "stateroom.environments"
 """The entry-point group in which packages register their environments."""

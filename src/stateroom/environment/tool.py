@@ -15,8 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from stateroom.environment.schema import arguments_model, field_name, function_schema, nullable_defaults
 from stateroom.errors import DefinitionError, InvalidArguments
-from stateroom.session.execution import contained
-from stateroom.session.program import INJECTED, SHARED, Effect, Procedure
+from stateroom.session.containment import contained
+from stateroom.session.parameters import INJECTED, SHARED
+from stateroom.session.program import Effect, Procedure
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,11 @@ class Tool:
                 name: value for name, value in arguments.items() if value is not None or name not in self.nullable
             }
         try:
-            bound = self._validated(arguments)
+            try:
+                bound: dict[str, Any] = self.arguments.__pydantic_validator__.validate_python(arguments).__dict__
+            except BaseException:
+                with contained:
+                    raise
         except ValidationError as error:
             bound = self._without_nulls(arguments, error)
         except Exception as error:  # what a validator of the author's own may raise
@@ -105,11 +110,6 @@ class Tool:
             raise InvalidArguments(message) from error
         return {self.renamed.get(name, name): value for name, value in bound.items()} if self.renamed else bound
 
-    def _validated(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        with contained:
-            bound: dict[str, Any] = self.arguments.__pydantic_validator__.validate_python(arguments).__dict__
-            return bound
-
     def _without_nulls(self, arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
         """Within a parameter too, null stands for a default: without the nulls that were refused, all may be well."""
         nulls = [found["loc"] for found in error.errors(include_url=False) if found["input"] is None]
@@ -117,8 +117,9 @@ class Tool:
             pruned = deepcopy(dict(arguments))
             for place in nulls:
                 _remove(pruned, place)
-            with suppress(ValidationError):
-                return self._validated(pruned)
+            with suppress(ValidationError), contained:
+                bound: dict[str, Any] = self.arguments.__pydantic_validator__.validate_python(pruned).__dict__
+                return bound
         fields = _complaints(error)
         raise InvalidArguments(f"{self.name}: {'; '.join(fields.values())}", fields) from None
 

@@ -1,6 +1,5 @@
 """What thinks: models, policies that stand for one, and the items that a conversation is made of."""
 
-from stateroom.model.choosing import ModelSource, open_model
 from stateroom.model.endpoint import Limits
 from stateroom.model.items import (
     Item,
@@ -17,6 +16,7 @@ from stateroom.model.model import NO_SETTINGS, Answer, Model, Request, Usage, an
 from stateroom.model.policy import Faltering, Policy
 from stateroom.model.replay import Replayed
 from stateroom.model.scripted import Scripted
+from stateroom.model.url import ModelSource, open_model
 from stateroom.model.votes import Reading, Vote, majority, read_score
 
 __all__ = [

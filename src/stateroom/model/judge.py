@@ -21,7 +21,7 @@ from stateroom.model.items import Item, text_of
 from stateroom.model.lent import Lent
 from stateroom.model.model import NO_SETTINGS, Model, Request, answer_of
 from stateroom.model.votes import Reading, Vote, read_score
-from stateroom.session.program import Verdict
+from stateroom.session.episode import Verdict
 
 PROMPT = """\
 You judge an answer by a rubric. You are given a JSON object with the question, the answer and what else is known.

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from stateroom.model.choosing import ModelSource, open_model
 from stateroom.model.model import Model
+from stateroom.model.url import ModelSource, open_model
 
 
 class Lent:

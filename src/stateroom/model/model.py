@@ -12,7 +12,7 @@ import msgspec
 
 from stateroom.errors import ModelFailed, StateroomError
 from stateroom.model.items import Item, is_content
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 

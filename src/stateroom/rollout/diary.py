@@ -27,7 +27,7 @@ class DiaryWorld:
 
     async def seed(self, row: Row, *, seed: int, began: float) -> Seat:
         seat = await self._world.seed(row, seed=seed, began=began)
-        seat.record = await self._empty(row)
+        seat.record = (await self._empty(row)).agent
         return seat
 
     async def find(self, row: Row, *, seed: int, began: float) -> Seat | None:
@@ -37,7 +37,7 @@ class DiaryWorld:
             return None
         seat = await self._world.find(row, seed=seed, began=began)
         if seat is not None:
-            seat.record = diary
+            seat.record = diary.agent
         return seat
 
     async def _empty(self, row: Row) -> Session[Any]:

@@ -12,8 +12,8 @@ from stateroom.errors import BadTask, NotFound
 from stateroom.rollout.measured import added
 from stateroom.rollout.rows import REVERIFIED, USUAL, Key, key_of, old_fields, task_of, verdict_fields
 from stateroom.rollout.world import Row
-from stateroom.session import Moment, Sessions, Verdict
-from stateroom.session.rejudging import Rejudging
+from stateroom.session import Progress, Sessions, Verdict
+from stateroom.session.rescore import Rescorer
 from stateroom.store import Store, open_store
 
 BOOKKEEPING = ("_ng_", "_stateroom_")
@@ -49,7 +49,7 @@ class StoredJudge:
     """Judges the states that sessions in a store were in; `at` chooses others than those that were judged."""
 
     def __init__(self, environment: Environment[Any, Any], store: Store, at: int | None = None) -> None:
-        self._rejudging = Rejudging(environment, store)
+        self._rejudging = Rescorer(environment, store)
         self._at = at
 
     async def judge(self, row: Row) -> Judged:
@@ -103,7 +103,7 @@ class RowJudge:
             raise BadTask("verify asks for session: the row has no _stateroom_session")
         task, given = task_of(row, self._inputs), self._inputs.get(key_of(row))
         old = old_fields(row) or (USUAL if given is None else added(given, row))
-        episode = self._sessions.stateless(str(session), Moment(0, 0.0), self._environment.parse_task(task))
+        episode = self._sessions.stateless(str(session), Progress(0, 0.0), self._environment.parse_task(task))
         return Judged(await episode.verify(row.get("response")), None, task, old)
 
     async def stop(self) -> None:

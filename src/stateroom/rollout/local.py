@@ -21,7 +21,7 @@ class LocalSeat:
 
     def __init__(self, session: Session[Any]) -> None:
         self._session = session
-        self.record: Record = session
+        self.record: Record = session.agent
 
     @property
     def replies(self) -> bool:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from stateroom.agent import call_tool, output_text
 from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, UnknownSession
 from stateroom.rollout.recorded import NOT_AGAIN, Spoken, decoded, same
-from stateroom.session import History, LogEntry, Moment, Sessions
-from stateroom.session.journal import write_body
+from stateroom.session import History, LogEntry, Progress, Sessions
+from stateroom.session.log import write_body
 from stateroom.session.program import Operation
-from stateroom.session.reading import Reader
+from stateroom.session.reader import Reader
 from stateroom.state import decode, encode, schema_of
 from stateroom.state.describe import differences, readable
-from stateroom.store import Entry
+from stateroom.store import Commit, Entry
 
 Reads = Literal["skip", "check"]
 """What is done about calls that have changed nothing: those of `read` tools, and those that failed."""
@@ -100,10 +100,12 @@ class Player:
         self._session: Any = None
         self._number = 0
 
-    async def seed(self, row: Any, moment: Moment, session_id: str | None) -> None:
+    async def seed(self, row: Any, progress: Progress, session_id: str | None) -> None:
         """Begin with the same task, luck and time."""
         try:
-            self._session = await self._sessions.seed(row, seed=moment.seed, began=moment.began, session_id=session_id)
+            self._session = await self._sessions.seed(
+                row, seed=progress.seed, began=progress.began, session_id=session_id
+            )
         except StateroomError:
             raise
         except Exception as error:
@@ -182,7 +184,7 @@ class Player:
     async def _apart(self, revision: int) -> list[str]:
         """What differs between the state at a revision and what it is now."""
         assert self._past is not None
-        here = Past(self._sessions.reader, self._session.id)
+        here = Past(self._sessions.runtime.reader, self._session.id)
         return differences(await self._past.state(revision), await here.state(self._revisions[revision]))
 
     async def _take(self, entry: LogEntry) -> None:
@@ -195,8 +197,8 @@ class Player:
         facts = {name: value for name, value in entry.facts.items() if name != "schema"}
         body = write_body(facts, entry.patch, store.large)
         call_id = entry.call_id if entry.kind != "checkpoint" else None  # of a fork and its parent it may be the same
-        copy = Entry(head.revision + 1, entry.kind, self._sessions.now(), body.data, call_id)
-        await store.append(head.id, copy, expires=None, fence=head.fence, blobs=body.blobs)
+        copy = Entry(head.revision + 1, entry.kind, self._sessions.runtime.now(), body.data, call_id)
+        await store.append(Commit(head.id, copy, expires=None, fence=head.fence, blobs=body.blobs))
         self._session = await self._sessions.open(head.id)
 
     # Calls in the response.

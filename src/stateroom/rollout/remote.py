@@ -22,7 +22,7 @@ from stateroom.errors import BadVerdict, JudgeFailed, NotFound, ServerFailed, Se
 from stateroom.rollout.forking import Forking, find_forking, is_stateless
 from stateroom.rollout.wire import Reply, Wire
 from stateroom.rollout.world import SESSION, Origin, Row, Seat, given_row
-from stateroom.session import Code, Notes, Result
+from stateroom.session import AgentInMemory, Code, Result
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class RemoteSeat:
         self.knows_ids = "session_id" in seeded
         """True of Stateroom's own servers: they do nothing twice that comes twice with the same id."""
         self._tools = world.callable_in(row)
-        self.record: Record = Notes(lifecycle=world.lifecycle)
+        self.record: Record = AgentInMemory(lifecycle=world.lifecycle)
         self._episode = {"rollout_id": f"{row['_ng_task_index']}-{row['_ng_rollout_index']}", "attempt": 0}
 
     @property

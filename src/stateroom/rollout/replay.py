@@ -15,8 +15,8 @@ from stateroom.rollout.player import Past, Player, Reads, Replay, Stopped
 from stateroom.rollout.recorded import Spoken, merged, spoken
 from stateroom.rollout.rows import Key, inputs_of, key_of, lines_of, row_of, task_of
 from stateroom.rollout.world import Row
-from stateroom.session import History, LogEntry, Moment, Sessions
-from stateroom.session.reading import Reader
+from stateroom.session import History, LogEntry, Progress, Sessions
+from stateroom.session.reader import Reader
 from stateroom.store import Store, open_store
 
 OURS = re.compile(r"resp_([0-9a-f]{16})")
@@ -116,10 +116,10 @@ class _Replayer:
         entries = [entry async for entry in history.entries(session)]
         for entry in entries:
             self._refuse_shared(session, entry)
-        moment = (await history.outline(session, 1)).moment
+        progress = (await history.outline(session, 1)).progress
         said = [*spoken(response, environment.tools)]
         past = Past(Reader(store, environment.state_type), session)
-        await self._play(replay, past, entries[0].input, moment, [*merged(entries[1:], said)])
+        await self._play(replay, past, entries[0].input, progress, [*merged(entries[1:], said)])
 
     def _refuse_shared(self, session: str, entry: LogEntry) -> None:
         """What others have changed meanwhile, and may have had a part in, cannot be had again."""
@@ -144,30 +144,30 @@ class _Replayer:
                 raise BadTask(f"{call.name} uses the state of the {names}, which others change")
             if tool is not None and tool.effect == "external":
                 raise BadTask(f"{call.name} is external, and without the session nothing tells what it changed")
-        moment = self._luck(row, calls)
-        await self._play(replay, None, task_of(row, inputs), moment, calls)
+        progress = self._luck(row, calls)
+        await self._play(replay, None, task_of(row, inputs), progress, calls)
 
-    def _luck(self, row: Row, calls: Sequence[Spoken]) -> Moment:
+    def _luck(self, row: Row, calls: Sequence[Spoken]) -> Progress:
         """Where the episode's luck and time began, if the row tells."""
         response = row.get("response") or {}
         found = OURS.fullmatch(str(response.get("id")))
         began = response.get("created_at")
         if found and isinstance(began, int | float) and "_stateroom_parent" not in row:
-            return Moment(int(found[1], 16), float(began))
+            return Progress(int(found[1], 16), float(began))
         environment = self._sessions.environment
         used = [environment.tools[call.name].procedure for call in calls if call.name in environment.tools]
         for procedure in (environment.seeding, *used):
             if asked := procedure.needs & UNRECORDED:
                 names = " and ".join(sorted(asked))
                 raise BadTask(f"the environment uses {names}, and without the session nothing tells what that was")
-        return Moment(0, 0.0)
+        return Progress(0, 0.0)
 
     async def _play(
-        self, replay: Replay, past: Past | None, row: Any, moment: Moment, steps: Sequence[LogEntry | Spoken]
+        self, replay: Replay, past: Past | None, row: Any, progress: Progress, steps: Sequence[LogEntry | Spoken]
     ) -> None:
         player = Player(self._sessions, replay, past, lenient=self._lenient, reads=self._reads)
         try:
-            await player.seed(row, moment, replay.session)
+            await player.seed(row, progress, replay.session)
             for step in steps:
                 await player.play(step)
         except Stopped:

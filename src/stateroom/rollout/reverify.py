@@ -32,7 +32,7 @@ from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.rows import REVERIFIED, Key, inputs_of, key_of, lines_of, row_of
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import Row
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 from stateroom.store import Store
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from stateroom.rollout.resuming import Left, what_is_left
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import PARENT, SESSION, Origin, Row, Seat, World, given_row
 from stateroom.session import new_session_id
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from stateroom.rollout.reverify import Reverified
 from stateroom.rollout.rows import Key, inputs_of, key_of, lines_of, row_of, verdict_fields
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import Row
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 from stateroom.store import Store
 
 FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error"})

@@ -30,8 +30,8 @@ from stateroom.server.monitoring.metrics import Figures
 from stateroom.server.response import checked_response
 from stateroom.server.seeding import LONGEST_NAME, began_of, name_and_row, named, seed_of
 from stateroom.server.tokens import Signer
-from stateroom.session import History, Moment, Session, Sessions, new_session_id
-from stateroom.session.journal import checked_name, read_entry
+from stateroom.session import History, Progress, Session, Sessions, new_session_id
+from stateroom.session.log import checked_name, read_entry
 from stateroom.state import to_json
 from stateroom.state.comparison.sameness import Sameness
 
@@ -176,11 +176,13 @@ class Hosted:
         if not self.stateless:
             if subject is None:
                 raise Unauthorized(NO_TOKEN)
-            return self.sessions.at_hand(subject) or await self.sessions.open(subject, closed_too=closed_too)
+            return self.sessions.loaded(subject) or await self.sessions.open(subject, closed_too=closed_too)
         if subject is None:
-            return self.sessions.stateless(new_session_id(), Moment(getrandbits(63), self.sessions.now()), task)
+            return self.sessions.stateless(
+                new_session_id(), Progress(getrandbits(63), self.sessions.runtime.now()), task
+            )
         session_id, seed, began = subject.split("~")
-        return self.sessions.stateless(session_id, Moment(int(seed), float(began)), task)
+        return self.sessions.stateless(session_id, Progress(int(seed), float(began)), task)
 
     # Endpoints.
 
@@ -274,9 +276,11 @@ class Hosted:
         self.keys.admit_session(request)
         if self.stateless:
             self.environment.parse_task(row)
-            moment = Moment(getrandbits(63) if seed is None else seed, self.sessions.now() if began is None else began)
-            session = self.sessions.stateless(session_id or new_session_id(), moment)
-            subject = f"{session.id}~{moment.seed}~{moment.began!r}"
+            progress = Progress(
+                getrandbits(63) if seed is None else seed, self.sessions.runtime.now() if began is None else began
+            )
+            session = self.sessions.stateless(session_id or new_session_id(), progress)
+            subject = f"{session.id}~{progress.seed}~{progress.began!r}"
         else:
             async with self.census.admission():
                 session = await self._from_author(

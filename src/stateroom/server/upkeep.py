@@ -13,7 +13,7 @@ from stateroom.errors import StateroomError
 from stateroom.server.census import Census
 from stateroom.server.monitoring.metrics import Figures
 from stateroom.session import Sessions
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 logger = logging.getLogger(__name__)
 

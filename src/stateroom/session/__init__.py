@@ -1,18 +1,22 @@
 """How state changes: calls on a session, its log, revisions, forks, rewinds and expiry."""
 
-from stateroom.session.history import Checkpoint, History
-from stateroom.session.journal import LogEntry
-from stateroom.session.lifecycle import STANDARD, Lifecycle
-from stateroom.session.moment import Clock, Moment
-from stateroom.session.notes import Notes
-from stateroom.session.occurring import Occurred, refold
-from stateroom.session.program import Code, Effect, Episode, Procedure, Program, Result, SessionInfo, Verdict
+from stateroom.session.agent import AgentInMemory, SessionAgent
+from stateroom.session.episode import Episode, Verdict
+from stateroom.session.history import Checkpoint, History, Occurred, refold
+from stateroom.session.invocation import Code, Result
+from stateroom.session.lifecycle import STANDARD, AgentStatus, Lifecycle, Update
+from stateroom.session.log import LogEntry
+from stateroom.session.parameters import SessionInfo
+from stateroom.session.program import Effect, Procedure, Program
+from stateroom.session.progress import Clock, Progress
+from stateroom.session.runtime import new_session_id
 from stateroom.session.session import Session
-from stateroom.session.sessions import Sessions, new_session_id
-from stateroom.session.stance import Said, Stance
+from stateroom.session.sessions import Sessions
 
 __all__ = [
     "STANDARD",
+    "AgentInMemory",
+    "AgentStatus",
     "Checkpoint",
     "Clock",
     "Code",
@@ -21,17 +25,16 @@ __all__ = [
     "History",
     "Lifecycle",
     "LogEntry",
-    "Moment",
-    "Notes",
     "Occurred",
     "Procedure",
     "Program",
+    "Progress",
     "Result",
-    "Said",
     "Session",
+    "SessionAgent",
     "SessionInfo",
     "Sessions",
-    "Stance",
+    "Update",
     "Verdict",
     "new_session_id",
     "refold",

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Container, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
-from stateroom.errors import BadData, UnknownRevision, UnknownSession
-from stateroom.session.journal import LogEntry, Stored, read_stored, write_body
-from stateroom.session.moment import Moment
+from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
+from stateroom.session.document import Document, Weight, changed, logged_bytes, read_document, world_is_gone
+from stateroom.session.log import LogEntry, Stored, read_stored, write_body
 from stateroom.state import (
-    Elsewhere,
+    Event,
     Large,
-    Patch,
     State,
     apply,
-    decode,
-    encode,
-    encode_json,
-    encode_patch,
+    fold,
     large_in,
     put_in,
-    schema_of,
+    read_event,
 )
 from stateroom.store import Entry, Head, Loaded, Store
+
+S = TypeVar("S", bound=State)
 
 PAGE = 1000
 """How many entries are read from a store at a time."""
@@ -35,111 +32,6 @@ PAGE = 1000
 
 AT_ONCE = 16 * 2**20
 """Of large values in a log, no more bytes than this and one entry's are read at a time."""
-
-
-class Weight(msgspec.Struct, frozen=True, gc=False):
-    """How many bytes there are of a session."""
-
-    snapshot: int = 0
-    """Of its last snapshot."""
-    large: int = 0
-    """Of the large values in the state then, each as often as it is there; they are stored by themselves."""
-    tail: int = 0
-    """Of the entries since."""
-    grown: int = 0
-    """By which the state has grown since, at most."""
-    log: int = 0
-    """Of all that was ever stored for the session itself: entries, snapshots and large values; not of its parents."""
-
-    @property
-    def state(self) -> int:
-        """Of the state, at most."""
-        return self.snapshot + self.large + self.grown
-
-    def after(self, written: int, growth: int, large: int) -> Weight:
-        """The weight when so many more bytes of entries, and of large values, are there."""
-        log = self.log + written + large
-        return Weight(self.snapshot, self.large, self.tail + written, self.grown + growth, log)
-
-
-NOWHERE = Head("", "", "", 0.0, 0.0, 0)
-
-
-class Start(msgspec.Struct, frozen=True):
-    """What a session's state follows from that is stored elsewhere: a world, which is a session of its own."""
-
-    world: str
-    """The session's id."""
-    size: int
-    """How many bytes a snapshot of it has."""
-    changes: Patch = []
-    """What has changed since."""
-
-
-class Document(NamedTuple):
-    """All that a session is at one revision, as plain data."""
-
-    state: Any
-    """None while only the start is known that it follows from."""
-    moment: Moment
-    weight: Weight = Weight()
-    digests: frozenset[str] = frozenset()
-    """Of large values that are known to be stored for the session, or for one that it was forked from."""
-    head: Head = NOWHERE
-    """The session's, when it was read."""
-    last_kind: str | None = None
-    """The kind of the last entry that was read; None if the snapshot says all."""
-    version: int = 1
-    """Of the schema of the state."""
-    fingerprint: str | None = None
-    """Of that schema; None if whoever wrote it did not know of any."""
-    start: Start | None = None
-    """What the state follows from, while it is not known itself."""
-
-
-class _Logged(msgspec.Struct):
-    """What a snapshot says of the log before it."""
-
-    log: int = 0
-
-
-_decode_logged = msgspec.msgpack.Decoder(_Logged).decode
-
-
-def write_document(
-    state: State, moment: Moment, elsewhere: Elsewhere, start: Start | None = None, *, log: int = 0
-) -> bytes:
-    """The body of a snapshot. With a start that the state follows from, only that is written of it.
-
-    `log` is how many bytes were stored for the session before.
-    """
-    schema = schema_of(type(state))
-    parts: dict[str, Any] = {
-        "moment": msgspec.Raw(encode_json(moment.plain())),
-        "schema": (schema.version, schema.fingerprint),
-    }
-    if log:
-        parts["log"] = log
-    if start is None:
-        parts["state"] = msgspec.Raw(encode(state, elsewhere))
-    else:
-        parts["start"] = (start.world, start.size, msgspec.Raw(encode_patch(start.changes, elsewhere)))
-    return msgspec.msgpack.encode(parts)
-
-
-def read_document(body: bytes, large: list[Large] | None = None) -> Document:
-    """What the body of a snapshot says. Its large values are missing; which these are is added to `large`."""
-    data = decode(body, (), [] if large is None else large)
-    try:
-        version, fingerprint = data.get("schema", (1, None))
-        moment = Moment.of_plain(data["moment"])
-        if "start" not in data:
-            return Document(data["state"], moment, version=version, fingerprint=fingerprint)
-        world, size, changes = data["start"]
-        start = Start(world, size, [tuple(operation) for operation in changes])
-        return Document(None, moment, version=version, fingerprint=fingerprint, start=start)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise BadData(f"a stored snapshot cannot be read: {error!r}") from error
 
 
 @dataclass(frozen=True)
@@ -190,7 +82,7 @@ class History:
         changes: list[LogEntry] = []
         tail: list[Stored] = []
         tail_bytes = 0
-        log = _logged(loaded)
+        log = logged_bytes(loaded)
         while True:
             stored = [read_stored(entry) for entry in loaded.entries]
             tail += stored
@@ -210,7 +102,7 @@ class History:
                 raise BadData(f"session {session!r} has no entry {at}")
             loaded = await self.store.load(session, at)
         large: list[Large] = []
-        document = _changed(read_document(snapshot.body, large), changes)
+        document = changed(read_document(snapshot.body, large), changes)
         size, start = sum(value.size for value in large), document.start
         whole = len(snapshot.body) + (start.size if start else 0)
         log += sum(value.size for each in tail[: len(newest_entries)] for value in each.large)
@@ -360,7 +252,7 @@ class History:
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Stored]]:
-    """The entries, so many together that their large values can be in memory at once."""
+    """The entries, in batches whose large values fit in memory."""
     batch: list[Stored] = []
     size = 0
     for entry in entries:
@@ -371,22 +263,6 @@ def _batches(entries: Iterable[Entry]) -> Iterator[list[Stored]]:
             yield batch
             batch, size = [], 0
     yield batch
-
-
-def world_is_gone(session: str, world: str) -> BadData:
-    """Why a session cannot be read."""
-    return BadData(f"session {session!r} is damaged: it began in {world!r}, which is gone")
-
-
-def _logged(loaded: Loaded) -> int:
-    """How many bytes the session's own snapshots and entries have, without large values."""
-    size = sum(len(entry.body) for entry in loaded.entries)
-    if loaded.snapshot is None:
-        return size
-    try:
-        return size + len(loaded.snapshot.body) + _decode_logged(loaded.snapshot.body).log
-    except msgspec.DecodeError as error:
-        raise BadData(f"a stored snapshot cannot be read: {error}") from error
 
 
 def _checked(head: Head, revision: int | None) -> int:
@@ -411,19 +287,44 @@ def line_to(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
     return at, line
 
 
-def _changed(document: Document, changes: list[LogEntry]) -> Document:
-    moment = document.moment
-    for entry in changes:
-        if entry.kind == "call" and document.start is not None:
-            document.start.changes.extend(entry.patch)
-        elif entry.kind == "call":
-            apply(document.state, entry.patch)
-        moment = followed(moment, entry)
-    return document._replace(moment=moment)
+@dataclass(frozen=True)
+class Occurred:
+    """An event, and the revision of the session that it came with."""
+
+    revision: int
+    event: Event
 
 
-def followed(moment: Moment, entry: LogEntry) -> Moment:
-    """The moment after an entry. What happened outside is not undone by a rewind, which says what is pending."""
-    if entry.kind == "rewind":
-        return moment.rewound(tuple(entry.facts.get("pending", ())), entry.revision)
-    return moment.following(entry.kind, entry.call_id, entry.facts)
+async def occurred(
+    store: Store, session: str, state_type: type[State], *, after: int, until: int
+) -> AsyncIterator[Occurred]:
+    """The events after a revision that led to the state at another, in order; what was rewound is not among them.
+
+    Raises `UnknownRevision` if some of them were pruned, and `SchemaChanged` if one cannot be read any more.
+    """
+    entries = [entry async for entry in History(store).entries(session, after=after, until=until)]
+    start, line = line_to(entries, until)
+    if start > after:
+        raise UnknownRevision(
+            session,
+            f"the past of session {session!r} was pruned, with events up to revision {start}; "
+            f"those since can be had: events(after={start})",
+        )
+    for entry in line:
+        for facts in entry.facts.get("events", ()):
+            try:
+                event = read_event(state_type, state_type.__appliers__, facts)
+            except SchemaChanged as error:
+                where = f"event {facts[0]!r} at revision {entry.revision} of session {session!r}"
+                raise SchemaChanged(f"{where} cannot be read: {error}") from error.__cause__
+            yield Occurred(entry.revision, event)
+
+
+async def refold(seeded: S, events: AsyncIterable[Occurred]) -> S:
+    """What events make of a seeded state: the state of a session as the classes of now would have it."""
+    state, call, revision = seeded, list[Event](), 0
+    async for each in events:
+        if each.revision != revision:
+            state, call, revision = fold(state, call), [], each.revision
+        call.append(each.event)
+    return fold(state, call)

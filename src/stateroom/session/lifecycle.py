@@ -1,15 +1,19 @@
-"""An agent's lifecycle: what it may be doing, and what leads from one to another, as a declared table."""
+"""An agent's lifecycle: its phases, its status in a session, and the messages that change it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec.structs import replace
 
 from stateroom.errors import InvalidMove
+from stateroom.session.containment import contained
 
 Table = Mapping[tuple[str, str], str]
-"""The phase that an agent comes to, by the phase that it is in and the event."""
+"""The next phase, by the phase of now and the event."""
 
 
 class Lifecycle:
@@ -47,7 +51,7 @@ STANDARD = Lifecycle(
         ("executing", "needs_input"): "waiting_feedback",
         ("waiting_feedback", "input_received"): "executing",
         ("executing", "task_complete"): "done",
-        ("waiting_feedback", "task_complete"): "done",  # whoever was asked has nothing more to say
+        ("waiting_feedback", "task_complete"): "done",  # the user has nothing more to say
         **{(phase, "limit_reached"): "done" for phase in _AT_WORK},
         **{(phase, "fail"): "failed" for phase in _AT_WORK},
         **{(phase, "cancel"): "cancelled" for phase in _AT_WORK},
@@ -55,3 +59,137 @@ STANDARD = Lifecycle(
     }
 )
 """The lifecycle of every agent whose environment declares no other."""
+
+Item = dict[str, Any]
+"""A message, a tool call or its result, as OpenAI's Responses API has them."""
+
+
+class Update(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that is said in a session, as an entry of its log tells it."""
+
+    items: list[Item]
+    by: str
+    """`model`, `user`, or `agent`: the agent itself, for the results of its calls and its limits."""
+    moves: Sequence[str] = ()
+    """The events of the agent's lifecycle that come with it, in order."""
+    tokens: Sequence[int] = ()
+    """What each item counts, by the agent's counter."""
+    pinned: Sequence[int] = ()
+    """Which of the items are always shown to the model, by their places here."""
+    usage: dict[str, int] | None = None
+    """The tokens that it took, if a model said it and told."""
+    reason: str | None = None
+    """Why, if it ends something."""
+
+    def facts(self) -> dict[str, Any]:
+        """The same as JSON data."""
+        facts: dict[str, Any] = msgspec.to_builtins(self)
+        return facts
+
+
+class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An agent's status. Any process can continue its work from here."""
+
+    phase: str = "idle"
+    turn: int = 0
+    """How many tasks it was given before the one that it is at."""
+    step: int = 0
+    """How often its model has answered in this turn."""
+    answers: int = 0
+    """How often its model has answered in all."""
+    said: int = 0
+    """How many times something was said."""
+    view: int = 0
+    """The revision of the compaction that the model's view starts from; 0 if there was none."""
+    open: tuple[str, ...] = ()
+    """The ids, as the model gave them, of tool calls whose results are not in the conversation yet."""
+    question: str | None = None
+    """What it waits to be told."""
+    asking: str | None = None
+    """The session's id of the call that asks."""
+    inputs: tuple[Any, ...] = ()
+    """What that call was told so far."""
+    strikes: int = 0
+    """How many tool calls in a row of this turn could not even be tried."""
+    counted: int = 0
+    """What the newest view counted whose size the model has told."""
+    reported: int = 0
+    """And what the model told."""
+    line: str = ""
+    """Names the calls made from here on: after a rewind, or on a branch, they are others than those made before."""
+    kept: tuple[str, ...] = ()
+    """The session's ids of open calls that a rewind has not undone: these are not made again."""
+
+    def after(self, said: Update, lifecycle: Lifecycle, **changes: Any) -> AgentStatus:
+        """The status after an update, with `changes` that do not follow from it.
+
+        Raises `InvalidMove` if it cannot be said now.
+        """
+        phase, turn, step, answers, strikes = self.phase, self.turn, self.step, self.answers, self.strikes
+        for event in said.moves:
+            if event == "new_task":
+                turn, step, strikes = (turn if phase == lifecycle.start else turn + 1), 0, 0
+            with contained:
+                phase = lifecycle.after(phase, event)
+        if said.by == "model":
+            step, answers = step + 1, answers + 1
+        return replace(
+            self,
+            phase=phase,
+            turn=turn,
+            step=step,
+            answers=answers,
+            said=self.said + 1,
+            open=open_calls(said.items, self.open),
+            **{**_NOT_ASKING, "strikes": strikes, **changes},
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The same as JSON data."""
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return data
+
+    @classmethod
+    def of_plain(cls, data: dict[str, Any]) -> AgentStatus:
+        """The status that JSON data stands for."""
+        return msgspec.convert(data, cls)
+
+    def call_id(self, index: int | str) -> str:
+        """The session's id for one of the calls of the newest answer: models repeat their own."""
+        name = f"{self.turn}.{self.step - 1}.{index}"
+        return next((kept for kept in self.kept if kept.partition("@")[0] == name), name + self.line)
+
+    def made(self, call_id: str) -> bool:
+        """Whether a call is one of the newest answer, by the session's id."""
+        return call_id.startswith(f"{self.turn}.{self.step - 1}.")
+
+    def is_next(self, call_id: str) -> bool:
+        """Whether a call of the newest answer would be made under this id."""
+        return self.call_id(call_id.partition("@")[0].rpartition(".")[2]) == call_id
+
+    def rewound(self, at: int, made: tuple[str, ...]) -> AgentStatus:
+        """The status after a rewind to here that is revision `at`.
+
+        Calls are made anew from here on, but for those that were `made` by now, or begun.
+        """
+        line = f"@{at}"
+        asking = None if self.asking is None else self.asking.partition("@")[0] + line
+        return replace(self, line=line, asking=asking, kept=made)
+
+
+_NOT_ASKING: dict[str, Any] = {"question": None, "asking": None, "inputs": ()}
+
+INITIAL = AgentStatus()
+"""The status of an agent that was told nothing yet."""
+
+
+def open_calls(items: Sequence[Item], before: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The calls that have no result after some more items; results come in the order of their calls."""
+    waiting = [*before]
+    for item in items:
+        kind = item.get("type")
+        if kind == "function_call":
+            waiting.append(item["call_id"])
+        elif kind == "function_call_output" and item.get("call_id") in waiting:
+            waiting.remove(item["call_id"])
+    return tuple(waiting)

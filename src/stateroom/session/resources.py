@@ -1,129 +1,305 @@
-"""Resources: what a session has outside its state, such as a sandbox, a browser or a folder.
-
-A session's moment has a *mark* of each resource that was used, which says what it is at that revision:
-
-| kind | mark | where it is needed again |
-|---|---|---|
-| `exportable` | `saved`, `bytes`: the digest and the size of its content, stored with the call | it is restored |
-| `restart_only` | `used`, `revision`: a token of its last use, and when that was | it is started afresh |
-| `stateless` | none | it is at hand: all sessions of a process share one |
-
-So what this process has of a resource is right as long as its mark is the moment's.
-"""
+"""The resources that a process has for its sessions, and whether they are still what the log says."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from math import inf
+from secrets import token_hex
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from stateroom.errors import DefinitionError
-from stateroom.state import Large
+from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
+from stateroom.session.history import History
+from stateroom.session.invocation import Code, Failed, Ran, Scene, run_tool
+from stateroom.session.log import UNSTORABLE
+from stateroom.session.program import Operation, Procedure
+from stateroom.session.resource import NO_MARK, Mark, Resource, Used, identity, saved_as, why_not_again
+from stateroom.session.runner import Runner
+from stateroom.state import decode, digest_of, encode
+from stateroom.store import Store
 
-if TYPE_CHECKING:
-    from stateroom.session.program import SessionInfo
+logger = logging.getLogger(__name__)
 
-Kind = Literal["exportable", "restart_only", "stateless"]
-"""What can be done about a resource when a session is forked, rewound, or goes on in another process.
+T = TypeVar("T")
 
-`exportable`: it is saved with each call that uses it, and restored wherever that is needed. `restart_only`: it can only
-be started afresh, so where it was used there can be no fork. When a tool refuses a call with a `ToolError`, what it has
-done to such a one before stays done; a call that fails in any other way costs it. `stateless`: it has nothing to lose.
-"""
+STOPS = 64
+"""Resources that are stopped at once."""
 
-H = TypeVar("H")
-
-Mark = Mapping[str, Any]
-
-NO_MARK: Mark = {}
-
-EXPORTING = ("save", "restore")
+HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed)
+"""What comes of a hook that did not do what it should."""
 
 
-class Resource(Generic[H]):
-    """Something outside that tools work with; `H` is what they are given, by the name that an environment gives it.
+class HeldResource(msgspec.Struct):
+    """A resource as this process has it."""
 
-    A class says its `kind` and what to do: `start` and `stop`, and to be exportable also `save` and `restore`. Each may
-    be sync or async, and takes no longer than a tool may. What a hook raises as a `ToolError` is told to the model.
+    handle: Any
+    identity: str | None
+    """That of the mark which says what it is."""
+    restarted: bool
+    """Whether it was started afresh though it had been used, and no entry says so yet."""
+    sure: bool = True
+    """Whether it is known what it is: not while a tool works with it, nor after the tool failed."""
+
+
+class ResourceManager:
+    """Runs the hooks of an environment's resources, and keeps those that all sessions of this process share.
+
+    What it has begun to start or to stop, it finishes, even if the caller is cancelled: nothing is lost.
+    `most` is how many bytes of one may be saved.
     """
 
-    kind: ClassVar[Kind]
+    def __init__(
+        self, resources: Mapping[str, Resource[Any]], store: Store, runner: Runner, timeout: float, most: float = inf
+    ) -> None:
+        self.resources = resources
+        self.store = store
+        self.runner = runner
+        self.timeout = timeout
+        self.most = most
+        self._stateless: dict[str, Any] = {}
+        self._lock = asyncio.Lock()
+        self._stops = asyncio.Semaphore(STOPS)
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, session: SessionInfo, /) -> H | Awaitable[H]:
-        """A fresh one, for a session; if it is stateless, for all sessions of a process, of which this is the first."""
-        raise NotImplementedError
+    def is_exclusive(self, procedure: Procedure) -> bool:
+        """Whether a function asks for what is one session's own, which only one can use at a time."""
+        needed = procedure.resources
+        return bool(needed) and any(self.resources[name].kind != "stateless" for name in needed)
 
-    def stop(self, handle: H, /) -> Awaitable[None] | None:
-        """Let go of one that is needed no longer; unless overridden, there is nothing to do."""
+    @property
+    def restarts(self) -> bool:
+        """Whether there is something that can only be started afresh."""
+        return any(resource.kind == "restart_only" for resource in self.resources.values())
 
-    def save(self, handle: H, /) -> Any:
-        """Its content: bytes, or JSON data. What is the same should give the same, which is stored once."""
-        raise NotImplementedError
+    async def stateless(self, name: str, scene: Scene) -> Any:
+        """What all sessions share, started on its first use."""
+        async with self._lock:
+            if name not in self._stateless:
+                self._stateless[name] = await self.started(name, scene)
+            return self._stateless[name]
 
-    def restore(self, saved: Any, session: SessionInfo, /) -> H | Awaitable[H]:
-        """One that has this content."""
-        raise NotImplementedError
+    async def started(self, name: str, scene: Scene) -> Any:
+        return await self._make(name, "started", self.resources[name].start, scene.info())
+
+    async def restored(self, name: str, scene: Scene, content: bytes) -> Any:
+        return await self._make(name, "restored", self.resources[name].restore, decode(content), scene.info())
+
+    async def _make(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
+        """What a hook makes; if nobody waits for it any more, it is stopped when it is there."""
+        making = self.own(self._made_in_time(name, done, hook, *given))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            self.own(self._unmake(name, making))
+            raise
+
+    async def _unmake(self, name: str, making: asyncio.Task[Any]) -> None:
+        with suppress(StateroomError):  # then there is nothing to stop
+            await self._stop((name, await making))
+
+    async def _made_in_time(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
+        """What a hook makes within its time; on a thread it cannot be ended, so what comes later is stopped then."""
+        if inspect.iscoroutinefunction(hook):
+            return await self._run(name, done, hook, *given)
+        loop, late = asyncio.get_running_loop(), threading.Event()
+        there: list[Any] = []
+
+        def make() -> Any:
+            made = hook(*given)
+            there.append(made)
+            if late.is_set():
+                loop.call_soon_threadsafe(drop)
+            return made
+
+        def drop() -> None:  # whichever of the two comes second finds something
+            if there:
+                self.let_go((name, there.pop()))
+
+        try:
+            return await self._run(name, done, make)
+        except BaseException:
+            late.set()
+            drop()
+            raise
+
+    async def saved(self, name: str, handle: Any) -> bytes:
+        """The content of one."""
+        saved = await self._run(name, "saved", self.resources[name].save, handle)
+        try:
+            content = encode(saved)
+        except UNSTORABLE as error:
+            raise EnvironmentFailed(f"the {name} could not be saved: its content cannot be stored: {error}") from error
+        if len(content) > self.most:
+            raise TooLarge(f"the {name} holds more than the {self.most:,} bytes that can be saved of it")
+        return content
+
+    def let_go(self, *handles: tuple[str, Any]) -> asyncio.Future[None]:
+        """Stop these, by name, one after another. One can wait for that, or not."""
+        return asyncio.shield(self.own(self._stop(*handles)))
+
+    async def _stop(self, *handles: tuple[str, Any]) -> None:
+        for name, handle in handles:
+            try:
+                async with self._stops:
+                    await self._run(name, "stopped", self.resources[name].stop, handle)
+            except StateroomError as error:  # this is for the log only: another can be started
+                logger.warning("%s", error)
+
+    def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """See some work through."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Finish what was begun, and stop what sessions share."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        async with self._lock:
+            shared, self._stateless = self._stateless, {}
+            await self.let_go(*reversed(shared.items()))
+
+    async def _run(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
+        # With a timeout of its own, a plain function is never run on the loop.
+        is_async = inspect.iscoroutinefunction(hook)
+        procedure = Procedure(partial(hook, *given), frozenset(), is_async, self.timeout)
+        try:
+            return await self.runner.run(procedure, {}, self.timeout)
+        except (ToolError, TooLarge, Busy):
+            raise
+        except TimedOut as error:
+            raise TimedOut(f"the {name} could not be {done} within {error}") from None
+        except Exception as error:
+            logger.warning("the %s could not be %s", name, done, exc_info=error)
+            raise EnvironmentFailed(f"the {name} could not be {done}: unexpected {type(error).__name__}") from error
 
 
-def check_resource(where: str, resource: Any) -> None:
-    """Refuse what cannot be used as a resource; `where` names it in errors."""
-    if not isinstance(resource, Resource):
-        raise DefinitionError(f"{where} must be an instance of a Resource, not {resource!r}")
-    kind = getattr(resource, "kind", None)
-    if kind not in get_args(Kind):
-        raise DefinitionError(f"{where} needs a kind: 'exportable', 'restart_only' or 'stateless', not {kind!r}")
-    if not _has(resource, "start"):
-        raise DefinitionError(f"{where} needs a start method")
-    for hook in EXPORTING:
-        if kind == "exportable" and not _has(resource, hook):
-            raise DefinitionError(f"{where} is exportable, so it needs a {hook} method")
-        if kind != "exportable" and _has(resource, hook):
-            raise DefinitionError(f"{where} is {kind}, so nothing would call its {hook} method; take that away")
+class SessionResources:
+    """The resources of one session that this process has. The caller has the session's lock."""
+
+    def __init__(self, manager: ResourceManager) -> None:
+        self._manager = manager
+        self._held: dict[str, HeldResource] = {}
+
+    async def lend(self, procedure: Procedure, scene: Scene) -> Scene:
+        """The scene, with the resources that a function asks for as they are there."""
+        resources = {name: await self._current(name, scene) for name in sorted(procedure.resources)}
+        return replace(scene, resources=resources)
+
+    async def lend_to_judge(self, procedure: Procedure, scene: Scene) -> Scene:
+        """The same for a verifier: whatever others have left in what can be restored, or it leaves there, is gone.
+
+        Raises a `SessionError` if it would be given one afresh in place of one that was used.
+        """
+        marks = {name: mark for name, mark in scene.progress.resources.items() if name in procedure.resources}
+        there = {name: {"used": one.identity} for name, one in self._held.items() if one.sure and not one.restarted}
+        if why := why_not_again(marks, there):
+            raise SessionError(scene.session, f"session {scene.session!r} cannot be judged here: {why}")
+        self._distrust(procedure)
+        scene = await self.lend(procedure, scene)
+        self._distrust(procedure)
+        return scene
+
+    def _distrust(self, procedure: Procedure) -> None:
+        for name in procedure.resources & self._held.keys():
+            self._held[name].sure &= self._manager.resources[name].kind != "exportable"
+
+    async def run(self, tool: Operation, arguments: dict[str, Any], scene: Scene) -> Ran:
+        """Run a tool that asks for resources; raises as `run_tool` does, and then they are what they were."""
+        try:
+            scene = await self.lend(tool.procedure, scene)
+        except HOOK_FAILED as error:
+            raise _failure(tool, error) from error
+        held = {name: self._held[name] for name in sorted(tool.procedure.resources & self._held.keys())}
+        _trust(held.values(), False)
+        try:
+            ran = await run_tool(self._manager.runner, tool, arguments, scene, self._manager.timeout)
+        except Busy:  # it was not run
+            _trust(held.values(), True)
+            raise
+        except Failed as failure:
+            if failure.code in ("tool_error", "needs_input"):  # as the author meant it: nothing is broken
+                for name, one in held.items():
+                    one.sure = tool.effect == "read" or self._manager.resources[name].kind == "restart_only"
+            raise
+        if tool.effect == "read":
+            _trust(held.values(), True)
+            return ran
+        try:
+            return replace(ran, used=await self._used(held))
+        except HOOK_FAILED as error:
+            raise _failure(tool, error) from error
+
+    async def _current(self, name: str, scene: Scene) -> Any:
+        """A resource as it is at the scene's revision."""
+        manager = self._manager
+        if manager.resources[name].kind == "stateless":
+            return await manager.stateless(name, scene)
+        mark = scene.progress.resources.get(name, NO_MARK)
+        held = self._held.get(name)
+        if held is not None and held.sure and held.identity == identity(mark):
+            return held.handle
+        if held is not None:
+            del self._held[name]
+            await manager.let_go((name, held.handle))
+        held = self._held[name] = await self._made(name, mark, scene)
+        return held.handle
+
+    async def _made(self, name: str, mark: Mark, scene: Scene) -> HeldResource:
+        manager = self._manager
+        large = saved_as(mark)
+        if manager.resources[name].kind == "exportable" and large is not None:
+            content = await History(manager.store).content(scene.session, large)
+            return HeldResource(await manager.restored(name, scene, content), large.digest, restarted=False)
+        if mark:
+            logger.warning("the %s of session %s is started afresh: the one that was used is gone", name, scene.session)
+        return HeldResource(await manager.started(name, scene), identity(mark), restarted=bool(mark))
+
+    async def _used(self, held: Mapping[str, HeldResource]) -> Used:
+        """What a call that went well has made of resources; what they are from now on is known."""
+        used = Used({}, [], {})
+        for name, one in held.items():
+            if self._manager.resources[name].kind == "exportable":
+                content = await self._manager.saved(name, one.handle)
+                new = digest_of(content)
+                if new != one.identity:
+                    used.marks[name] = {"saved": new, "bytes": len(content)}
+                    used.blobs[new] = content
+            else:
+                new = token_hex(8)
+                used.marks[name] = {"used": new}
+            if one.restarted:
+                used.restarted.append(name)
+            one.identity, one.restarted, one.sure = new, False, True
+        return used
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._held)
+
+    def let_go(self) -> asyncio.Future[None]:
+        """Stop all, the newest first. What is used again is restored, or started."""
+        held, self._held = self._held, {}
+        return self._manager.let_go(*((name, one.handle) for name, one in reversed(held.items())))
 
 
-def _has(resource: Resource[Any], hook: str) -> bool:
-    return getattr(type(resource), hook) is not getattr(Resource, hook)
+def _trust(held: Iterable[HeldResource], sure: bool) -> None:
+    for one in held:
+        one.sure = sure
 
 
-def identity(mark: Mark) -> str | None:
-    """By what two marks are known to be of the same; None without a mark."""
-    return mark.get("saved") or mark.get("used")
-
-
-def saved_as(mark: Mark) -> Large | None:
-    """Under which digest the content is stored that a mark speaks of."""
-    return Large(mark["saved"], mark["bytes"], is_text=False) if "saved" in mark else None
-
-
-def contents(marks: Mapping[str, Mark]) -> Iterator[Large]:
-    """The contents that marks speak of."""
-    for mark in marks.values():
-        if (content := saved_as(mark)) is not None:
-            yield content
-
-
-def why_not_again(then: Mapping[str, Mark], now: Mapping[str, Mark]) -> str | None:
-    """Why resources that have these marks now cannot be what they were then, if they cannot."""
-    for name, mark in then.items():
-        if "used" in mark and identity(mark) != identity(now.get(name, NO_MARK)):
-            used = f"it was used at revision {mark['revision']}"
-            return f"the {name} of this session can only be started afresh, and {used}"
-    return None
-
-
-class Used(msgspec.Struct, frozen=True):
-    """What a call has made of the resources that it has used."""
-
-    marks: dict[str, Mark]
-    """Those that are new."""
-    restarted: list[str]
-    """Which of them had to be started afresh before it, though they had been used."""
-    blobs: dict[str, bytes]
-    """What was saved of them, by digest."""
-
-    def facts(self, revision: int) -> dict[str, Any]:
-        """What the entry of the call, which has this revision, says of them."""
-        marks = {name: mark if "saved" in mark else {**mark, "revision": revision} for name, mark in self.marks.items()}
-        facts: dict[str, Any] = {"resources": marks} if marks else {}
-        return {**facts, "restarted": self.restarted} if self.restarted else facts
+def _failure(tool: Operation, error: Exception) -> Failed:
+    """That a hook failed, in words for the model."""
+    if isinstance(error, ToolError):
+        return Failed(str(error) or f"{tool.name} failed", "tool_error")
+    code: Code = "timeout" if isinstance(error, TimedOut) else "tool_failed"
+    return Failed(f"{tool.name} failed: {error}", "too_large" if isinstance(error, TooLarge) else code)

@@ -4,143 +4,122 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from stateroom.errors import InvalidArguments, SessionClosed, SessionError
-from stateroom.session.agency import no_reply, replied
-from stateroom.session.calling import (
-    NOTHING,
+from stateroom.session.agent import AgentInMemory
+from stateroom.session.cache import SessionCache
+from stateroom.session.episode import Episode, Verdict, no_path, run_verifier
+from stateroom.session.invocation import (
     Failed,
     Ran,
+    Result,
     Scene,
     bound,
     failed,
     find_tool,
     plain_arguments,
     run_tool,
-    run_verifier,
 )
-from stateroom.session.holding import Holding
-from stateroom.session.journal import LogEntry
-from stateroom.session.moment import Moment
-from stateroom.session.notes import Notes
-from stateroom.session.path import no_path
-from stateroom.session.program import Episode, Operation, Result, Verdict
-from stateroom.session.scopes import View
-from stateroom.session.session import Session
-from stateroom.session.stance import Said, Stance
+from stateroom.session.log import LogEntry
+from stateroom.session.program import Operation
+from stateroom.session.progress import Progress
+from stateroom.session.resources import SessionResources
+from stateroom.session.session import no_reply, reply_text
 
-if TYPE_CHECKING:
-    from stateroom.session.sessions import Sessions
+HISTORY = frozenset({"checkpoint", "rewind", "fork", "children", "state_at", "diff", "events", "lease", "user", "app"})
+"""The methods of a session that a stateless one cannot have."""
 
 
-class StatelessSession(Session[None]):
-    """A handle with a session's face: tools can be called and the episode judged, and nothing is kept."""
+class StatelessSession:
+    """Tools can be called and the episode judged, as in a `Session`; nothing is kept."""
 
-    def __init__(self, sessions: Sessions[Any], session_id: str, task: Any, moment: Moment) -> None:
-        self._sessions = sessions
-        self._id = session_id
-        self._task = task
-        self._moment = moment
-        self._closed = False
-        self._notes = Notes(lifecycle=sessions.environment.lifecycle)
+    state = verdict = parent = None
+    revision = 0
 
-    @property
-    def id(self) -> str:
-        return self._id
+    def __init__(self, cache: SessionCache, session_id: str, task: Any, progress: Progress) -> None:
+        self._cache = cache
+        self._progress = progress
+        self.id = session_id
+        self.task = task
+        self.closed = False
+        self.agent = AgentInMemory(lifecycle=cache.runtime.environment.lifecycle)
 
-    @property
-    def revision(self) -> int:
-        return 0
+    def __repr__(self) -> str:
+        return f"<StatelessSession {self.id} of {self._cache.runtime.environment.name}>"
 
-    @property
-    def state(self) -> None:
-        return None
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in HISTORY:
+            environment = self._cache.runtime.environment.name
+            raise SessionError(self.id, f"{environment} is stateless: its sessions have no history")
+        raise AttributeError(name)
 
     @property
-    def verdict(self) -> None:
-        return None
+    def replies(self) -> bool:
+        """Whether the environment answers its agent's messages."""
+        return self._cache.runtime.environment.replying is not None
 
     @property
-    def closed(self) -> bool:
-        return self._closed
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools that an agent can call here, as OpenAI functions."""
+        return [tool.definition for tool in self._cache.runtime.environment.tools.values()]
 
-    @property
-    def parent(self) -> None:
-        return None
+    def reads(self, name: str) -> bool:
+        """Whether a tool only looks at the state, so that such calls may run side by side."""
+        tool = self._cache.runtime.environment.tools.get(name)
+        return tool is not None and tool.effect == "read"
 
-    @property
-    def task(self) -> Any:
-        return self._task
-
-    def _scene(self, call_id: str | None = None, views: Mapping[str, View] = NOTHING) -> Scene:
-        if self._closed:
-            raise SessionClosed(self._id)
-        moment = self._moment if call_id is None else self._moment.of_call(call_id)
-        return Scene(None, moment, self._id, 0, lambda: deepcopy(self._task), call_id)
+    def _scene(self, call_id: str | None = None) -> Scene:
+        if self.closed:
+            raise SessionClosed(self.id)
+        progress = self._progress if call_id is None else self._progress.of_call(call_id)
+        return Scene(None, progress, self.id, 0, lambda: deepcopy(self.task), call_id)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
     ) -> Result:
+        """Call a tool; see `Session.call`."""
         scene = self._scene(call_id)
         try:
-            tool = find_tool(self._sessions.environment.tools, name)
-            ran = await self._run_in(scene, tool, bound(tool, plain_arguments(arguments, call_id)))
+            tool = find_tool(self._cache.runtime.environment.tools, name)
+            ran = await self._run(scene, tool, bound(tool, plain_arguments(arguments, call_id)))
         except (Failed, InvalidArguments) as failure:
             return failed(failure)
         if call_id is None and tool.effect != "read":
-            self._moment = self._moment.after(ran.advanced)
+            self._progress = self._progress.after(ran.advanced)
         return Result(True, ran.output)
 
-    async def _run_in(self, scene: Scene, tool: Operation, arguments: dict[str, Any]) -> Ran:
-        sessions = self._sessions
+    async def _run(self, scene: Scene, tool: Operation, arguments: dict[str, Any]) -> Ran:
         if tool.procedure.resources:
-            return await Holding(sessions.keeper).run(tool, arguments, scene)
-        return await run_tool(sessions.runner, tool, arguments, scene, sessions.timeout)
-
-    @property
-    def agent(self) -> Stance:
-        return self._notes.agent
-
-    async def say(self, said: Said, *, after: Stance | None = None, **changes: Any) -> Stance:
-        return await self._notes.say(said, after=after, **changes)
-
-    async def compact(self, window: dict[str, Any], *, after: Stance | None = None) -> Stance:
-        return await self._notes.compact(window, after=after)
-
-    async def catch_up(self) -> None:
-        """Nothing: nobody else knows of it."""
-
-    async def said(self, since: int = 0) -> list[LogEntry]:
-        return await self._notes.said(since)
+            return await SessionResources(self._cache.resources).run(tool, arguments, scene)
+        return await run_tool(self._cache.runtime.runner, tool, arguments, scene, self._cache.runtime.timeout)
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
-        replying = self._sessions.environment.replying
+        """What the environment's user answers to a message of the agent's; None if that was all."""
+        replying = self._cache.runtime.environment.replying
         if replying is None:
             return None
         try:
-            ran = await self._run_in(self._scene(call_id), replying, replying.bind({"message": message}))
+            ran = await self._run(self._scene(call_id), replying, replying.bind({"message": message}))
         except Failed as failure:
             raise no_reply(failure) from failure
-        return replied(Result(True, ran.output))
+        return reply_text(Result(True, ran.output))
 
     async def verify(self, response: Any = None) -> Verdict:
-        sessions = self._sessions
-        episode = Episode(deepcopy(self._task), response)
-        procedure, scene = sessions.environment.verifying, self._scene()
-        lend = Holding(sessions.keeper).lend_to_judge
-        return await run_verifier(sessions.runner, procedure, scene, episode, sessions.timeout, no_path, lend)
+        """Judge the episode."""
+        runtime = self._cache.runtime
+        lend = SessionResources(self._cache.resources).lend_to_judge
+        episode = Episode(deepcopy(self.task), response)
+        return await run_verifier(
+            runtime.runner, runtime.environment.verifying, self._scene(), episode, runtime.timeout, no_path, lend
+        )
 
     async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:
+        """Nothing: there is no log."""
         nothing: tuple[LogEntry, ...] = ()
         for entry in nothing:
             yield entry
 
     async def close(self, *, replaced_by: str | None = None) -> None:
-        self._closed = True
-
-    def _no_history(self, *_: Any, **__: Any) -> NoReturn:
-        raise SessionError(self._id, f"{self._sessions.environment.name} is stateless: its sessions have no history")
-
-    checkpoint = rewind = fork = children = state_at = diff = events = hold = _no_history
-    move = provide = cancel = _no_history
+        """End the session: its tools cannot be called any more."""
+        self.closed = True

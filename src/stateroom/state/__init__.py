@@ -1,9 +1,10 @@
 """What state is: typed models, drafts that record their changes, patches, and their bytes."""
 
 from stateroom.state.codec import Elsewhere, decode, encode, encode_json, encode_patch, long_texts, to_json
-from stateroom.state.commit import ENDED, Commit, commit, refuse_tampering
-from stateroom.state.draft import Desk, draft_of, is_draft
-from stateroom.state.emitting import EventDesk, fold
+from stateroom.state.commit import ENDED, Change, commit, refuse_tampering
+from stateroom.state.draft import draft_of, is_draft
+from stateroom.state.draft_context import DraftContext
+from stateroom.state.emitting import EventContext, fold
 from stateroom.state.events import Event, applies, event_facts, read_event
 from stateroom.state.large import Large, digest_of, large_in, put_in
 from stateroom.state.merge import Merge, merge, merge_rules
@@ -14,11 +15,11 @@ from stateroom.state.spare import leave_spares
 
 __all__ = [
     "ENDED",
-    "Commit",
-    "Desk",
+    "Change",
+    "DraftContext",
     "Elsewhere",
     "Event",
-    "EventDesk",
+    "EventContext",
     "Large",
     "Merge",
     "Operation",

@@ -99,14 +99,16 @@ def encode_json(value: Any, elsewhere: Elsewhere = _NOWHERE) -> bytes:
     """The same bytes as `encode` gives, for data that is made of JSON's types only."""
     try:
         data = _pack(value)
-        return _pack(_without_large(value, elsewhere)) if _may_have_large(data, elsewhere.least) else data
+        if len(data) <= elsewhere.least or not _may_have_large(data, elsewhere.least):
+            return data
+        return _pack(_without_large(value, elsewhere))
     except (OverflowError, ValueError):  # a large int, half a surrogate pair
         return encode(value, elsewhere)
 
 
 def _may_have_large(data: bytes, least: float) -> bool:
     """Whether a text in packed data may be large: it takes much longer to look at each of them."""
-    return len(data) > least and (least < 2**16 or _LONGEST.search(data) is not None)
+    return least < 2**16 or _LONGEST.search(data) is not None
 
 
 def _without_large(value: Any, elsewhere: Elsewhere) -> Any:
@@ -131,13 +133,16 @@ def to_json(value: Any) -> bytes:
 def encode_patch(patch: Iterable[Sequence[Any]], elsewhere: Elsewhere = _NOWHERE) -> bytes:
     """The bytes of a patch."""
     try:
-        return _pack([step if _is_simple(step) else _wire_step(step, elsewhere) for step in patch])
+        return _pack(
+            [
+                step
+                if type(step[-1]) in _SIMPLE and _KEYS.issuperset(map(type, step[1]))
+                else _wire_step(step, elsewhere)
+                for step in patch
+            ]
+        )
     except (OverflowError, ValueError):  # a large int, half a surrogate pair
         return _pack([_wire_step(step, elsewhere) for step in patch])
-
-
-def _is_simple(step: Sequence[Any]) -> bool:
-    return type(step[-1]) in _SIMPLE and _KEYS.issuperset(map(type, step[1]))
 
 
 def _wire_step(step: Sequence[Any], elsewhere: Elsewhere) -> list[Any]:

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
 from stateroom.state.codec import encode
-from stateroom.state.draft import Desk, DraftModel, draft_of, is_draft
+from stateroom.state.draft import DraftModel, draft_of, is_draft
+from stateroom.state.draft_context import DraftContext
 from stateroom.state.draft_list import DraftList
 from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.model import State
@@ -28,16 +29,16 @@ S = TypeVar("S", bound=State)
 ENDED = "this call has ended: its state can no longer be changed"
 
 
-class Commit(NamedTuple):
+class Change(NamedTuple):
     """What a draft came to."""
 
     state: Any
     patch: Patch
 
 
-def commit(draft: S) -> Commit:
+def commit(draft: S) -> Change:
     """End a draft, check it, and give the new state with the patch that leads to it."""
-    desk: Desk = draft._draft_desk  # type: ignore[attr-defined]
+    desk: DraftContext = draft._draft_desk  # type: ignore[attr-defined]
     desk.closed = ENDED  # before it is checked: what another thread changes meanwhile would not be
     patch: Patch = []
     ruled: list[Path] = []
@@ -45,9 +46,9 @@ def commit(draft: S) -> Commit:
     state = _settle_model(cast(Any, draft))
     if not ruled:
         leave_spares(draft, state)
-        return Commit(state, patch)
+        return Change(state, patch)
     follow_up = _keep_rules(state, ruled)
-    return Commit(follow_up.state, patch + follow_up.patch)
+    return Change(follow_up.state, patch + follow_up.patch)
 
 
 def changes_in(draft: Any) -> Patch:
@@ -72,9 +73,9 @@ def refuse_tampering(draft: Any) -> None:
         refuse_tampering(child)
 
 
-def _keep_rules(state: Any, ruled: list[Path]) -> Commit:
+def _keep_rules(state: Any, ruled: list[Path]) -> Change:
     """Run the model validators of what changed, innermost first; what they adjust becomes part of the commit."""
-    draft = draft_of(state, Desk())
+    draft = draft_of(state, DraftContext())
     for path in ruled:
         model: Any = draft
         for step in path:
@@ -91,7 +92,7 @@ def _keep_rules(state: Any, ruled: list[Path]) -> Commit:
     _check(draft, (), patch, [])
     state = _settle(draft)
     draft._draft_desk.closed = ENDED
-    return Commit(state, patch)
+    return Change(state, patch)
 
 
 def _check(draft: Any, path: Path, patch: Patch, ruled: list[Path]) -> None:
@@ -131,7 +132,8 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
             if not (isinstance(value, tuple) or name in shape.guards or _is_guarded(shape.fields[name], value)):
                 continue
         settled = _settle_over(value, old) if stands else value
-        admitted = shape.admit_field(name, settled, _before(draft, name), here)
+        before_it = _before(draft, name) if name in shape.lookers else {}
+        admitted = shape.admit_field(name, settled, before_it, here)
         if stands and _is_same(admitted, settled) and not (isinstance(value, tuple) and len(patch) > mark[0]):
             continue  # the smaller operations say it all
         del patch[mark[0] :], ruled[mark[1] :]
@@ -162,8 +164,6 @@ def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch,
 
 def _before(draft: DraftModel, name: str) -> dict[str, Any]:
     """The fields that the validator of a field may look at: those before it, as they are now."""
-    if name not in draft._draft_shape.lookers:
-        return {}
     names = list(draft._draft_shape.fields)
     now, base, checked = draft.__dict__, draft._draft_base.__dict__, draft._draft_checked
     return {

@@ -12,77 +12,23 @@ moved, dicts the keys that were assigned or deleted. The committed values are ne
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
 from typing import Any, SupportsIndex, TypeVar
 
 from pydantic import BaseModel
 
-from stateroom.errors import DefinitionError, ReadOnlyState
 from stateroom.state.compiler import shape_of_model
+from stateroom.state.draft_context import DRAFTS, DraftContext
 from stateroom.state.draft_list import DraftList
-from stateroom.state.draft_table import DraftDict, DraftSet
-from stateroom.state.events import Event
+from stateroom.state.draft_table import DraftDict
 from stateroom.state.shape import ModelShape, Shape
-from stateroom.state.values import LEAVES, fill
+from stateroom.state.values import fill
 
 M = TypeVar("M", bound=BaseModel)
 
 
-class Desk:
-    """What the drafts of one call share: whether they may be changed, and if not, why.
-
-    `spares` are drafts of wide containers that an earlier call left behind; see `leave_spares`.
-    """
-
-    __slots__ = ("closed", "spares")
-
-    emitted: Sequence[Event] = ()
-    """The events so far."""
-
-    def __init__(self, closed: str | None = None, spares: dict[int, Any] | None = None) -> None:
-        self.closed = closed
-        self.spares = spares
-
-    def check(self) -> None:
-        """Raise if the drafts may not be changed."""
-        if self.closed is not None:
-            raise ReadOnlyState(self.closed)
-
-    def emit(self, draft: Any, event: Event) -> None:
-        """Let an event happen to the state that a draft stands for; refused, unless the state changes by events."""
-        self.check()
-        raise DefinitionError(
-            f"{type(event).__name__} cannot be emitted on this {type(draft).__name__}: events are emitted by tools, on "
-            "the session's state, if its class has methods marked @applies"
-        )
-
-    def end(self, draft: Any) -> None:
-        """Raise if a draft must not be committed as it is."""
-
-    def draft(self, value: Any, shape: Shape) -> Any:
-        """A draft of a committed value that stands at a place of this shape; the value itself if it cannot change."""
-        kind = type(value)
-        if kind in LEAVES:
-            return value
-        if self.spares and (spare := self.spares.pop(id(value), None)) is not None:
-            spare._draft_desk = self
-            return spare
-        shape = shape.member(kind)
-        if kind is list:
-            return DraftList(value, shape, self)
-        if kind is dict:
-            return DraftDict(value, shape, self)
-        if kind is set:
-            return DraftSet(value, shape, self)
-        if kind is tuple:
-            parts = tuple(self.draft(part, shape.part(index)) for index, part in enumerate(value))
-            return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-        model = kind.__dict__.get("__stateroom_shape__")
-        return value if model is None or model.fixed else _draft_model(value, model, self)
-
-
-def draft_of(state: M, desk: Desk) -> M:
+def draft_of(state: M, desk: DraftContext) -> M:
     """A draft of a whole state."""
     kind = type(state)
     return _draft_model(state, kind.__dict__.get("__stateroom_shape__") or shape_of_model(kind), desk)
@@ -92,7 +38,7 @@ def is_draft(value: Any) -> bool:
     return hasattr(type(value), "_draft_base")
 
 
-def _draft_model(model: M, shape: ModelShape, desk: Desk) -> M:
+def _draft_model(model: M, shape: ModelShape, desk: DraftContext) -> M:
     draft: Any = object.__new__(shape.draft_class or _draft_class(shape))
     fields = model.__dict__
     if len(fields) > len(shape.fields):  # it holds values of cached properties
@@ -103,6 +49,16 @@ def _draft_model(model: M, shape: ModelShape, desk: Desk) -> M:
     put(draft, "_draft_base", model)
     put(draft, "_draft_desk", desk)
     return draft  # type: ignore[no-any-return]
+
+
+def _draft_tuple(value: tuple[Any, ...], shape: Shape, context: DraftContext) -> tuple[Any, ...]:
+    """A tuple with drafts of its parts; the tuple itself if none of them can change."""
+    parts = tuple(context.draft(part, shape.part(index)) for index, part in enumerate(value))
+    return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
+
+
+DRAFTS[BaseModel] = _draft_model
+DRAFTS[tuple] = _draft_tuple
 
 
 def _draft_class(shape: ModelShape) -> type:
@@ -162,7 +118,7 @@ class DraftModel:
     _draft_touched: list[str]
     """The fields that a commit has found to hold something else than in the base."""
     _draft_shape: ModelShape
-    _draft_desk: Desk
+    _draft_desk: DraftContext
     _draft_model: type[BaseModel]
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:

@@ -6,15 +6,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count, groupby
 from operator import is_not
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 from stateroom.errors import Path, TamperedState
+from stateroom.state.draft_context import DRAFTS, DraftContext
 from stateroom.state.past import Past, free_container
 from stateroom.state.shape import Shape
 from stateroom.state.values import LEAVES
-
-if TYPE_CHECKING:
-    from stateroom.state.draft import Desk
 
 Order = list[int]
 """Keep the items of these old indices, in this order."""
@@ -42,7 +40,7 @@ class DraftList(list[Any]):
         *("back", "checked", "front", "item", "kept", "origins", "past", "places", "seen", "touched", "whole"),
     )
 
-    def __init__(self, base: list[Any], shape: Shape, desk: Desk) -> None:
+    def __init__(self, base: list[Any], shape: Shape, desk: DraftContext) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
@@ -440,3 +438,6 @@ def _longest_rise(numbers: dict[int, int]) -> list[int]:
     while rise and rise[-1] in before:
         rise.append(before[rise[-1]])
     return rise[::-1]
+
+
+DRAFTS[list] = DraftList

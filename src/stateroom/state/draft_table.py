@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
+from stateroom.state.draft_context import DRAFTS, DraftContext
 from stateroom.state.past import Past, free_container
 from stateroom.state.shape import Shape
 from stateroom.state.values import LEAVES
-
-if TYPE_CHECKING:
-    from stateroom.state.draft import Desk
 
 _MISSING: Any = object()
 
@@ -23,7 +21,7 @@ class DraftDict(dict[Any, Any]):
         *("assigned", "checked", "deleted", "past", "touched", "whole"),
     )
 
-    def __init__(self, base: dict[Any, Any], shape: Shape, desk: Desk) -> None:
+    def __init__(self, base: dict[Any, Any], shape: Shape, desk: DraftContext) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
@@ -187,7 +185,7 @@ class DraftSet(set[Any]):
 
     __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "changed")
 
-    def __init__(self, base: set[Any], shape: Shape, desk: Desk) -> None:
+    def __init__(self, base: set[Any], shape: Shape, desk: DraftContext) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
@@ -220,3 +218,6 @@ for _name in (
     *("__ior__", "__iand__", "__isub__", "__ixor__"),
 ):
     setattr(DraftSet, _name, _recording(_name))
+
+DRAFTS[dict] = DraftDict
+DRAFTS[set] = DraftSet

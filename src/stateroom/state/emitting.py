@@ -9,7 +9,8 @@ from stateroom.errors import InvalidState, ReadOnlyState
 from stateroom.state.commit import changes_in, commit
 from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.compiler import shape_of_model
-from stateroom.state.draft import Desk, draft_of
+from stateroom.state.draft import draft_of
+from stateroom.state.draft_context import DraftContext
 from stateroom.state.events import Event, applier_of
 from stateroom.state.model import State
 from stateroom.state.patch import Patch
@@ -17,7 +18,7 @@ from stateroom.state.patch import Patch
 S = TypeVar("S", bound=State)
 
 
-class EventDesk(Desk):
+class EventContext(DraftContext):
     """For a tool whose state changes by events only: its draft can be changed while one is applied."""
 
     __slots__ = ("base", "by_events", "emitted", "failed")
@@ -47,7 +48,7 @@ class EventDesk(Desk):
     def end(self, draft: Any) -> None:
         """Raise if anything has changed that the events do not account for."""
         self._refuse_failed()
-        again = draft_of(self.base, Desk())
+        again = draft_of(self.base, DraftContext())
         for event in self.emitted:
             _happen(again, self.base, event)
         if not Sameness()(_by_place(changes_in(draft)), _by_place(changes_in(again))):
@@ -68,13 +69,13 @@ def fold(state: S, events: Iterable[Event]) -> S:
 
     Of a state that may only be read, such as `session.state`, it gives one that may only be read.
     """
-    desk: Desk | None = getattr(state, "_draft_desk", None)
+    desk: DraftContext | None = getattr(state, "_draft_desk", None)
     base: Any = state if desk is None else committed(state)
-    draft = draft_of(base, Desk())
+    draft = draft_of(base, DraftContext())
     for event in events:
         _happen(draft, base, event)
     folded = commit(draft).state
-    return draft_of(folded, Desk(desk.closed)) if desk is not None else folded  # type: ignore[no-any-return]
+    return draft_of(folded, DraftContext(desk.closed)) if desk is not None else folded  # type: ignore[no-any-return]
 
 
 def committed(draft: Any) -> Any:

@@ -10,8 +10,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel
 
 from stateroom.errors import DefinitionError, InvalidState
-from stateroom.state.commit import Commit, commit
-from stateroom.state.draft import Desk, draft_of
+from stateroom.state.commit import Change, commit
+from stateroom.state.draft import draft_of
+from stateroom.state.draft_context import DraftContext
 from stateroom.state.model import State
 
 S = TypeVar("S", bound=State)
@@ -59,12 +60,12 @@ def merge_rules(state: type[BaseModel]) -> dict[str, Rule]:
     return rules
 
 
-def merge(base: S, mine: S, theirs: S) -> Commit | None:
+def merge(base: S, mine: S, theirs: S) -> Change | None:
     """My change of `base`, made to what others have made of it; None if a field that I changed has no rule for it."""
     rules = merge_rules(type(base))
     old, new, now = base.__dict__, mine.__dict__, theirs.__dict__
     changed = [name for name in type(base).model_fields if new[name] is not old[name] and new[name] != old[name]]
-    draft = draft_of(theirs, Desk())
+    draft = draft_of(theirs, DraftContext())
     try:
         for name in changed:
             setattr(draft, name, _RULES[rules[name]](old[name], new[name], now[name]))

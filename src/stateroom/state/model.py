@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stateroom.errors import DefinitionError, ReadOnlyState
 from stateroom.state.compiler import shape_of_model
-from stateroom.state.draft import Desk
+from stateroom.state.draft_context import DraftContext
 from stateroom.state.events import Appliers, Event, find_appliers
 from stateroom.state.schema import Schema, read_schema
 from stateroom.state.shape import ModelShape
@@ -61,7 +61,7 @@ class State(Versioned, BaseModel):
 
         If its method raises, the call fails: what is to be checked is checked before.
         """
-        desk: Desk | None = getattr(self, "_draft_desk", None)
+        desk: DraftContext | None = getattr(self, "_draft_desk", None)
         if desk is None:
             raise ReadOnlyState(
                 f"events are emitted by tools; what they make of a {type(self).__name__} of your own says fold(…)"

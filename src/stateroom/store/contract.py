@@ -92,6 +92,21 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
+class Commit(msgspec.Struct, frozen=True, gc=False):
+    """An entry that is to be added to a session, and what is written with it."""
+
+    session: str
+    entry: Entry
+    expires: float | None = None
+    """The session's new expiry; None leaves it as it is."""
+    fence: int = 0
+    """The fence that the entry was made under."""
+    snapshot: Snapshot | None = None
+    blobs: Blobs = NO_BLOBS
+    closes: bool = False
+    """Whether the session is closed by it."""
+
+
 class Loaded(msgspec.Struct, frozen=True):
     """A head, the newest snapshot at or before the revision asked for, and the entries from there up to it."""
 
@@ -157,18 +172,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def append(
-        self,
-        session: str,
-        entry: Entry,
-        *,
-        expires: float | None,
-        fence: int = 0,
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-    ) -> None:
-        """Add an entry to a live session, with snapshot and blobs, and renew its expiry if one is given: all or none.
+    async def append(self, commit: Commit) -> None:
+        """Add an entry to a live session, with its snapshot and blobs, and renew its expiry if it says so: all or none.
 
         A blob that the session has already is not written again. Raises `SessionClosed` or `SessionExpired` (as of
         `entry.at`), else `DuplicateCall` if the entry's call id was used in this session before, else `Conflict` unless

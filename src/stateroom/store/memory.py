@@ -20,7 +20,7 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
 from stateroom.store.url import parse_url
 
 MAX_SESSIONS = 1_000_000
@@ -112,31 +112,21 @@ class MemoryStore(Store):
             parent.forks += 1
         self._sessions[head.id] = kept
 
-    async def append(
-        self,
-        session: str,
-        entry: Entry,
-        *,
-        expires: float | None,
-        fence: int = 0,
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-    ) -> None:
-        kept = self._find(session)
+    async def append(self, commit: Commit) -> None:
+        entry, kept = commit.entry, self._find(commit.session)
         head = kept.head
         head.check_live(entry.at)
         if entry.call_id is not None and entry.call_id in kept.calls:
-            raise DuplicateCall(session, entry.call_id)
-        if head.revision != entry.revision - 1 or head.fence != fence:
-            raise Conflict(session, entry.revision - 1)
+            raise DuplicateCall(commit.session, entry.call_id)
+        if head.revision != entry.revision - 1 or head.fence != commit.fence:
+            raise Conflict(commit.session, entry.revision - 1)
         kept.add_call(entry)
         kept.entries.append(entry)
-        if snapshot is not None:
-            kept.snapshots.append(snapshot)
-        kept.add_blobs(blobs)
-        expires = head.expires if expires is None else expires
-        kept.head = replace(head, revision=entry.revision, expires=expires, closed=closes)
+        if commit.snapshot is not None:
+            kept.snapshots.append(commit.snapshot)
+        kept.add_blobs(commit.blobs)
+        expires = head.expires if commit.expires is None else commit.expires
+        kept.head = replace(head, revision=entry.revision, expires=expires, closed=commit.closes)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         kept = self._find(session)

@@ -5,7 +5,7 @@ Every URL may have these options, whatever the store:
 | option | |
 |---|---|
 | `compress=zstd` | bodies lie in the store compressed |
-| `keys=env:NAME`, `keys=file:PATH` | bodies lie in the store encrypted; see `stateroom.store.encrypted` |
+| `keys=env:NAME`, `keys=file:PATH` | bodies lie in the store encrypted; see `stateroom.store.encryption` |
 | `patience=SECONDS` | for how long to try to reach a store over the network: 10 unless given, 0 to try once |
 | `large=BYTES` | values of so many bytes are kept outside the log: 65536 unless given, and no fewer |
 """
@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from stateroom.errors import UnknownStore
 from stateroom.store.contract import Store
-from stateroom.store.patient import PATIENCE, PatientStore
+from stateroom.store.retry import PATIENCE, PatientStore
 
 GROUP = "stateroom.stores"
 """The entry-point group in which other packages register a scheme: its name, and a subclass of `Store`."""
@@ -42,8 +42,8 @@ EXTRAS = {
     "stateroom.store.redis": "redis",
     "stateroom.store.postgresql": "postgresql",
     "stateroom.store.objects": "objects",
-    "stateroom.store.compressed": "compression",
-    "stateroom.store.encrypted": "encryption",
+    "stateroom.store.compression": "compression",
+    "stateroom.store.encryption": "encryption",
 }
 """Which extra of ours brings what a module needs."""
 
@@ -169,13 +169,13 @@ def _wrappers(common: StoreURL) -> Iterator[Callable[[Store], Store]]:
     if patience:
         yield lambda store: PatientStore(store, patience) if store.remote else store
     if "keys" in common.options:
-        encrypted = _load("stateroom.store.encrypted", "encryption")
+        encrypted = _load("stateroom.store.encryption", "encryption")
         keys = encrypted.read_keys(common.options["keys"])
         yield lambda store: encrypted.EncryptedStore(store, keys)
     if "compress" in common.options:
         if common.options["compress"] != "zstd":
             raise common.wrong("compress", "zstd")
-        yield _load("stateroom.store.compressed", "compression").CompressedStore
+        yield _load("stateroom.store.compression", "compression").CompressedStore
 
 
 def store_class(url: str) -> type[Store]:

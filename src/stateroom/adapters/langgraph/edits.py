@@ -13,7 +13,7 @@ from stateroom.adapters.langgraph.change import Change
 from stateroom.adapters.langgraph.past import Whole, ancestors, whole, writes_of
 from stateroom.adapters.langgraph.pieces import changes, cut
 from stateroom.adapters.langgraph.thread import Current, Saved, Thread, Write, Writes
-from stateroom.session.room import Room
+from stateroom.session.cached_session import CachedSession
 
 OPEN = 16
 """Of so many namespaces below the root the current checkpoint is kept at hand; that of the root always is."""
@@ -32,12 +32,12 @@ class Put:
     """The channels that differ from the parent's."""
     serde: SerializerProtocol
 
-    async def __call__(self, room: Room, change: Change) -> None:
+    async def __call__(self, cached: CachedSession, change: Change) -> None:
         namespace, id = self.namespace, self.checkpoint.id
         thread = change.thread
         old = thread.current.get(namespace)
         if thread.find(namespace, id) is not None and not thread.is_current(namespace, id):
-            _set_writes(change, namespace, id, await writes_of(room, namespace, id))  # put again, it keeps its writes
+            _set_writes(change, namespace, id, await writes_of(cached, namespace, id))  # put again, it keeps its writes
         if old is None:
             change.set("channels", namespace, value={name: self._cut(value) for name, value in self.values.items()})
             _close_oldest(change)
@@ -46,7 +46,7 @@ class Put:
             if old.id != id:
                 _forget_writes(change, namespace, old.id)
         change.set("current", namespace, value=self.checkpoint)
-        _save(change, namespace, id, Saved(at=room.head.revision + 1, parent=self.parent, run=self.run))
+        _save(change, namespace, id, Saved(at=cached.head.revision + 1, parent=self.parent, run=self.run))
 
     def _follow(self, change: Change, *, known: bool) -> None:
         """Write down in what the values differ from those before; if it is `known`, only what changed is looked at."""
@@ -78,8 +78,8 @@ class PutWrites:
     writes: Sequence[tuple[str, Any]]
     serde: SerializerProtocol
 
-    async def __call__(self, room: Room, change: Change) -> None:
-        known = await writes_of(room, self.namespace, self.id)
+    async def __call__(self, cached: CachedSession, change: Change) -> None:
+        known = await writes_of(cached, self.namespace, self.id)
         new: Writes = {}
         for position, (channel, value) in enumerate(self.writes):
             index = WRITES_IDX_MAP.get(channel, position)
@@ -98,7 +98,7 @@ class PutWrites:
             for key, write in new.items():
                 change.set("writes", self.namespace, self.id, key, value=write)
         if thread.is_current(self.namespace, self.id):
-            _move(change, self.namespace, self.id, room.head.revision + 1)
+            _move(change, self.namespace, self.id, cached.head.revision + 1)
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class DropRuns:
 
     runs: frozenset[str]
 
-    async def __call__(self, _: Room, change: Change) -> None:
+    async def __call__(self, _: CachedSession, change: Change) -> None:
         for namespace, checkpoints in change.thread.saved.copy().items():
             _drop(change, namespace, [id for id, saved in checkpoints.items() if saved.run in self.runs])
 
@@ -125,11 +125,11 @@ class KeepLatest:
 
     serde: SerializerProtocol
 
-    async def __call__(self, room: Room, change: Change) -> None:
+    async def __call__(self, cached: CachedSession, change: Change) -> None:
         thread = change.thread
         latest = {(namespace, max(checkpoints)) for namespace, checkpoints in thread.saved.items()}
-        for (namespace, id), found in (await whole(room, latest)).items():
-            kept = {id, *await self._sources(room, namespace, found)}
+        for (namespace, id), found in (await whole(cached, latest)).items():
+            kept = {id, *await self._sources(cached, namespace, found)}
             known = thread.saved[namespace].keys() | thread.writes.get(namespace, {}).keys()
             is_current = thread.is_current(namespace, id)
             _drop(change, namespace, known - kept)
@@ -137,19 +137,19 @@ class KeepLatest:
                 change.set("current", namespace, value=found.checkpoint)
                 change.set("channels", namespace, value=found.channels)
                 _set_writes(change, namespace, id, found.writes)
-            _move(change, namespace, id, room.head.revision + 1)
+            _move(change, namespace, id, cached.head.revision + 1)
 
-    async def _sources(self, room: Room, namespace: str, latest: Whole) -> list[str]:
+    async def _sources(self, cached: CachedSession, namespace: str, latest: Whole) -> list[str]:
         """The ancestors from which the values of those channels are made of which a checkpoint has none."""
         checkpoint, metadata = self.serde.loads_typed((latest.checkpoint.kind, latest.checkpoint.data))
         counted = metadata.get("counters_since_delta_snapshot") or {}
         missing = counted.keys() & checkpoint["channel_versions"].keys() - latest.channels.keys()
         sources: list[str] = []
-        for id in ancestors(room.state, namespace, latest.checkpoint.id):
+        for id in ancestors(cached.state, namespace, latest.checkpoint.id):
             if not missing:
                 break
             sources.append(id)
-            for found in (await whole(room, [(namespace, id)])).values():
+            for found in (await whole(cached, [(namespace, id)])).values():
                 missing -= found.channels.keys()
         return sources
 

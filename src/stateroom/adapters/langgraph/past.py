@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from stateroom.adapters.langgraph.thread import Channels, Current, Saved, Thread, Writes
 from stateroom.errors import UnknownRevision
+from stateroom.session.cached_session import CachedSession
 from stateroom.session.history import History
-from stateroom.session.room import Room
 from stateroom.state import patched
 
 NEAR = 100
@@ -28,9 +28,9 @@ class Whole(NamedTuple):
     writes: Writes
 
 
-async def whole(room: Room, names: Iterable[Name]) -> dict[Name, Whole]:
+async def whole(cached: CachedSession, names: Iterable[Name]) -> dict[Name, Whole]:
     """Checkpoints of a thread, read together; those that are not there, or were pruned with the log, are left out."""
-    now: Thread = room.state
+    now: Thread = cached.state
     before: dict[Name, Saved] = {}
     found: dict[Name, Whole] = {}
     for name in names:
@@ -41,7 +41,7 @@ async def whole(room: Room, names: Iterable[Name]) -> dict[Name, Whole]:
             found[name] = _whole(now, name, saved, now)
         else:
             before[name] = saved
-    states = await _states(room, sorted({saved.at for saved in before.values()}))
+    states = await _states(cached, sorted({saved.at for saved in before.values()}))
     for name, saved in before.items():
         if (then := states.get(saved.at)) is not None:
             found[name] = _whole(then, name, saved, now)
@@ -54,11 +54,11 @@ def _whole(then: Thread, name: Name, saved: Saved, now: Thread) -> Whole:
     return Whole(then.current[namespace], saved.parent, then.channels[namespace], writes)
 
 
-async def writes_of(room: Room, namespace: str, checkpoint: str) -> Writes:
+async def writes_of(cached: CachedSession, namespace: str, checkpoint: str) -> Writes:
     """All writes that belong to a checkpoint, which need not be there yet."""
     name = (namespace, checkpoint)
-    found = await whole(room, [name])
-    return found[name].writes if name in found else room.state.writes_of(*name)
+    found = await whole(cached, [name])
+    return found[name].writes if name in found else cached.state.writes_of(*name)
 
 
 def ancestors(thread: Thread, namespace: str, checkpoint: str) -> Iterator[str]:
@@ -71,18 +71,18 @@ def ancestors(thread: Thread, namespace: str, checkpoint: str) -> Iterator[str]:
         saved = thread.find(namespace, saved.parent)
 
 
-async def _states(room: Room, revisions: list[int]) -> dict[int, Thread]:
+async def _states(cached: CachedSession, revisions: list[int]) -> dict[int, Thread]:
     found: dict[int, Thread] = {}
     for run in _runs(revisions):
         try:
-            state: Thread = (await room.at(run[0])).state
+            state: Thread = (await cached.at(run[0])).state
         except UnknownRevision:
-            found |= await _states(room, run[1:])
+            found |= await _states(cached, run[1:])
             continue
         found[run[0]] = state
         if len(run) == 1:
             continue
-        async for entry in History(room.store).entries(room.head.id, after=run[0], until=run[-1]):
+        async for entry in History(cached.store).entries(cached.head.id, after=run[0], until=run[-1]):
             state = patched(state, entry.patch)
             if entry.revision in run:
                 found[entry.revision] = state

@@ -28,7 +28,7 @@ from stateroom.adapters.langgraph.pieces import joined
 from stateroom.adapters.langgraph.thread import Current, Writes
 from stateroom.adapters.langgraph.threads import Threads
 from stateroom.errors import NotFound
-from stateroom.session.room import Room
+from stateroom.session.cached_session import CachedSession
 from stateroom.store import Store, open_store
 
 PAGE = 32
@@ -108,11 +108,11 @@ class StateroomSaver(BlockingSaver):
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint in the config, by default the latest one of the thread; None if it is not there."""
         thread, namespace, checkpoint = _place(config)
-        room = await self._threads.find(thread)
-        checkpoint = checkpoint or _latest(room, namespace)
-        if room is None or checkpoint is None:
+        cached = await self._threads.find(thread)
+        checkpoint = checkpoint or _latest(cached, namespace)
+        if cached is None or checkpoint is None:
             return None
-        found = await whole(room, [(namespace, checkpoint)])
+        found = await whole(cached, [(namespace, checkpoint)])
         return next((self._tuple(thread, name, each) for name, each in found.items()), None)
 
     async def alist(
@@ -141,8 +141,8 @@ class StateroomSaver(BlockingSaver):
         threads = [str(wanted["thread_id"])] if config else [thread async for thread in self._threads.every()]
         names = []
         for thread in threads:
-            room = await self._threads.find(thread)
-            for namespace, saved in room.state.saved.items() if room else ():
+            cached = await self._threads.find(thread)
+            for namespace, saved in cached.state.saved.items() if cached else ():
                 if wanted.get("checkpoint_ns") in (None, namespace):
                     names += [(id, namespace, thread) for id in saved if before is None or id < before]
         only = wanted.get("checkpoint_id")
@@ -151,10 +151,10 @@ class StateroomSaver(BlockingSaver):
     async def _page(self, names: Sequence[tuple[str, str, str]]) -> AsyncIterator[tuple[str, Name, Whole]]:
         found: dict[tuple[str, Name], Whole] = {}
         for thread in {thread for _, _, thread in names}:
-            room = await self._threads.find(thread)
-            if room is not None:
+            cached = await self._threads.find(thread)
+            if cached is not None:
                 wanted = [(namespace, id) for id, namespace, home in names if home == thread]
-                found |= {(thread, name): each for name, each in (await whole(room, wanted)).items()}
+                found |= {(thread, name): each for name, each in (await whole(cached, wanted)).items()}
         for id, namespace, thread in names:
             name = namespace, id
             if (thread, name) in found:
@@ -170,14 +170,14 @@ class StateroomSaver(BlockingSaver):
         """What was written to channels before a checkpoint, back to where each was last saved whole."""
         thread, namespace, checkpoint = _place(config)
         histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
-        room = await self._threads.find(thread)
-        checkpoint = checkpoint or _latest(room, namespace)
-        if room is None or checkpoint is None:
+        cached = await self._threads.find(thread)
+        checkpoint = checkpoint or _latest(cached, namespace)
+        if cached is None or checkpoint is None:
             return histories
-        line = [(namespace, id) for id in ancestors(room.state, namespace, checkpoint)]
+        line = [(namespace, id) for id in ancestors(cached.state, namespace, checkpoint)]
         open_ones = dict(histories)
         for start in range(0, len(line), PAGE):
-            page = await whole(room, line[start : start + PAGE]) if open_ones else {}
+            page = await whole(cached, line[start : start + PAGE]) if open_ones else {}
             for found in [page[name] for name in line[start : start + PAGE] if name in page]:
                 self._go_back(open_ones, found)
         for history in histories.values():
@@ -219,8 +219,8 @@ class StateroomSaver(BlockingSaver):
         """Remove the checkpoints that some runs have made, in all threads. Every thread is looked at, one by one."""
         drop = DropRuns(frozenset(map(str, run_ids)))
         async for thread in self._threads.every():
-            room = await self._threads.find(thread)
-            if room is not None and drop.concerns(room.state):
+            cached = await self._threads.find(thread)
+            if cached is not None and drop.concerns(cached.state):
                 await self._change(thread, "delete_for_runs", drop)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
@@ -238,8 +238,8 @@ class StateroomSaver(BlockingSaver):
                 await self._change(thread, "prune", KeepLatest(self.serde))
 
     async def _change(self, thread: str, name: str, edit: DropRuns | KeepLatest) -> None:
-        room = await self._threads.change(thread, {"name": name, "input": {}}, edit, whole=True)
-        await self._threads.forget_past(room)
+        cached = await self._threads.change(thread, {"name": name, "input": {}}, edit, whole=True)
+        await self._threads.forget_past(cached)
 
 
 def _place(config: RunnableConfig) -> tuple[str, str, str | None]:
@@ -248,8 +248,8 @@ def _place(config: RunnableConfig) -> tuple[str, str, str | None]:
     return str(named["thread_id"]), named.get("checkpoint_ns") or "", get_checkpoint_id(config)
 
 
-def _latest(room: Room | None, namespace: str) -> str | None:
-    return None if room is None else room.state.latest(namespace)
+def _latest(cached: CachedSession | None, namespace: str) -> str | None:
+    return None if cached is None else cached.state.latest(namespace)
 
 
 def _config(thread: str, namespace: str, checkpoint: str) -> RunnableConfig:

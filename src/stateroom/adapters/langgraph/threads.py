@@ -19,12 +19,12 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.session.care import every_head
-from stateroom.session.history import Weight, write_document
-from stateroom.session.moment import Moment
-from stateroom.session.reading import Reader, Standing
-from stateroom.session.room import Room, Step, new_room
-from stateroom.session.turns import ATTEMPTS, give_way
+from stateroom.session.cached_session import CachedSession, Step, new_session
+from stateroom.session.commit import ATTEMPTS, back_off
+from stateroom.session.document import Weight, write_document
+from stateroom.session.maintenance import every_head
+from stateroom.session.progress import Progress
+from stateroom.session.reader import Reader, StateAt
 from stateroom.state import Elsewhere
 from stateroom.store import Head, Record, Snapshot, Store
 
@@ -39,7 +39,7 @@ RENEWED = 0.99
 
 MAX_BYTES = 1 << 30
 
-Edit = Callable[[Room, Change], Awaitable[None]]
+Edit = Callable[[CachedSession, Change], Awaitable[None]]
 """Makes a change of the thread in a room. It is carried out again if others come first."""
 
 
@@ -51,27 +51,27 @@ class Threads:
         self.ttl = ttl
         self.hot = hot
         self.now = now
-        self._rooms: OrderedDict[str, Room] = OrderedDict()
+        self._cached: OrderedDict[str, CachedSession] = OrderedDict()
         self._reader = Reader(store, Thread)
 
-    async def find(self, thread: str) -> Room | None:
+    async def find(self, thread: str) -> CachedSession | None:
         """A thread as it is now; None if there is none."""
         session = PREFIX + thread
-        room = self._rooms.get(session)
+        cached = self._cached.get(session)
         try:
-            if room is not None:
-                async with room.lock:
-                    await self._catch_up(room)
+            if cached is not None:
+                async with cached.lock:
+                    await self._catch_up(cached)
         except UnknownSession:  # deleted, and perhaps made anew
-            self._rooms.pop(session, None)
-            room = None
+            self._cached.pop(session, None)
+            cached = None
         try:
-            room = room or self._keep(await self._opened(session))
+            cached = cached or self._keep(await self._opened(session))
         except UnknownSession as error:
             if error.session != session:  # what it was copied from is gone, which must not be
                 raise
             return None
-        return room if room.head.status(self.now()) == "live" else None
+        return cached if cached.head.status(self.now()) == "live" else None
 
     async def every(self) -> AsyncIterator[str]:
         """All threads, the newest first."""
@@ -80,52 +80,52 @@ class Threads:
                 if head.status(self.now()) == "live":
                     yield head.id.removeprefix(PREFIX)
 
-    async def change(self, thread: str, facts: dict[str, Any], edit: Edit, *, whole: bool = False) -> Room:
+    async def change(self, thread: str, facts: dict[str, Any], edit: Edit, *, whole: bool = False) -> CachedSession:
         """Change a thread, which is made if there is none; with `whole`, the log can be cut off before the change."""
         session = PREFIX + thread
         for attempt in range(ATTEMPTS):
-            await give_way(attempt)
-            room = self._rooms.get(session) or await self._found_or_made(session)
-            self._keep(room)
-            async with room.lock:
+            await back_off(attempt)
+            cached = self._cached.get(session) or await self._found_or_made(session)
+            self._keep(cached)
+            async with cached.lock:
                 try:
-                    if room.stale:
-                        await self._catch_up(room)
-                    step = await self._step(room, facts, edit)
+                    if cached.stale:
+                        await self._catch_up(cached)
+                    step = await self._step(cached, facts, edit)
                     if step is not None:
-                        await room.commit(self._with_snapshot(step) if whole else step, self._renewal(room.head))
-                        return room
-                    revision = room.head.revision
-                    await self._catch_up(room)  # the store would refuse a stale change, but is not asked for none
-                    if room.head.revision == revision:
-                        return room
+                        await cached.append(self._with_snapshot(step) if whole else step)
+                        return cached
+                    revision = cached.head.revision
+                    await self._catch_up(cached)  # the store would refuse a stale change, but is not asked for none
+                    if cached.head.revision == revision:
+                        return cached
                 except Conflict:
                     continue
                 except (SessionExpired, SessionClosed, UnknownSession):  # deleted, and perhaps made anew
-                    self._rooms.pop(session, None)
-        raise Conflict(session, room.head.revision, f"thread {thread!r} is too busy: others always come first")
+                    self._cached.pop(session, None)
+        raise Conflict(session, cached.head.revision, f"thread {thread!r} is too busy: others always come first")
 
     async def copy(self, source: str, target: str) -> None:
         """Make a thread that begins with all that another has."""
-        room = await self.find(source)
-        if room is None:
+        cached = await self.find(source)
+        if cached is None:
             raise UnknownSession(PREFIX + source)
-        head = self._new_head(PREFIX + target, room.head.revision, room.head.id)
+        head = self._new_head(PREFIX + target, cached.head.revision, cached.head.id)
         await self._sweep_expired(head.id)
         await self.store.create(head)
 
     async def delete(self, thread: str) -> None:
         """Remove a thread; what copies of it still need stays for them alone."""
-        self._rooms.pop(PREFIX + thread, None)
+        self._cached.pop(PREFIX + thread, None)
         with suppress(UnknownSession):
             await self.store.delete(PREFIX + thread)
 
-    async def forget_past(self, room: Room) -> None:
+    async def forget_past(self, cached: CachedSession) -> None:
         """Cut off the log before the oldest checkpoint that there is, unless copies of the thread read it."""
-        if await self.store.children(room.head.id):
+        if await self.store.children(cached.head.id):
             return
-        head = room.head
-        found = (saved.at for some in room.state.saved.values() for saved in some.values())
+        head = cached.head
+        found = (saved.at for some in cached.state.saved.values() for saved in some.values())
         needed = min(found, default=head.revision)
         snapshot = (await self.store.load(head.id, needed)).snapshot if needed > head.parent_revision else None
         if snapshot is not None:
@@ -133,47 +133,47 @@ class Threads:
 
     # Rooms.
 
-    async def _opened(self, session: str) -> Room:
+    async def _opened(self, session: str) -> CachedSession:
         standing, document = await self._reader.read(session)
-        room = Room(self._reader, document.head, MAX_BYTES)
-        room.hold(standing, document)
-        return room
+        cached = CachedSession(self._reader, document.head, MAX_BYTES)
+        cached.load(standing, document)
+        return cached
 
-    async def _catch_up(self, room: Room) -> None:
-        head = await self.store.head(room.head.id)
-        if head.created != room.head.created:  # it was deleted, and another one made that has its id
+    async def _catch_up(self, cached: CachedSession) -> None:
+        head = await self.store.head(cached.head.id)
+        if head.created != cached.head.created:  # it was deleted, and another one made that has its id
             raise UnknownSession(head.id)
-        if room.stale or head.revision != room.head.revision:
-            await room.refresh()
+        if cached.stale or head.revision != cached.head.revision:
+            await cached.refresh()
         else:
-            room.head = head
+            cached.head = head
 
-    async def _found_or_made(self, session: str) -> Room:
+    async def _found_or_made(self, session: str) -> CachedSession:
         try:
-            room = await self._opened(session)
+            cached = await self._opened(session)
         except UnknownSession as error:
             if error.session != session:
                 raise
             return await self._made(session)
-        if room.head.status(self.now()) == "live":
-            return room
+        if cached.head.status(self.now()) == "live":
+            return cached
         await self._sweep_expired(session)
         return await self._made(session)
 
-    async def _made(self, session: str) -> Room:
+    async def _made(self, session: str) -> CachedSession:
         head = self._new_head(session, 1)
         facts = {"input": {"thread_id": session.removeprefix(PREFIX)}}
-        beginning = Moment(0, head.created)
-        room, entries, snapshot, blobs = new_room(self._reader, head, Thread(), beginning, facts, MAX_BYTES)
+        beginning = Progress(0, head.created)
+        cached, entries, snapshot, blobs = new_session(self._reader, head, Thread(), beginning, facts, MAX_BYTES)
         try:
             await self.store.create(head, entries, snapshot, blobs)
         except StoreUnavailable:
             raise
         except StoreError:  # another process was quicker, or copies still read the one that was deleted
-            room = await self._opened(session)
-            if room.head.status(self.now()) != "live":
-                await self._begin_again(room)
-        return room
+            cached = await self._opened(session)
+            if cached.head.status(self.now()) != "live":
+                await self._begin_again(cached)
+        return cached
 
     def _new_head(self, session: str, revision: int, parent: str | None = None) -> Head:
         now = self.now()
@@ -195,50 +195,50 @@ class Threads:
             if (await self.store.head(session)).status(self.now()) != "live":
                 await self.store.sweep(self.now())  # not `delete`: another may have made it anew just now
 
-    async def _begin_again(self, room: Room) -> None:
+    async def _begin_again(self, cached: CachedSession) -> None:
         """Make an empty thread of one that was deleted, but stays for its copies."""
 
-        async def clear(_: Room, change: Change) -> None:
+        async def clear(_: CachedSession, change: Change) -> None:
             for field in Thread.model_fields:
                 change.set(field, value={})
 
-        step = await self._step(room, {"name": "begin_again", "input": {}}, clear)
+        step = await self._step(cached, {"name": "begin_again", "input": {}}, clear)
         assert step is not None
-        step = self._with_snapshot(step)
-        assert step.snapshot is not None
-        fresh = self._new_head(room.head.id, step.entry.revision)
-        head = replace(room.head, revision=fresh.revision, expires=fresh.expires, fence=fresh.fence, closed=False)
+        commit = self._with_snapshot(step).commit
+        assert commit.snapshot is not None
+        fresh = self._new_head(cached.head.id, commit.entry.revision)
+        head = replace(cached.head, revision=fresh.revision, expires=fresh.expires, fence=fresh.fence, closed=False)
         with suppress(StoreError):  # another process was quicker
-            await self.store.restore(Record(head, [step.entry], [step.snapshot], {}))
-        room.forget()
+            await self.store.restore(Record(head, [commit.entry], [commit.snapshot], {}))
+        cached.forget()
 
-    def _keep(self, room: Room) -> Room:
-        self._rooms[room.head.id] = room
-        self._rooms.move_to_end(room.head.id)
-        if len(self._rooms) > self.hot:
-            self._rooms.popitem(last=False)
-        return room
+    def _keep(self, cached: CachedSession) -> CachedSession:
+        self._cached[cached.head.id] = cached
+        self._cached.move_to_end(cached.head.id)
+        if len(self._cached) > self.hot:
+            self._cached.popitem(last=False)
+        return cached
 
     # Steps.
 
-    async def _step(self, room: Room, facts: dict[str, Any], edit: Edit) -> Step | None:
+    async def _step(self, cached: CachedSession, facts: dict[str, Any], edit: Edit) -> Step | None:
         """The step that an edit comes to; None if it changes nothing."""
-        change = Change(room.state)
-        await edit(room, change)
+        change = Change(cached.state)
+        await edit(cached, change)
         if not change.patch:
             return None
-        after = Standing(change.thread, room.moment.after(0.0))
-        return room.prepare("call", facts, self.now(), change.patch, after)
+        after = StateAt(change.thread, cached.progress.after(0.0))
+        return cached.prepare("call", facts, self.now(), change.patch, after, expires=self._renewal(cached.head))
 
     def _with_snapshot(self, step: Step) -> Step:
-        if step.snapshot is not None:
+        commit = step.commit
+        if commit.snapshot is not None:
             return step
         elsewhere = Elsewhere(self.store.large)
-        body = write_document(step.standing.state, step.standing.moment, elsewhere)
+        body = write_document(step.standing.state, step.standing.progress, elsewhere)
         weight = Weight(len(body), elsewhere.size)
-        return replace(
-            step, snapshot=Snapshot(step.entry.revision, body), weight=weight, blobs={**step.blobs, **elsewhere.blobs}
-        )
+        snapshot, blobs = Snapshot(commit.entry.revision, body), {**commit.blobs, **elsewhere.blobs}
+        return replace(step, commit=replace(commit, snapshot=snapshot, blobs=blobs), weight=weight)
 
     def _renewal(self, head: Head) -> float | None:
         now = self.now()

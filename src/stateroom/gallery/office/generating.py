@@ -14,7 +14,7 @@ from stateroom.gallery.office.manager import answer
 from stateroom.gallery.office.rules import INSTRUCTIONS
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.world import base_world
-from stateroom.state import Desk, draft_of
+from stateroom.state import DraftContext, draft_of
 
 MOST_TRIES = 20
 """So often a kind is drawn until it can be done."""
@@ -45,7 +45,7 @@ def _feasible(
     while True:
         drawn = kind.draw(base_world(), rng)
         try:
-            return drawn, *_done(kind, drawn, draft_of(base_world(), Desk()), tools)
+            return drawn, *_done(kind, drawn, draft_of(base_world(), DraftContext()), tools)
         except LookupError:  # on a day on which not all are free at any time, say
             tries += 1
             if tries == MOST_TRIES:

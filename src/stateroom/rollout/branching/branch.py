@@ -9,7 +9,7 @@ from stateroom.rollout.branching.node import Node
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.runner import failure_fields, let_go, measured_fields
 from stateroom.rollout.world import Row
-from stateroom.session import Notes
+from stateroom.session import AgentInMemory
 
 
 class Branch:
@@ -36,7 +36,9 @@ class Branch:
         left = plan.max_steps - self.start.depth
         trajectory = await act(
             self._seat,
-            Notes(f"@{self._name}", plan.environment.lifecycle),  # no other's: a fork has the calls of its past too
+            AgentInMemory(
+                f"@{self._name}", plan.environment.lifecycle
+            ),  # no other's: a fork has the calls of its past too
             plan.new_agent(self._row, seed, left if steps is None else min(steps, left)),
             tools,
             [*plan.items_of(self._row), *self.start.trajectory()],

@@ -19,7 +19,7 @@ from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.runner import failure_fields, place_of, write_metrics
 from stateroom.rollout.workers import share_out
 from stateroom.rollout.world import Row, World
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 
 @dataclass(frozen=True)

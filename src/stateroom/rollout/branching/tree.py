@@ -11,7 +11,7 @@ from stateroom.rollout.branching.branch import Branch
 from stateroom.rollout.branching.node import Node
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.world import Row
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from stateroom.rollout.checking.actors import Actor, idler, reference, wanderer
 from stateroom.rollout.checking.playing import Play, play
 from stateroom.rollout.checking.stage import Stage
 from stateroom.rollout.world import Row
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 
 class Bench:

@@ -26,7 +26,7 @@ from stateroom.rollout.checking.playing import Broke, Play
 from stateroom.rollout.checking.verdicts import IDLE, VERIFIER, check_idle, check_reference, check_verifier
 from stateroom.rollout.tasks import example_file, read_tasks
 from stateroom.rollout.world import Row
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN, READ_BACK, REFERENCE, IDLE, VERIFIER, tools.NAME, cost.NAME)
 """The checks that play episodes, in the order in which they are told."""

@@ -7,7 +7,7 @@ from stateroom.rollout.checking.finding import SHOWN, Fault, Finding, finding, l
 from stateroom.rollout.checking.sameness import apart
 from stateroom.rollout.checking.stage import Stage
 from stateroom.rollout.world import Row
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 from stateroom.state import decode, encode
 from stateroom.state.describe import differences, readable
 

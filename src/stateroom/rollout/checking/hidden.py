@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from stateroom.environment import Environment
 from stateroom.rollout.checking.finding import Fault
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 
 PLAIN = (list, dict, set, str, int, float, type(None))
 """What is looked at in a module; all else in it is not the environment's alone."""

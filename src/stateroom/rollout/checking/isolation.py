@@ -15,7 +15,7 @@ from stateroom.rollout.checking.sameness import apart, written
 from stateroom.rollout.checking.stage import Stage
 from stateroom.rollout.recorded import same
 from stateroom.session import Session
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 from stateroom.state.describe import brief
 
 ISOLATION = "isolation"

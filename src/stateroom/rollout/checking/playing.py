@@ -19,8 +19,8 @@ from stateroom.rollout.files import RunFiles
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.world import Row
 from stateroom.session import Result, Session, Verdict
-from stateroom.session.execution import contained
-from stateroom.session.reading import Reader
+from stateroom.session.containment import contained
+from stateroom.session.reader import Reader
 from stateroom.state import Patch, decode, encode, encode_patch
 from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.describe import differences, readable
@@ -159,7 +159,7 @@ async def _act(stage: Stage, row: Row, played: Play, seated: Seated, closely: bo
     if not actor.reaches_outside:
         tools = [tool for tool in tools if not _is_external(stage, tool)]
     hurried = {name for name, tool in stage.environment.tools.items() if tool.procedure.timeout is not None}
-    trajectory = await act(_Place(session, played, hurried, reader), session, agent, tools, plan.items_of(row))
+    trajectory = await act(_Place(session, played, hurried, reader), session.agent, agent, tools, plan.items_of(row))
     played.waits = (trajectory.question or "") if trajectory.status == "waiting" else None
     played.response = plan.response(trajectory, tools, played.task)
 

@@ -12,7 +12,7 @@ from stateroom.rollout.checking.watching import Watched
 from stateroom.rollout.plan import EPOCH
 from stateroom.rollout.world import Row
 from stateroom.session import Session, Sessions
-from stateroom.session.rejudging import Rejudging
+from stateroom.session.rescore import Rescorer
 from stateroom.store import Store, open_store
 
 
@@ -21,7 +21,7 @@ class Seated(NamedTuple):
 
     session: Session[Any]
     store: Store
-    rejudging: Rejudging | None
+    rejudging: Rescorer | None
     """What asks the verifier again; without a state the session does."""
 
 
@@ -29,7 +29,7 @@ class _Rooms(NamedTuple):
     """The sessions in a store."""
 
     sessions: Sessions[Any]
-    rejudging: Rejudging | None
+    rejudging: Rescorer | None
 
 
 class Stage:
@@ -54,7 +54,7 @@ class Stage:
     async def _new_rooms(self) -> AsyncIterator[_Rooms]:
         async with open_store("memory://") as store:
             sessions = Sessions[Any](self.watched, store)
-            rejudging = None if self.environment.state_type is None else Rejudging(self.watched, store)
+            rejudging = None if self.environment.state_type is None else Rescorer(self.watched, store)
             try:
                 yield _Rooms(sessions, rejudging)
             finally:

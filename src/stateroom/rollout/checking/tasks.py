@@ -13,7 +13,7 @@ from stateroom.model import input_items, text_of
 from stateroom.rollout.checking.finding import Fault, Finding, finding, listed
 from stateroom.rollout.tasks import generate_tasks
 from stateroom.rollout.world import Row
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 from stateroom.state.comparison.sameness import Sameness
 
 NAME = "tasks"

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.environment import Environment, Tool
 from stateroom.errors import InvalidState, ModelFailed, ModelUnavailable, ReadOnlyState, ToolError
-from stateroom.session.execution import contained
+from stateroom.session.containment import contained
 from stateroom.session.program import Procedure
 from stateroom.state.describe import brief
 

@@ -28,8 +28,8 @@ from stateroom.server.parameters import (
     read_cursor,
     steps,
 )
-from stateroom.session import History, Stance
-from stateroom.session.journal import VERDICT
+from stateroom.session import AgentStatus, History
+from stateroom.session.log import VERDICT
 from stateroom.session.session import Pending
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state import to_json
@@ -245,7 +245,7 @@ class Admin:
         """Tell an agent that waits what it asked for."""
         wanted = parse(_Provide, await request.json(), strict=True)
         hosted = await self._hosted(session)
-        return _standing(await (await hosted.sessions.open(session)).provide(wanted.input))
+        return _standing(await (await hosted.sessions.open(session)).agent.answer(wanted.input))
 
     async def cancel(self, request: Request, session: str) -> Reply:
         """End what an agent is doing."""
@@ -289,7 +289,7 @@ def _reply(value: Any) -> Reply:
     return Reply(200, to_json(value))
 
 
-def _standing(stance: Stance) -> Reply:
+def _standing(stance: AgentStatus) -> Reply:
     return _reply({"phase": stance.phase, "question": stance.question})
 
 

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 from stateroom.errors import Conflict, SessionError
 from stateroom.server.monitoring.metrics import OPERATIONS, Figures
 from stateroom.store import Store
-from stateroom.store.wrapping import Work, WrappedStore
+from stateroom.store.wrapper import Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

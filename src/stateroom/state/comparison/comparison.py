@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from stateroom.errors import DefinitionError, Path
 from stateroom.state.comparison.changes import Changes, Crowd, Entry, Spot, Table
 from stateroom.state.comparison.forms import ABSENT, Names, form_of, form_of_entry
-from stateroom.state.comparison.naming import Side, Unit, names_of
+from stateroom.state.comparison.names import Side, Unit, names_of
 from stateroom.state.comparison.places import Place, place_of
-from stateroom.state.comparison.telling import lines, shown
+from stateroom.state.comparison.report import lines, shown
 from stateroom.state.describe import Difference
 from stateroom.state.draft import is_draft, thaw
 from stateroom.state.model import State, shape_of

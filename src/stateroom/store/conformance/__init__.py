@@ -16,14 +16,14 @@ writing is slow. To have pytest show the values of a failed comparison, put
 `stateroom.store.conformance.stateful` looks for a sequence of calls that a store answers wrongly.
 """
 
+from stateroom.store.conformance.appends import WritingPromises
 from stateroom.store.conformance.blobs import BlobPromises
-from stateroom.store.conformance.care import CarePromises
-from stateroom.store.conformance.leasing import LeasingPromises
+from stateroom.store.conformance.concurrency import SharingPromises
+from stateroom.store.conformance.leases import LeasingPromises
 from stateroom.store.conformance.lifetimes import LifetimePromises
-from stateroom.store.conformance.moving import MovingPromises
-from stateroom.store.conformance.reading import ReadingPromises
-from stateroom.store.conformance.sharing import SharingPromises
-from stateroom.store.conformance.writing import WritingPromises
+from stateroom.store.conformance.maintenance import CarePromises
+from stateroom.store.conformance.reads import ReadingPromises
+from stateroom.store.conformance.transfer import MovingPromises
 
 __all__ = ["StoreConformance"]
 

@@ -16,7 +16,8 @@ from stateroom.errors import (
     StoreError,
     UnknownSession,
 )
-from stateroom.store.conformance.making import (
+from stateroom.store import Commit
+from stateroom.store.conformance.creation import (
     LATER,
     MUCH_LATER,
     NAMES,
@@ -49,8 +50,10 @@ class BlobPromises(Suite):
             head = make_head(revision=1)
             await store.create(head, [make_entry(1)], blobs=first)
             assert await store.blobs("room", [*first]) == first
-            await store.append("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"state"), blobs=second)
-            await store.append("room", make_entry(3), expires=None, blobs=make_blobs(b"four"))
+            await store.append(
+                Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"state"), blobs=second)
+            )
+            await store.append(Commit("room", make_entry(3), expires=None, blobs=make_blobs(b"four")))
             whole = {**first, **second, **make_blobs(b"four")}
             assert await store.blobs("room", [*whole]) == whole
             assert (await store.export("room")).blobs == whole
@@ -78,7 +81,7 @@ class BlobPromises(Suite):
             blobs = make_blobs(body)
             await store.create(make_head(), blobs=blobs)
             other = make_blobs(body[::-1] + b"\x00")
-            await store.append("room", make_entry(1), expires=LATER, blobs=other)
+            await store.append(Commit("room", make_entry(1), expires=LATER, blobs=other))
             assert await store.blobs("room", [*blobs, *other]) == {**blobs, **other}
 
     @asynchronous
@@ -86,7 +89,7 @@ class BlobPromises(Suite):
         async with open_store(url) as store:
             await make_session(store)
             blobs = make_blobs(*(b"blob %d" % number for number in range(200)))
-            await store.append("room", make_entry(2), expires=LATER, blobs=blobs)
+            await store.append(Commit("room", make_entry(2), expires=LATER, blobs=blobs))
             assert await store.blobs("room", [*blobs]) == blobs
 
     # All or nothing, and once.
@@ -97,7 +100,7 @@ class BlobPromises(Suite):
         async with open_store(url) as store:
             await store.create(make_head(revision=1), [make_entry(1, "call")])
             if refusal is SessionClosed:
-                await store.append("room", make_entry(2), expires=LATER, closes=True)
+                await store.append(Commit("room", make_entry(2), expires=LATER, closes=True))
             blobs = make_blobs(b"large")
             attempt = make_entry(
                 3 if refusal in (SessionClosed, Conflict) else 2,
@@ -106,7 +109,7 @@ class BlobPromises(Suite):
             )
             session = "nobody" if refusal is UnknownSession else "room"
             with pytest.raises(refusal):
-                await store.append(session, attempt, expires=MUCH_LATER, blobs=blobs)
+                await store.append(Commit(session, attempt, expires=MUCH_LATER, blobs=blobs))
             assert await store.blobs("room", [*blobs]) == {}
             assert await size_of_blobs(store) == NOTHING
             assert await store.orphans() == []
@@ -137,10 +140,10 @@ class BlobPromises(Suite):
             assert once.rows >= 1
             assert once.bytes >= 10_000
             for revision in (2, 3):
-                await store.append("room", make_entry(revision), expires=LATER, blobs=blobs)
+                await store.append(Commit("room", make_entry(revision), expires=LATER, blobs=blobs))
             assert await size_of_blobs(store) == once
             more = make_blobs(b"another")
-            await store.append("room", make_entry(4), expires=LATER, blobs={**blobs, **more})
+            await store.append(Commit("room", make_entry(4), expires=LATER, blobs={**blobs, **more}))
             assert await store.blobs("room", [*blobs, *more]) == {**blobs, **more}
             assert (await size_of_blobs(store)).bytes < once.bytes + 5_000
 
@@ -152,7 +155,9 @@ class BlobPromises(Suite):
             for name in names:
                 await make_session(store, name)
             for revision in (2, 3):
-                writes = (store.append(name, make_entry(revision), expires=LATER, blobs=blobs) for name in names)
+                writes = (
+                    store.append(Commit(name, make_entry(revision), expires=LATER, blobs=blobs)) for name in names
+                )
                 await asyncio.gather(*writes)
             for name in names:
                 assert await store.blobs(name, [*blobs]) == blobs
@@ -169,7 +174,7 @@ class BlobPromises(Suite):
             for name in ("fork", "other"):
                 assert await store.blobs(name, [*blobs]) == {}
                 assert (await store.export(name)).blobs == {}
-            await store.append("fork", make_entry(2), expires=LATER, blobs=make_blobs(b"fork's"))
+            await store.append(Commit("fork", make_entry(2), expires=LATER, blobs=make_blobs(b"fork's")))
             assert await store.blobs("room", [*make_blobs(b"fork's")]) == {}
 
     @asynchronous
@@ -194,7 +199,7 @@ class BlobPromises(Suite):
             for name in ("deleted", "swept", "stays"):
                 expires = LATER if name == "swept" else MUCH_LATER
                 await store.create(make_head(name, revision=1, expires=expires), [make_entry(1)], blobs=blobs)
-                await store.append(name, make_entry(2), expires=None, blobs=make_blobs(name.encode()))
+                await store.append(Commit(name, make_entry(2), expires=None, blobs=make_blobs(name.encode())))
             await store.delete("deleted")
             assert await store.sweep(LATER) == 1
             for name in ("deleted", "swept"):

@@ -15,7 +15,8 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.conformance.making import (
+from stateroom.store import Commit
+from stateroom.store.conformance.creation import (
     LATER,
     MUCH_LATER,
     NOW,
@@ -55,7 +56,7 @@ class LifetimePromises(Suite):
             await make_fork(store, "fork", "room", 2)
             own = [make_entry(3, "fork 3"), make_entry(4, "fork 4")]
             for entry in own:
-                await store.append("fork", entry, expires=LATER)
+                await store.append(Commit("fork", entry, expires=LATER))
             head = make_head("fork", revision=4, parent="room", parent_revision=2)
             assert await store.entries("fork") == own
             assert await store.entries("fork", after=3) == own[1:]
@@ -80,11 +81,11 @@ class LifetimePromises(Suite):
     async def test_a_fork_has_only_its_own_snapshots(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            await store.append("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"room 2"))
+            await store.append(Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"room 2")))
             await make_fork(store, "fork", "room", 2)
-            await store.append("fork", make_entry(3), expires=LATER)
-            await store.append("fork", make_entry(4), expires=LATER, snapshot=Snapshot(4, b"fork 4"))
-            await store.append("fork", make_entry(5), expires=LATER)
+            await store.append(Commit("fork", make_entry(3), expires=LATER))
+            await store.append(Commit("fork", make_entry(4), expires=LATER, snapshot=Snapshot(4, b"fork 4")))
+            await store.append(Commit("fork", make_entry(5), expires=LATER))
             head = make_head("fork", revision=5, parent="room", parent_revision=2)
             assert await store.load("fork") == Loaded(head, Snapshot(4, b"fork 4"), [make_entry(5)])
             assert await store.load("fork", 3) == Loaded(head, None, [make_entry(3)])
@@ -95,13 +96,13 @@ class LifetimePromises(Suite):
         async with open_store(url) as store:
             await make_session(store, revision=2)
             await make_fork(store, "fork", "room", 1)
-            await store.append("room", make_entry(3, body=b"room"), expires=LATER)
-            await store.append("fork", make_entry(2, body=b"fork"), expires=MUCH_LATER, closes=True)
+            await store.append(Commit("room", make_entry(3, body=b"room"), expires=LATER))
+            await store.append(Commit("fork", make_entry(2, body=b"fork"), expires=MUCH_LATER, closes=True))
             assert (await store.head("room")) == make_head(revision=3)
             assert [entry.body for entry in await store.entries("fork")] == [b"fork"]
             with pytest.raises(SessionClosed):
-                await store.append("fork", make_entry(3), expires=LATER)
-            await store.append("room", make_entry(4), expires=LATER)
+                await store.append(Commit("fork", make_entry(3), expires=LATER))
+            await store.append(Commit("room", make_entry(4), expires=LATER))
 
     @asynchronous
     async def test_a_fork_can_be_forked(self, url: str) -> None:
@@ -112,7 +113,7 @@ class LifetimePromises(Suite):
             await make_fork(store, "early", "fork", 1)  # a revision that the fork has from its parent
             assert [entry.revision for entry in await store.entries("deep")] == [4, 5]
             assert await store.head("early") == make_head("early", revision=1, parent="fork", parent_revision=1)
-            await store.append("early", make_entry(2, "own"), expires=LATER)
+            await store.append(Commit("early", make_entry(2, "own"), expires=LATER))
             assert await store.entries("early") == [make_entry(2, "own")]
 
     @asynchronous
@@ -123,16 +124,16 @@ class LifetimePromises(Suite):
                 await make_fork(store, "fork", "room", 3)
             assert refused.value.session == "room"
             assert await outcome(store.head("fork")) is UnknownSession
-            await store.append("room", make_entry(3), expires=LATER)
+            await store.append(Commit("room", make_entry(3), expires=LATER))
             await make_fork(store, "fork", "room", 3)
 
     @asynchronous
     async def test_a_closed_or_expired_session_can_be_forked(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store, revision=0)
-            await store.append("room", make_entry(1), expires=NOW, closes=True)
+            await store.append(Commit("room", make_entry(1), expires=NOW, closes=True))
             await make_fork(store, "fork", "room", 1)
-            await store.append("fork", make_entry(2), expires=LATER)
+            await store.append(Commit("fork", make_entry(2), expires=LATER))
             assert await store.head("fork") == make_head("fork", revision=2, parent="room", parent_revision=1)
 
     # Expiry.
@@ -141,10 +142,10 @@ class LifetimePromises(Suite):
     async def test_a_session_lives_until_the_very_moment_of_its_expiry(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            await store.append("room", make_entry(2, at=LATER - 0.001), expires=LATER)
+            await store.append(Commit("room", make_entry(2, at=LATER - 0.001), expires=LATER))
             await store.touch("room", now=LATER - 0.001, expires=LATER)
             assert await store.sweep(LATER - 0.001) == 0
-            assert await outcome(store.append("room", make_entry(3, at=LATER), expires=LATER)) is SessionExpired
+            assert await outcome(store.append(Commit("room", make_entry(3, at=LATER), expires=LATER))) is SessionExpired
             assert await store.sweep(LATER) == 1
 
     @asynchronous
@@ -154,13 +155,13 @@ class LifetimePromises(Suite):
             await store.touch("room", now=NOW, expires=MUCH_LATER)
             assert await store.load("room") == Loaded(make_head(revision=1, expires=MUCH_LATER), None, entries)
             assert await store.sweep(LATER) == 0
-            await store.append("room", make_entry(2, at=LATER), expires=MUCH_LATER)
+            await store.append(Commit("room", make_entry(2, at=LATER), expires=MUCH_LATER))
 
     @asynchronous
     async def test_an_append_renews_the_expiry(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            await store.append("room", make_entry(2), expires=MUCH_LATER)
+            await store.append(Commit("room", make_entry(2), expires=MUCH_LATER))
             assert (await store.head("room")).expires == MUCH_LATER
             assert await store.sweep(LATER) == 0
 
@@ -168,7 +169,7 @@ class LifetimePromises(Suite):
     async def test_an_append_that_renews_nothing_leaves_the_expiry_as_it_is(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            await store.append("room", make_entry(2), expires=None)
+            await store.append(Commit("room", make_entry(2), expires=None))
             head = await store.head("room")
             assert (head.revision, head.expires) == (2, LATER)
 
@@ -177,8 +178,8 @@ class LifetimePromises(Suite):
         async with open_store(url) as store:
             for number in range(30):
                 await make_session(store, f"room {number}", expires=NOW + number)
-            await store.append("room 3", make_entry(2), expires=NOW + 3, closes=True)
-            await store.append("room 20", make_entry(2), expires=NOW + 20, closes=True)
+            await store.append(Commit("room 3", make_entry(2), expires=NOW + 3, closes=True))
+            await store.append(Commit("room 20", make_entry(2), expires=NOW + 20, closes=True))
             kept = {f"room {number}": await everything(store, f"room {number}") for number in range(11, 30)}
             assert await store.sweep(NOW + 10) == 11
             assert {head.id for head in await store.heads()} == set(kept)
@@ -192,7 +193,7 @@ class LifetimePromises(Suite):
     async def test_an_id_that_was_swept_begins_anew(self, url: str) -> None:
         async with open_store(url) as store:
             await store.create(make_head(revision=2), [make_entry(1, "a"), make_entry(2, "b")], Snapshot(2, b"old"))
-            await store.append("room", make_entry(3, "c"), expires=LATER, snapshot=Snapshot(3, b"old"))
+            await store.append(Commit("room", make_entry(3, "c"), expires=LATER, snapshot=Snapshot(3, b"old")))
             assert await store.sweep(LATER) == 1
             for call in (store.load("room"), store.entries("room"), store.find_call("room", "a")):
                 assert await outcome(call) is UnknownSession
@@ -201,7 +202,7 @@ class LifetimePromises(Suite):
             assert await store.load("room") == Loaded(head, None, [])
             for call_id in ("a", "b", "c"):
                 assert await store.find_call("room", call_id) is None
-            await store.append("room", make_entry(1, "a", at=MUCH_LATER), expires=2 * MUCH_LATER)
+            await store.append(Commit("room", make_entry(1, "a", at=MUCH_LATER), expires=2 * MUCH_LATER))
             assert (await store.load("room")).entries == [make_entry(1, "a", at=MUCH_LATER)]
             assert await store.heads() == [replace(head, revision=1)]
 
@@ -214,7 +215,10 @@ class LifetimePromises(Suite):
             assert await store.sweep(LATER) == 1
             assert {head.id for head in await store.heads()} == {"room", "fork"}
             assert await store.entries("room") == entries
-            assert await outcome(store.append("room", make_entry(4, at=LATER), expires=MUCH_LATER)) is SessionExpired
+            assert (
+                await outcome(store.append(Commit("room", make_entry(4, at=LATER), expires=MUCH_LATER)))
+                is SessionExpired
+            )
             assert await store.sweep(MUCH_LATER) == 2
             assert await store.heads() == []
 
@@ -264,7 +268,7 @@ class LifetimePromises(Suite):
                 session = f"room {number}"
                 await make_session(store, session)
                 renewal = (
-                    store.append(session, make_entry(2), expires=MUCH_LATER)
+                    store.append(Commit(session, make_entry(2), expires=MUCH_LATER))
                     if number % 4 < 2
                     else store.touch(session, now=NOW, expires=MUCH_LATER)
                 )
@@ -288,7 +292,7 @@ class LifetimePromises(Suite):
                 store.load("room"),
                 store.entries("room"),
                 store.find_call("room", "a"),
-                store.append("room", make_entry(3), expires=LATER),
+                store.append(Commit("room", make_entry(3), expires=LATER)),
                 store.touch("room", now=NOW, expires=LATER),
                 store.delete("room"),
             ):
@@ -301,7 +305,7 @@ class LifetimePromises(Suite):
     async def test_closed_and_expired_sessions_can_be_deleted(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store, "closed")
-            await store.append("closed", make_entry(2), expires=LATER, closes=True)
+            await store.append(Commit("closed", make_entry(2), expires=LATER, closes=True))
             await make_session(store, "expired", expires=0.0)
             for name in ("closed", "expired"):
                 await store.delete(name)
@@ -317,7 +321,7 @@ class LifetimePromises(Suite):
             await store.create(head)
             assert await store.load("room") == Loaded(head, None, [])
             assert await store.find_call("room", "a") is None
-            await store.append("room", make_entry(1, "a", body=b"new"), expires=LATER)
+            await store.append(Commit("room", make_entry(1, "a", body=b"new"), expires=LATER))
             assert (await store.load("room")).entries == [make_entry(1, "a", body=b"new")]
 
     @asynchronous
@@ -330,13 +334,15 @@ class LifetimePromises(Suite):
                 await store.delete("room")
                 assert await store.head("room") == make_head(revision=3, expires=0.0)
             for at in (0.0, NOW):
-                assert await outcome(store.append("room", make_entry(4, at=at), expires=LATER)) is SessionExpired
+                assert (
+                    await outcome(store.append(Commit("room", make_entry(4, at=at), expires=LATER))) is SessionExpired
+                )
                 assert await outcome(store.touch("room", now=at, expires=LATER)) is SessionExpired
             assert await outcome(store.create(make_head())) is StoreError
             assert await everything(store, "fork") == fork
             assert await store.entries("room") == entries
             assert await store.load("room", 2) == Loaded(make_head(revision=3, expires=0.0), None, entries[:2])
-            await store.append("fork", make_entry(5), expires=LATER)
+            await store.append(Commit("fork", make_entry(5), expires=LATER))
 
     @asynchronous
     async def test_a_deleted_parent_goes_with_its_last_fork(self, url: str) -> None:
@@ -371,7 +377,9 @@ class LifetimePromises(Suite):
         async with open_store(url) as store:
             for number in range(10):
                 await make_session(store)
-                append = store.append("room", make_entry(2, "call"), expires=LATER, snapshot=Snapshot(2, b"state"))
+                append = store.append(
+                    Commit("room", make_entry(2, "call"), expires=LATER, snapshot=Snapshot(2, b"state"))
+                )
                 calls = [outcome(append), outcome(store.delete("room")), outcome(store.delete("room"))]
                 done = await asyncio.gather(*(calls if number % 2 else reversed(calls)))
                 deletions = sorted(map(str, (done[1], done[2 if number % 2 else 0])))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from stateroom.store.conformance.making import make_blobs, make_entry, make_head
+from stateroom.store.conformance.creation import make_blobs, make_entry, make_head
 from stateroom.store.conformance.reference import Reference
-from stateroom.store.contract import Snapshot
+from stateroom.store.contract import Commit, Snapshot
 
 WEIGHTS = {
     "create": 5, "append": 18, "touch": 1, "lease": 3, "release": 1, "head": 1, "heads": 1, "children": 1, "load": 3,
@@ -84,15 +84,16 @@ def _choose_session(model: Reference, chance: random.Random, now: float, parent:
 def _choose_append(model: Reference, chance: random.Random, now: float, session: str) -> dict[str, Any]:
     head = model.sessions[session].head if session in model.sessions else make_head(session)
     revision = max(0, head.revision + chance.choice([1] * 12 + [0, 2]))
-    return {
-        "session": session,
-        "entry": make_entry(revision, _choose_call_id(chance), at=now, body=chance.randbytes(9)),
-        "expires": chance.choice([_choose_expiry(chance, now), _choose_expiry(chance, now), None]),
-        "fence": head.fence + chance.choice([0] * 12 + [-1, 1]),
-        "snapshot": Snapshot(revision, chance.randbytes(9)) if chance.random() < 0.2 else None,
-        "blobs": _choose_blobs(chance, 2),
-        "closes": chance.random() < 0.01,
-    }
+    commit = Commit(
+        session,
+        make_entry(revision, _choose_call_id(chance), at=now, body=chance.randbytes(9)),
+        expires=chance.choice([_choose_expiry(chance, now), _choose_expiry(chance, now), None]),
+        fence=head.fence + chance.choice([0] * 12 + [-1, 1]),
+        snapshot=Snapshot(revision, chance.randbytes(9)) if chance.random() < 0.2 else None,
+        blobs=_choose_blobs(chance, 2),
+        closes=chance.random() < 0.01,
+    )
+    return {"commit": commit}
 
 
 def _choose_expiry(chance: random.Random, now: float) -> float:

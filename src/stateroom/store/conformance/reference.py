@@ -15,8 +15,8 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.conformance.making import outcome
-from stateroom.store.contract import Blobs, Entry, Head, Loaded, Record, Snapshot, Store
+from stateroom.store.conformance.creation import outcome
+from stateroom.store.contract import Blobs, Commit, Entry, Head, Loaded, Record, Snapshot, Store
 
 
 class _Session:
@@ -65,25 +65,17 @@ class Reference:
         if head.parent is not None and head.parent_revision > self.find(head.parent).head.revision:
             raise UnknownRevision(head.parent, "")
 
-    def append(
-        self,
-        session: str,
-        entry: Entry,
-        expires: float | None,
-        fence: int,
-        snapshot: Snapshot | None,
-        blobs: Blobs,
-        closes: bool,
-    ) -> None:
+    def append(self, commit: Commit) -> None:
+        session, entry = commit.session, commit.entry
         found = self.find(session)
         found.head.check_live(entry.at)
         if entry.call_id is not None and self.find_call(session, entry.call_id):
             raise DuplicateCall(session, entry.call_id)
-        if (found.head.revision + 1, found.head.fence) != (entry.revision, fence):
+        if (found.head.revision + 1, found.head.fence) != (entry.revision, commit.fence):
             raise Conflict(session, entry.revision - 1)
-        found.add([entry], [snapshot] if snapshot else [], blobs)
-        expires = found.head.expires if expires is None else expires
-        found.head = replace(found.head, revision=entry.revision, expires=expires, closed=closes)
+        found.add([entry], [commit.snapshot] if commit.snapshot else [], commit.blobs)
+        expires = found.head.expires if commit.expires is None else commit.expires
+        found.head = replace(found.head, revision=entry.revision, expires=expires, closed=commit.closes)
 
     def touch(self, session: str, now: float, expires: float) -> None:
         found = self.find(session)

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from stateroom.store.conformance.making import NOW, PATIENCE, make_blobs, make_entry, make_head
+from stateroom.store.conformance.creation import NOW, PATIENCE, make_blobs, make_entry, make_head
 from stateroom.store.conformance.reference import Reference, ask, compare
-from stateroom.store.contract import NO_BLOBS, Blobs, Head, Snapshot
+from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Head, Snapshot
 from stateroom.store.url import open_store
 
 NAMES = ["a", "A", "b/'\n {c}"]
@@ -145,16 +145,16 @@ class StoreMachine(RuleBasedStateMachine):
         """Append an entry, possibly one at the wrong revision, or at the wrong fence."""
         head = self.head(session)
         revision = head.revision + 1 + ahead
-        self.both(
-            "append",
-            session=session,
-            entry=make_entry(revision, call_id, at=self.now, body=self.body()),
+        commit = Commit(
+            session,
+            make_entry(revision, call_id, at=self.now, body=self.body()),
             expires=None if life is None else self.now + life,
             fence=head.fence + above,
             snapshot=Snapshot(revision, self.body()) if snapshot else None,
             blobs=blobs,
             closes=closes,
         )
+        self.both("append", commit=commit)
 
     @rule(session=SESSIONS, life=LIVES)
     def touch(self, session: str, life: float) -> None:

@@ -22,14 +22,14 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
-from stateroom.store.objects import reading, rewriting
+from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store.objects import reader, rewrite
 from stateroom.store.objects.access import Access, Draft, View
-from stateroom.store.objects.beginning import begin, find_forks, name_blobs, remove
 from stateroom.store.objects.bucket import OPTIONS, Bucket
-from stateroom.store.objects.census import Census, in_turn
+from stateroom.store.objects.creation import begin, find_forks, name_blobs, remove
 from stateroom.store.objects.folder import Folder
 from stateroom.store.objects.head import Root
+from stateroom.store.objects.listing import Census, in_turn
 from stateroom.store.objects.log import make_run
 from stateroom.store.objects.names import FOLDERS, MARK, RECENT, age_of, environment_of, new_name, owner_of
 from stateroom.store.objects.place import Missing, Moved, Place
@@ -189,30 +189,22 @@ class ObjectStore(Store):
         await begin(self._access, head, entries, [snapshot] if snapshot else [], blobs)
 
     @operation
-    async def append(
-        self,
-        session: str,
-        entry: Entry,
-        *,
-        expires: float | None,
-        fence: int = 0,
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-    ) -> None:
+    async def append(self, commit: Commit) -> None:
+        session, entry, blobs = commit.session, commit.entry, commit.blobs
+
         async def plan(view: View) -> Draft:
             head = view.root.head
             head.check_live(entry.at)
-            if entry.call_id is not None and await reading.find_call(self._access, view, entry.call_id) is not None:
+            if entry.call_id is not None and await reader.find_call(self._access, view, entry.call_id) is not None:
                 raise DuplicateCall(session, entry.call_id)
-            if head.revision != entry.revision - 1 or head.fence != fence:
+            if head.revision != entry.revision - 1 or head.fence != commit.fence:
                 raise Conflict(session, entry.revision - 1)
-            have = await reading.find_blobs(self._access, view) if blobs else {}
+            have = await reader.find_blobs(self._access, view) if blobs else {}
             rows, parts = name_blobs({digest: body for digest, body in blobs.items() if digest not in have})
-            run = make_run([entry], [snapshot] if snapshot else [], rows)
+            run = make_run([entry], [commit.snapshot] if commit.snapshot else [], rows)
             draft = await self._access.add_run(view, run)
-            renewed = head.expires if expires is None else expires
-            root = draft.root.with_head(revision=entry.revision, expires=renewed, closed=closes)
+            expires = head.expires if commit.expires is None else commit.expires
+            root = draft.root.with_head(revision=entry.revision, expires=expires, closed=commit.closes)
             return draft._replace(root=root, parts=[*draft.parts, *parts])
 
         await self._access.change(session, plan)
@@ -307,7 +299,7 @@ class ObjectStore(Store):
     @operation
     async def load(self, session: str, at: int | None = None) -> Loaded:
         async def read(view: View) -> Loaded:
-            return await reading.load(self._access, view, view.root.head.revision if at is None else at)
+            return await reader.load(self._access, view, view.root.head.revision if at is None else at)
 
         return await self._access.read(session, read)
 
@@ -315,17 +307,17 @@ class ObjectStore(Store):
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         async def read(view: View) -> list[Entry]:
             last = view.root.head.revision if until is None else until
-            return await reading.read_entries(self._access, view, after, last)
+            return await reader.read_entries(self._access, view, after, last)
 
         return await self._access.read(session, read)
 
     @operation
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         async def read(view: View) -> Entry | None:
-            revision = await reading.find_call(self._access, view, call_id)
+            revision = await reader.find_call(self._access, view, call_id)
             if revision is None:
                 return None
-            [found] = await reading.read_entries(self._access, view, revision - 1, revision)
+            [found] = await reader.read_entries(self._access, view, revision - 1, revision)
             return found
 
         return await self._access.read(session, read)
@@ -333,7 +325,7 @@ class ObjectStore(Store):
     @operation
     async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
         async def read(view: View) -> dict[str, bytes]:
-            return await reading.read_blobs(self._access, view, set(digests))
+            return await reader.read_blobs(self._access, view, set(digests))
 
         return await self._access.read(session, read)
 
@@ -356,14 +348,14 @@ class ObjectStore(Store):
     @operation
     async def export(self, session: str) -> Record:
         async def read(view: View) -> Record:
-            return await reading.read_all(self._access, view)
+            return await reader.read_all(self._access, view)
 
         return await self._access.read(session, read)
 
     @operation
     async def restore(self, record: Record) -> None:
         async def plan(view: View) -> Draft:
-            return await rewriting.plan_restore(self._access, view, record)
+            return await rewrite.plan_restore(self._access, view, record)
 
         while True:
             try:
@@ -384,7 +376,7 @@ class ObjectStore(Store):
 
         async def plan(view: View) -> Draft | None:
             nonlocal gone
-            gone, draft = await rewriting.plan_prune(self._access, view, below)
+            gone, draft = await rewrite.plan_prune(self._access, view, below)
             return draft
 
         await self._access.change(session, plan)

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 
 from stateroom.errors import StoreUnavailable, UnknownStore
-from stateroom.store.postgresql.link import PATIENCE, Link, one_line
+from stateroom.store.postgresql.connection import PATIENCE, Link, one_line
 from stateroom.store.url import parse_url, without_secrets
 
 SCHEMA = "stateroom"

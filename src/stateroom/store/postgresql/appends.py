@@ -20,7 +20,7 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.store.contract import Blobs, Entry, Snapshot
+from stateroom.store.contract import Commit, Snapshot
 from stateroom.store.postgresql.pool import Pool
 from stateroom.store.postgresql.statements import Statements
 from stateroom.store.postgresql.values import (
@@ -55,38 +55,29 @@ class Append:
 
     __slots__ = ("blobs", "done", "entry", "row", "session", "snapshot", "weight")
 
-    def __init__(
-        self,
-        session: str,
-        entry: Entry,
-        expires: float | None,
-        fence: int,
-        snapshot: Snapshot | None,
-        blobs: Blobs,
-        closes: bool,
-        done: asyncio.Future[None],
-    ) -> None:
-        self.session = session
+    def __init__(self, commit: Commit, done: asyncio.Future[None]) -> None:
+        entry = commit.entry
+        self.session = commit.session
         self.entry = entry
         self.row = (
-            text_item(session),
+            text_item(commit.session),
             whole_item(entry.revision),
-            whole_item(fence),
+            whole_item(commit.fence),
             text_item(entry.kind),
             real_item(entry.at),
             bytes_item(entry.body),
             text_item(entry.call_id),
-            real_item(expires),
-            truth_item(closes),
+            real_item(commit.expires),
+            truth_item(commit.closes),
         )
-        self.snapshot = snapshot
-        self.blobs = blobs
+        self.snapshot = commit.snapshot
+        self.blobs = commit.blobs
         self.done = done
         self.weight = len(entry.body)
-        if snapshot is not None:
-            self.weight += len(snapshot.body)
-        if blobs:
-            self.weight += sum(map(len, blobs.values()))
+        if commit.snapshot is not None:
+            self.weight += len(commit.snapshot.body)
+        if commit.blobs:
+            self.weight += sum(map(len, commit.blobs.values()))
 
 
 _row = attrgetter("row")

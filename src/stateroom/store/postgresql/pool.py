@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from stateroom.errors import StoreUnavailable
-from stateroom.store.postgresql.link import Link
+from stateroom.store.postgresql.connection import Link
 
 
 class Pool:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from zlib import crc32
 
 from stateroom.errors import ForeignStore, StateroomError, StoreError, StoreUnavailable
-from stateroom.store.postgresql.link import LONG, Link
+from stateroom.store.postgresql.connection import LONG, Link
 from stateroom.store.postgresql.values import TEXT, array, text_item, whole
 
 TABLES = """

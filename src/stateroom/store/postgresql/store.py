@@ -16,11 +16,11 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
-from stateroom.store.postgresql import care
+from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store.postgresql import maintenance
 from stateroom.store.postgresql.address import Address, parse_address
 from stateroom.store.postgresql.appends import Append, Appends
-from stateroom.store.postgresql.link import LONG, Link, Row
+from stateroom.store.postgresql.connection import LONG, Link, Row
 from stateroom.store.postgresql.pool import Pool
 from stateroom.store.postgresql.schema import set_up
 from stateroom.store.postgresql.statements import Statements
@@ -120,20 +120,10 @@ class PostgreSQLStore(Store):
         if letter is not None:
             raise _refusal_to_create(letter, head, entries)
 
-    async def append(
-        self,
-        session: str,
-        entry: Entry,
-        *,
-        expires: float | None,
-        fence: int = 0,
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-    ) -> None:
+    async def append(self, commit: Commit) -> None:
         self._check_open()
         done: asyncio.Future[None] = self._loop.create_future()
-        self._appends.add(Append(session, entry, expires, fence, snapshot, blobs, closes, done))
+        self._appends.add(Append(commit, done))
         await done
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
@@ -241,11 +231,11 @@ class PostgreSQLStore(Store):
 
     async def export(self, session: str) -> Record:
         async with self._link() as link:
-            return await care.export(link, self._sql, session)
+            return await maintenance.export(link, self._sql, session)
 
     async def restore(self, record: Record) -> None:
         async with self._link() as link:
-            await care.restore(link, self._sql, record)
+            await maintenance.restore(link, self._sql, record)
 
     async def prune(self, session: str, below: int) -> int:
         async with self._link() as link:
@@ -268,11 +258,11 @@ class PostgreSQLStore(Store):
 
     async def orphans(self) -> list[str]:
         async with self._link() as link:
-            return await care.orphans(link, self._sql)
+            return await maintenance.orphans(link, self._sql)
 
     async def vacuum(self) -> None:
         async with self._link() as link:
-            await care.vacuum(link, self._sql)
+            await maintenance.vacuum(link, self._sql)
 
 
 def _refusal_to_create(letter: str, head: Head, entries: Sequence[Entry]) -> StateroomError:

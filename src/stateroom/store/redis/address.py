@@ -13,7 +13,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from stateroom.errors import UnknownStore
-from stateroom.store.redis.link import ANSWER_SECONDS, CONNECT_SECONDS, ClusterLink, Link, ServerLink
+from stateroom.store.redis.connection import ANSWER_SECONDS, CONNECT_SECONDS, ClusterLink, Link, ServerLink
 from stateroom.store.url import StoreURL, parse_url, without_secrets
 
 PREFIX = "stateroom:"

@@ -23,8 +23,8 @@ from typing import Any
 from urllib.parse import quote
 
 from stateroom.store.contract import Head
+from stateroom.store.redis.connection import Link
 from stateroom.store.redis.layout import pack_origin, time, to_member
-from stateroom.store.redis.link import Link
 from stateroom.store.redis.scripts import ANNOUNCE, DISCARD, MEMORY, PLACE
 
 Note = Sequence[Any]

@@ -18,9 +18,9 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
 from stateroom.store.redis.address import find
-from stateroom.store.redis.care import Care
+from stateroom.store.redis.connection import Link, Word
 from stateroom.store.redis.index import Index
 from stateroom.store.redis.layout import (
     HEAD,
@@ -33,8 +33,8 @@ from stateroom.store.redis.layout import (
     unpack_entry,
     unpack_head,
 )
-from stateroom.store.redis.link import Link, Word
-from stateroom.store.redis.lives import Lives
+from stateroom.store.redis.lifetime import Lives
+from stateroom.store.redis.maintenance import Care
 from stateroom.store.redis.scripts import APPEND, FIND_CALL, LEASE, PRUNE, READ, RELEASE, TOUCH, VERSION_OF
 
 VERSION = 1
@@ -94,37 +94,28 @@ class RedisStore(Store):
         with self._open:
             await self._lives.begin(Record(head, list(entries), [snapshot] if snapshot else [], dict(blobs)))
 
-    async def append(
-        self,
-        session: str,
-        entry: Entry,
-        *,
-        expires: float | None,
-        fence: int = 0,
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-    ) -> None:
+    async def append(self, commit: Commit) -> None:
         with self._open:
+            session, entry, snapshot = commit.session, commit.entry, commit.snapshot
             keys: tuple[str, ...] = (session_key(self._prefix, session),)
             revision, call = entry.revision, entry.call_id
             more: tuple[Word, ...] = ()
             if snapshot is not None:
                 keys = (*keys, Keys(*keys).snapshots)
-                more = (flag(closes), str(snapshot.revision), snapshot.body)
-            elif blobs or closes:
-                more = (flag(closes), "", "")
-            for blob in blobs.items():
+                more = (flag(commit.closes), str(snapshot.revision), snapshot.body)
+            elif commit.blobs or commit.closes:
+                more = (flag(commit.closes), "", "")
+            for blob in commit.blobs.items():
                 more += blob
             answer = await self._link.run(
                 APPEND,
                 keys,
                 str(revision - 1),
                 str(revision),
-                str(fence),
+                str(commit.fence),
                 time(entry.at),
                 pack_entry(entry),
-                "" if expires is None else time(expires),
+                "" if commit.expires is None else time(commit.expires),
                 "" if call is None else f"c:{call}",
                 *more,
             )

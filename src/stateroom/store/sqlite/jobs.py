@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, StoreUnavailable
-from stateroom.store.contract import Blobs, Entry, Snapshot
+from stateroom.store.contract import Commit
 from stateroom.store.sqlite.file import code_of
 from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, find_call, insert_blobs, read_head
 
@@ -22,21 +22,15 @@ APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] 
 class Append(msgspec.Struct, frozen=True):
     """Work: an append, as data, so that those of many sessions can be written together."""
 
-    session: str
-    entry: Entry
-    expires: float | None
-    fence: int
-    snapshot: Snapshot | None
-    blobs: Blobs
-    closes: bool
+    commit: Commit
     done: asyncio.Future[Any]
     writes: bool = True
 
     def work(self, connection: sqlite3.Connection) -> None:
         """Write this append alone, or say why not."""
-        session, entry = self.session, self.entry
+        session, entry = self.commit.session, self.commit.entry
         try:
-            _append_all([self], connection)
+            _append_all([self.commit], connection)
         except sqlite3.IntegrityError:
             read_head(connection, session).check_live(entry.at)
             if entry.call_id is not None and find_call(connection, session, entry.call_id):
@@ -69,13 +63,11 @@ def read(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
 
 def write(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
     """Do all writes in one transaction, and if one of them is refused, each in its own."""
-    appends = [
-        job for job in jobs if type(job) is Append and job.expires is None and job.snapshot is None and not job.blobs
-    ]  # nothing to be written but the entry and the head
-    if len(appends) < len(jobs) or len(jobs) >= len(APPENDS):
+    commits = [job.commit for job in jobs if type(job) is Append and _is_entry_alone(job.commit)]
+    if len(commits) < len(jobs) or len(jobs) >= len(APPENDS):
         return _do_together(jobs, connection) or _do_apart(jobs, connection)
     try:
-        _append_entries(appends, connection)  # one statement is a transaction by itself
+        _append_entries(commits, connection)  # one statement is a transaction by itself
     except sqlite3.OperationalError as error:  # the file is locked, the disk is full: none of them would be written
         return failed(jobs, _explained(error))
     except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
@@ -99,25 +91,30 @@ def resolve(outcomes: list[Outcome]) -> None:
             done.set_exception(error)
 
 
-def _append_entries(appends: Sequence[Append], connection: sqlite3.Connection) -> None:
+def _is_entry_alone(commit: Commit) -> bool:
+    """Whether nothing is to be written but the entry and the head."""
+    return commit.expires is None and commit.snapshot is None and not commit.blobs
+
+
+def _append_entries(commits: Sequence[Commit], connection: sqlite3.Connection) -> None:
     """Write the entries and move the heads; raises an IntegrityError if one of them is refused."""
     most = len(APPENDS) - 1
-    for start in range(0, len(appends), most):
+    for start in range(0, len(commits), most):
         values: list[Any] = []
-        some = appends[start : start + most]
+        some = commits[start : start + most]
         for a in some:
             entry = a.entry
             values += (a.session, entry.revision, entry.kind, entry.at, entry.body, entry.call_id, a.closes, a.fence)
         connection.execute(APPENDS[len(some)], values)
 
 
-def _append_all(appends: Sequence[Append], connection: sqlite3.Connection) -> None:
-    """Write appends with all that they bring; raises an IntegrityError if one of them is refused."""
-    _append_entries(appends, connection)
-    connection.executemany(RENEW, [(a.expires, a.session) for a in appends if a.expires is not None])
-    snapshots = [(a.session, a.snapshot.revision, a.snapshot.body) for a in appends if a.snapshot is not None]
+def _append_all(commits: Sequence[Commit], connection: sqlite3.Connection) -> None:
+    """Write commits with all that they bring; raises an IntegrityError if one of them is refused."""
+    _append_entries(commits, connection)
+    connection.executemany(RENEW, [(a.expires, a.session) for a in commits if a.expires is not None])
+    snapshots = [(a.session, a.snapshot.revision, a.snapshot.body) for a in commits if a.snapshot is not None]
     connection.executemany(INSERT_SNAPSHOT, snapshots)
-    for a in appends:
+    for a in commits:
         insert_blobs(connection, a.session, a.blobs)
 
 
@@ -150,7 +147,7 @@ def _attempt_all(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcom
     """Do all jobs, the appends among several of them at once; None if one of those is refused."""
     appends = [job for job in jobs if isinstance(job, Append)] if len(jobs) > 1 else []
     try:
-        _append_all(appends, connection)
+        _append_all([job.commit for job in appends], connection)
     except sqlite3.OperationalError:
         raise
     except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it

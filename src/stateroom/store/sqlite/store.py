@@ -12,8 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownStore
-from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
-from stateroom.store.sqlite import care, rows
+from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store.sqlite import maintenance, rows
 from stateroom.store.sqlite.file import connect, identity_of
 from stateroom.store.sqlite.jobs import Append, Job, Other, Outcome, failed, read, resolve, write
 from stateroom.store.url import parse_url, without_secrets
@@ -183,19 +183,9 @@ class SQLiteStore(Store):
     ) -> None:
         await self._change(rows.create, head, entries, snapshot, blobs)
 
-    async def append(
-        self,
-        session: str,
-        entry: Entry,
-        *,
-        expires: float | None,
-        fence: int = 0,
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-    ) -> None:
+    async def append(self, commit: Commit) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
-        self._ask(Append(session, entry, expires, fence, snapshot, blobs, closes, done))
+        self._ask(Append(commit, done))
         await done
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
@@ -245,31 +235,31 @@ class SQLiteStore(Store):
     # Care.
 
     async def export(self, session: str) -> Record:
-        return await self._read(care.export, session)
+        return await self._read(maintenance.export, session)
 
     async def restore(self, record: Record) -> None:
-        await self._change(care.restore, record)
+        await self._change(maintenance.restore, record)
 
     async def prune(self, session: str, below: int) -> int:
-        return await self._change(care.prune, session, below)
+        return await self._change(maintenance.prune, session, below)
 
     async def size(self, session: str) -> Size:
-        return await self._read(care.size, session)
+        return await self._read(maintenance.size, session)
 
     async def sizes(self) -> dict[str, Size]:
-        return await self._read(care.sizes)
+        return await self._read(maintenance.sizes)
 
     async def orphans(self) -> list[str]:
-        return await self._read(care.orphans)
+        return await self._read(maintenance.orphans)
 
     async def vacuum(self) -> None:
-        await self._change(care.remove_orphans)
+        await self._change(maintenance.remove_orphans)
         await self._give_pages_back()
         await asyncio.to_thread(_move_log_into, self.path)
 
     async def _give_pages_back(self) -> None:
-        for _ in range(0, await self._read(care.free_pages), care.PAGES_AT_ONCE):
-            await self._change(care.give_pages_back)
+        for _ in range(0, await self._read(maintenance.free_pages), maintenance.PAGES_AT_ONCE):
+            await self._change(maintenance.give_pages_back)
 
 
 def _move_log_into(path: Path) -> None:

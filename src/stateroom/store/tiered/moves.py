@@ -26,6 +26,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from stateroom.errors import SessionClosed, SessionError, SessionLeased, StoreError, UnknownSession
+from stateroom.store import Commit
 from stateroom.store.contract import Entry, Head, Record, Store
 from stateroom.store.tiered.marks import (
     BURIED,
@@ -267,7 +268,7 @@ class Moves:
                 await self.warm.restore(head_only(replace(head, expires=BURIED)))
             else:
                 last = Entry(head.revision + 1, "buried", BURIED, b"")
-                await self.warm.append(head.id, last, expires=BURIED, fence=head.fence, closes=True)
+                await self.warm.append(Commit(head.id, last, expires=BURIED, fence=head.fence, closes=True))
 
     async def renew_copy(self, session: str) -> bool:
         """Bring the copy of a session that is held in the warm tier up to date, if the cold tier has one."""

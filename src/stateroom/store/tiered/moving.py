@@ -25,9 +25,10 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
+from stateroom.store import Commit
 from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
 from stateroom.store.tiered.families import Families
-from stateroom.store.tiered.idleness import Idleness
+from stateroom.store.tiered.idle import Idleness
 from stateroom.store.tiered.marks import BURIED, Mark, head_only, is_buried, kind_of, mark_of, visible
 from stateroom.store.tiered.moves import Moves, find
 from stateroom.store.tiered.tier import Tier
@@ -96,27 +97,15 @@ class MovingStore(Store):
         while await self.moves.settle(session) is None:
             pass
 
-    async def append(
-        self,
-        session: str,
-        entry: Entry,
-        *,
-        expires: float | None,
-        fence: int = 0,
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-    ) -> None:
+    async def append(self, commit: Commit) -> None:
         while True:
             try:
-                await self.warm.append(
-                    session, entry, expires=expires, fence=fence, snapshot=snapshot, blobs=blobs, closes=closes
-                )
+                await self.warm.append(commit)
                 return
             except (UnknownSession, SessionClosed, Conflict) as refusal:
-                head = await self.moves.settle(session, entry.at)
+                head = await self.moves.settle(commit.session, commit.entry.at)
                 closed = isinstance(refusal, SessionClosed) and head and head.closed
-                behind = isinstance(refusal, Conflict) and head and not _fits(entry, fence, head)
+                behind = isinstance(refusal, Conflict) and head and not _fits(commit, head)
                 if closed or behind:
                     raise
 
@@ -360,9 +349,9 @@ class MovingStore(Store):
         return await self.head(session)
 
 
-def _fits(entry: Entry, fence: int, head: Head) -> bool:
-    """Whether an entry can be the next of a session with this head."""
-    return (entry.revision - 1, fence) == (head.revision, head.fence)
+def _fits(commit: Commit, head: Head) -> bool:
+    """Whether a commit can be the next of a session with this head."""
+    return (commit.entry.revision - 1, commit.fence) == (head.revision, head.fence)
 
 
 def _present(head: Head) -> Head:

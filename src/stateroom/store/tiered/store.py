@@ -8,11 +8,11 @@ from typing import ParamSpec, Self, TypeVar
 
 from stateroom.errors import StoreUnavailable, UnknownStore
 from stateroom.store.contract import Head
-from stateroom.store.tiered.caching import CachingStore
+from stateroom.store.tiered.cache import CachingStore
 from stateroom.store.tiered.moving import MovingStore
 from stateroom.store.tiered.tier import Tier
 from stateroom.store.url import StoreURL, parse_url, without_secrets
-from stateroom.store.wrapping import Work, WrappedStore
+from stateroom.store.wrapper import Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

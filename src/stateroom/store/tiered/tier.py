@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from stateroom.errors import StoreUnavailable
 from stateroom.store.contract import Store
 from stateroom.store.url import opened, without_secrets
-from stateroom.store.wrapping import Work, WrappedStore
+from stateroom.store.wrapper import Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,0 +1,189 @@
+"""The agent's part of a session: what was said in it, and the agent's status. Both are in the session's log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from stateroom.errors import Conflict, InvalidMove, SessionError
+from stateroom.session.cache import SessionCache
+from stateroom.session.cached_session import CachedSession
+from stateroom.session.commit import Superseded, commit
+from stateroom.session.history import History
+from stateroom.session.lifecycle import STANDARD, AgentStatus, Item, Lifecycle, Update
+from stateroom.session.log import UNSTORABLE, LogEntry
+from stateroom.session.reader import StateAt
+from stateroom.state import to_json
+
+SAID = ("message", "compaction")
+"""The kinds of entries that a conversation is made of."""
+
+Entered = tuple[dict[str, Any], AgentStatus]
+"""What an entry says, and the agent's status after it."""
+
+
+class SessionAgent:
+    """Keeps an agent's conversation and status in a session's log. Forks and rewinds have them too, as they were."""
+
+    def __init__(self, cache: SessionCache, cached: CachedSession) -> None:
+        self._cache = cache
+        self._cached = cached
+
+    @property
+    def status(self) -> AgentStatus:
+        """The agent's status, as far as this process knows."""
+        if self._cached.state is None:
+            session = self._cached.head.id
+            raise SessionError(session, f"session {session!r} is not loaded; call `await session.agent.refresh()`")
+        return self._cached.progress.agent
+
+    async def refresh(self) -> None:
+        """Load what other processes have done: they may have continued the agent's work."""
+        await self._cache.refresh(self._cached, closed_too=True)
+
+    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
+        """Add to the conversation, with the lifecycle's events that come with it; gives the agent's status then.
+
+        `after` is the status that the update follows from: if it is another by now, another process has continued the
+        agent's work, and `Conflict` is raised. `changes` are those of the status that do not follow from the update.
+        Raises `InvalidMove` if the lifecycle does not allow it, and then nothing was added.
+        """
+        lifecycle = self._cache.runtime.environment.lifecycle
+
+        def enter(status: AgentStatus, revision: int) -> Entered:
+            self._refuse_other(status, after)
+            return update.facts(), status.after(update, lifecycle, **changes)
+
+        return await self._enter("message", enter)
+
+    async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
+        """Let the model's view of the conversation start from these items. All that was said stays in the log."""
+
+        def enter(status: AgentStatus, revision: int) -> Entered:
+            self._refuse_other(status, after)
+            return window, replace(status, view=revision)
+
+        return await self._enter("compaction", enter)
+
+    async def move(self, event: str, reason: str | None = None) -> AgentStatus:
+        """Apply an event of the agent's lifecycle; `InvalidMove` if it leads nowhere from the phase of now."""
+        return await self.say(Update([], "agent", (event,), reason=reason))
+
+    async def answer(self, given: Any) -> AgentStatus:
+        """Answer an agent that waits for input: a text, or JSON data. The next process that runs it continues with it.
+
+        A tool that asked is given it when it runs again, a model that asked reads it as its call's result, and
+        otherwise it is the user's next message.
+        """
+        await self._cache.refresh(self._cached)
+        status = self.status
+        if status.asking is not None:
+            told = {"asking": status.asking, "inputs": (*status.inputs, given)}
+            return await self.say(Update([], "user", ("input_received",)), after=status, **told)
+        text = given if isinstance(given, str) else to_json(given).decode()
+        if status.open:
+            item: Item = {"type": "function_call_output", "call_id": status.open[0], "output": text}
+        else:
+            item = {"type": "message", "role": "user", "content": text}
+        return await self.say(Update([item], "user", ("input_received",)), after=status)
+
+    async def cancel(self, reason: str = "") -> AgentStatus:
+        """End the agent's work, whatever it is doing; calls that have no result get one that says so.
+
+        A call that is under way runs to its end, and its effect stays. The process that runs the agent loses the
+        session's lease, and finds out before the agent's next step.
+        """
+        lifecycle = self._cache.runtime.environment.lifecycle
+
+        def enter(status: AgentStatus, revision: int) -> Entered:
+            items = [ended_call(call_id, "cancelled", "the agent was cancelled") for call_id in status.open]
+            update = Update(items, "agent", ("cancel",), reason=reason or None)
+            return update.facts(), status.after(update, lifecycle)
+
+        await self._cache.refresh(self._cached)
+        return await self._enter("message", enter, breaks_lease=True)
+
+    async def said(self, since: int = 0) -> list[LogEntry]:
+        """What was said on the way to the status of now, in order, from a revision on: messages and compactions.
+
+        What a rewind has undone is not among it. Raises `UnknownRevision` if some of it was pruned.
+        """
+        await self._cache.refresh(self._cached, closed_too=True)
+        head = self._cached.head
+        line = await History(self._cached.store).line(head.id, head.revision, after=max(since - 1, 0))
+        return [entry for entry in line if entry.kind in SAID]
+
+    def _refuse_other(self, status: AgentStatus, expected: AgentStatus | None) -> None:
+        if expected is not None and status != expected:
+            head = self._cached.head
+            message = f"another process has continued the agent's work in session {head.id!r}"
+            raise Conflict(head.id, head.revision, message)
+
+    async def _enter(
+        self, kind: str, enter: Callable[[AgentStatus, int], Entered], *, breaks_lease: bool = False
+    ) -> AgentStatus:
+        """Commit an entry with which the agent's status changes, and no state."""
+        cached, runtime = self._cached, self._cache.runtime
+
+        async def attempt() -> AgentStatus:
+            if breaks_lease and cached.is_leased_elsewhere(runtime.now()):
+                if holder := (await cached.store.head(cached.head.id)).holder:
+                    await cached.store.release(cached.head.id, holder)
+                raise Superseded
+            try:
+                facts, status = enter(cached.progress.agent, cached.head.revision + 1)
+            except InvalidMove:
+                if await cached.is_newest():
+                    raise
+                raise Superseded from None
+            standing = StateAt(cached.state, replace(cached.progress, agent=status, made=()), cached.outdated)
+            at = runtime.now()
+            try:
+                told, expires = {**facts, "agent": status.plain()}, runtime.renewal(cached.head, at)
+                step = cached.prepare(kind, told, at, after=standing, expires=expires)
+            except UNSTORABLE as error:
+                raise SessionError(cached.head.id, f"what was said cannot be stored: {error}") from error
+            try:
+                await cached.append(step)
+            except Conflict:
+                raise Superseded from None
+            return status
+
+        async with cached.lock:
+            return await commit(runtime, cached, attempt, f"a {kind}", leased_too=breaks_lease)
+
+
+class AgentInMemory:
+    """The same for an episode whose session is kept elsewhere, or not at all."""
+
+    def __init__(self, line: str = "", lifecycle: Lifecycle = STANDARD) -> None:
+        self.status = AgentStatus(line=line)
+        self._lifecycle = lifecycle
+        self._entries: list[LogEntry] = []
+
+    async def refresh(self) -> None:
+        """Nothing: no other process knows of it."""
+
+    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
+        return self._add("message", update.facts(), self.status.after(update, self._lifecycle, **changes), after)
+
+    async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
+        return self._add("compaction", window, replace(self.status, view=len(self._entries) + 1), after)
+
+    async def said(self, since: int = 0) -> list[LogEntry]:
+        return self._entries[max(since - 1, 0) :]
+
+    def _add(self, kind: str, facts: dict[str, Any], status: AgentStatus, expected: AgentStatus | None) -> AgentStatus:
+        if expected is not None and expected != self.status:
+            raise Conflict("", len(self._entries), "another task has continued the agent's work")
+        self._entries.append(LogEntry(len(self._entries) + 1, kind, 0.0, None, facts))
+        self.status = status
+        return status
+
+
+def ended_call(call_id: str, code: str, message: str) -> Item:
+    """The result of a call that nobody waits for any more."""
+    output = to_json({"error": {"code": code, "message": message}}).decode()
+    return {"type": "function_call_output", "call_id": call_id, "output": output}

@@ -1,0 +1,390 @@
+"""An open session as one process has it: its newest state, and all that a commit needs in one round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from secrets import token_hex
+from time import monotonic
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
+from stateroom.session.document import Document, Start, Weight, followed, write_document
+from stateroom.session.history import History
+from stateroom.session.log import LogEntry, Stored, read_stored, write_body
+from stateroom.session.progress import Progress
+from stateroom.session.reader import Reader, StateAt, schema_facts
+from stateroom.session.resources import SessionResources
+from stateroom.state import Elsewhere, Patch, State, decode, encode_json, patched
+from stateroom.store import NO_BLOBS, Blobs, Commit, Entry, Head, Snapshot
+
+TRAIL = 8
+"""Number of newest revisions whose states stay in memory, so that going back to one costs nothing."""
+
+MIN_SNAPSHOT = 4096
+"""Changes of fewer bytes than this are never worth a snapshot."""
+
+SNAPSHOT_RATIO = 2
+"""A snapshot is written when the changes since the last one weigh this many times as much as it does."""
+
+DIGESTING = 64
+"""Bytes of large values that weigh as much as one byte of a snapshot, which needs their digests."""
+
+
+FOREBEARS = 16
+"""Number of ancestors whose call ids and large values a fork remembers."""
+
+
+LIGHT = 64 * 1024
+"""A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
+
+ALWAYS = ("verdict", "close", "failed", "asked", "migrated")
+"""The kinds of entries that a session gets however long its log is: they end it, or what was begun before."""
+
+FULL = "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
+
+OWN = "\n"
+"""How a call id of our own begins; no caller's does."""
+
+
+class HeldLease(msgspec.Struct):
+    """A lease that this process has."""
+
+    token: str
+    """By which the store knows the holder."""
+    sure_until: float = 0.0
+    """Until then, by the monotonic clock, nobody else can have changed the session."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A commit that is about to be made, and what the cached session has after it."""
+
+    commit: Commit
+    standing: StateAt
+    weight: Weight
+    judged: dict[str, Any] | None
+    """What a verdict says."""
+
+
+class CachedSession:
+    """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
+
+    def __init__(self, reader: Reader, head: Head, max_bytes: int, max_log: int = sys.maxsize) -> None:
+        self.reader = reader
+        self.store = reader.store
+        self.state_type = reader.state_type
+        self.max_bytes = max_bytes
+        self.max_log = max_log
+        self.head = head
+        self.lock = asyncio.Lock()
+        self.state: Any = None
+        """None when it is not loaded."""
+        self.progress = Progress(0, 0.0)
+        """While the state is not loaded, only what is pending is known."""
+        self.outdated = False
+        """Whether the state is stored in an older schema than it has here."""
+        self.stale = True
+        """The store may be ahead of, or beside, what is held here."""
+        self.calls: tuple[set[str], ...] = (set(),)
+        """Call ids that may be in the log: those committed here, and those of the sessions it was forked from."""
+        self.all_calls_known = False
+        """True when no other call id is in the log."""
+        self.digests: tuple[set[str], ...] = (set(),)
+        """Of large values that are stored for this session, and for those that it was forked from. Only the first set
+        grows; the others are shared with forks."""
+        self.seeded = Entry(0, "seed", 0.0, b"")
+        """The entry with the task, nothing of it missing; in bytes it is small, and `memory://` may have it anyway."""
+        self.judged: dict[str, Any] | None = None
+        """What the entry with the verdict says, if there is one: it seals the session."""
+        self.lease: HeldLease | None = None
+        """The lease, if this process has it."""
+        self.resources: SessionResources | None = None
+        """The session's resources that this process has, if any were asked for."""
+        self.user: str | None = None
+        """Whose state the session shares, if that was asked for."""
+        self.spares: dict[int, Any] = {}
+        """Drafts of wide containers that one call leaves for the next."""
+        self._trail: dict[int, StateAt] = {}
+        self._weight = Weight()
+        self._whole_under: int | None = None
+        """The fence under which nothing was found to be pruned."""
+
+    def settle(self, standing: StateAt) -> None:
+        """Hold this state as the one at the head's revision."""
+        self.state, self.progress, self.outdated = standing.state, standing.progress, standing.outdated
+        self.stale = standing.state is None  # the next use loads it
+        trail, newest = self._trail, self.head.revision
+        if not self.stale:
+            trail[newest] = standing
+        while trail and (oldest := next(iter(trail))) <= newest - TRAIL:  # others may have gone on by many
+            del trail[oldest]
+
+    def is_leased_elsewhere(self, now: float) -> bool:
+        """Whether another process has the lease, as far as this one knows."""
+        mine = self.lease is not None and self.lease.token == self.head.holder
+        return not mine and self.head.leased(now)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nobody can have changed the session without this process knowing."""
+        return not self.stale and self.lease is not None and monotonic() < self.lease.sure_until
+
+    async def is_newest(self) -> bool:
+        """Whether nobody else has gone on with the session; else the next use looks again."""
+        newest = self.is_fresh or (await self.store.head(self.head.id)).revision == self.head.revision
+        self.stale = self.stale or not newest
+        return newest
+
+    def refuse_if_sealed(self) -> None:
+        """Raise if the session has its verdict."""
+        if self.judged is not None:
+            raise SessionSealed(self.head.id)
+
+    def forget(self) -> None:
+        """Trust no state that is held here: the next use reads it from the store."""
+        self.state, self.stale = None, True
+        self.spares.clear()
+        self._trail.clear()
+
+    def load(self, standing: StateAt, document: Document) -> None:
+        """Take what was read of the session."""
+        self.head = document.head
+        self._weight = document.weight
+        self.digests[0].update(document.digests)
+        self.settle(standing)
+        if self._weight.log >= self.max_log:
+            self.stale = True  # perhaps some of it was pruned: the next use looks
+
+    async def refresh(self, *, unread: bool = False) -> None:
+        """Load what others have committed; the state too, unless it may stay `unread`."""
+        while True:
+            known, state, progress = self.head.revision, self.state, self.progress
+            head = await self.store.head(self.head.id)
+            if head.created != self.head.created:  # it was deleted, and another one seeded that has its id
+                raise UnknownSession(head.id)
+            news = await self.store.entries(head.id, after=known, until=head.revision)
+            stored = [read_stored(entry) for entry in news]
+            digests = {value.digest for each in stored for value in each.large}
+            pruned = len(news) < head.revision - known
+            written, growth = sum(len(entry.body) for entry in news), sum(each.growth for each in stored)
+            large = sum(value.size for each in stored for value in each.large)
+            weight = self._weight.after(written, growth, large)
+            for each in stored:
+                progress = followed(progress, each.entry)
+            anew = state is None or self.outdated or pruned or any(_begins_anew(each.entry) for each in stored)
+            if anew and not unread:
+                standing, document = await self.reader.read(head.id, head.revision)
+                weight, digests = document.weight, digests | document.digests
+            else:
+                standing = StateAt(None if anew else await self._patched(head, stored), progress)
+            if weight.log >= self.max_log:
+                weight = replace(weight, log=(await self.store.size(head.id)).bytes)
+            verdicts = await History(self.store).whole(head, [each for each in stored if each.entry.kind == "verdict"])
+            if self.head.revision == known and self.state is state:  # else a task of this process came in between
+                break
+        self._weight = weight
+        self.digests[0].update(digests)
+        self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
+        self.judged = verdicts[0].facts if verdicts else self.judged
+        self.head = head
+        self.settle(standing)
+
+    async def _patched(self, head: Head, news: Iterable[Stored]) -> Any:
+        """The state that is held here, after what others have done since."""
+        state = self.state
+        for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind == "call"]):
+            try:
+                state = patched(state, entry.patch)
+            except InvalidState as error:  # not by the code that it names
+                message = f"revision {entry.revision} of session {head.id!r} is not valid here: {error}"
+                raise InvalidState((), message) from error
+        return state
+
+    def prepare(
+        self,
+        kind: str,
+        facts: dict[str, Any],
+        at: float,
+        patch: Patch = [],  # noqa: B006 - never changed
+        after: StateAt | None = None,
+        call_id: str | None = None,
+        *,
+        expires: float | None = None,
+        saved: Blobs = NO_BLOBS,
+        decided: bool = False,
+    ) -> Step:
+        """The step that enters these facts; `after` is the state and progress then, by default those of now.
+
+        `expires` renews the session's life, and `saved` is what was saved of resources, which is stored with it.
+        If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
+        """
+        if self._weight.log >= self.max_log and not (kind in ALWAYS or decided or call_id in self.progress.pending):
+            self.stale = True  # should some of it be pruned, the next attempt finds that out
+            raise TooLarge(f"the session's log has the {self.max_log:,} bytes that it may have: {FULL}")
+        large = self.store.large
+        standing = after or StateAt(self.state, self.progress.following(kind, call_id, facts), self.outdated)
+        unread = standing.state is None
+        migrates = self.outdated and not unread
+        if migrates:
+            facts = {**facts, "schema": schema_facts(self.state_type)}
+        body = write_body(facts, patch, large)
+        head = self.head
+        if call_id is None and self.store.remote:
+            call_id = OWN + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
+        entry = Entry(head.revision + 1, kind, at, body.data, call_id)
+        blobs = self._unstored({**body.blobs, **saved}) if body.blobs or saved else NO_BLOBS
+        judged = decode(encode_json(facts)) if kind == "verdict" else None
+        weight = self._weight.after(len(body.data), body.growth, _size(blobs) if blobs else 0)
+        # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
+        is_small = _is_small(weight) and (not patch or weight.state <= self.max_bytes)
+        if unread or (not migrates and (is_small or standing.outdated)):
+            commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close")
+            return Step(commit, standing, weight, judged)
+        elsewhere = Elsewhere(large)
+        snapshot = Snapshot(
+            entry.revision, write_document(standing.state, standing.progress, elsewhere, log=weight.log)
+        )
+        both = self._unstored({**blobs, **elsewhere.blobs})
+        log = weight.log + len(snapshot.body) + _size(both) - _size(blobs)
+        weight = Weight(len(snapshot.body), elsewhere.size, log=log)
+        if patch and not decided and weight.state > self.max_bytes:
+            raise TooLarge(f"the state would be larger than the {self.max_bytes:,} bytes that it may have")
+        standing = StateAt(standing.state, standing.progress)
+        commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close")
+        return Step(commit, standing, weight, judged)
+
+    def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
+        """Those of the large values that are not known to be stored."""
+        if not blobs:
+            return blobs
+        new = [digest for digest in blobs if not any(digest in known for known in self.digests)]
+        return blobs if len(new) == len(blobs) else {digest: blobs[digest] for digest in new}
+
+    async def append(self, step: Step) -> None:
+        """Make a commit that was prepared."""
+        commit, entry = step.commit, step.commit.entry
+        self.stale = True  # until the store has said yes, whatever happens
+        await self.store.append(commit)
+        self._weight = step.weight
+        if commit.blobs:
+            self.digests[0].update(commit.blobs)
+        expires = commit.expires or self.head.expires
+        self.head = replace(self.head, revision=entry.revision, expires=expires, closed=commit.closes)
+        if entry.call_id is not None and entry.call_id[0] != OWN:
+            self.calls[0].add(entry.call_id)
+        self.judged = step.judged or self.judged
+        self.settle(step.standing)
+
+    def known(self, revision: int) -> StateAt | None:
+        """The state and progress at a revision, if they are in memory."""
+        return self._trail.get(revision)
+
+    async def at(self, revision: int) -> StateAt:
+        """The state and progress at a revision."""
+        known = self.known(revision)
+        if known is not None:
+            return known
+        found, document = await self.reader.read(self.head.id, revision)
+        self.digests[0].update(document.digests)
+        return found
+
+    async def refuse_pruned(self, revision: int) -> None:
+        """Raise `UnknownRevision` if the session's past at a revision was pruned.
+
+        A process that prunes a session takes its lease. So what was whole is whole while the fence is the same.
+        """
+        head, history = self.head, History(self.store)
+        if revision > head.parent_revision:
+            if self._whole_under != head.fence and await history.is_whole(head):
+                self._whole_under = head.fence
+            if self._whole_under == head.fence:
+                return
+        await history.refuse_pruned(head, revision)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the state is so small that reading it is no matter."""
+        return self._weight.state + self._weight.tail <= LIGHT
+
+    def is_new(self, call_id: str) -> bool:
+        """Whether it is known here that no entry has this call id."""
+        if not self.all_calls_known:
+            return False
+        for known in self.calls:  # noqa: SIM110 - `all` would take twice as long, in every call
+            if call_id in known:
+                return False
+        return True
+
+    async def recorded(self, call_id: str) -> LogEntry | None:
+        """The entry of a call that was committed before."""
+        if self.is_new(call_id):
+            return None
+        return await History(self.store).find_call(self.head.id, call_id)
+
+    def branch(self, head: Head, standing: StateAt) -> CachedSession:
+        """The cached session of a fork of this session, which shares the state."""
+        fork = CachedSession(self.reader, head, self.max_bytes, self.max_log)
+        fork.seeded = self.seeded
+        fork.calls = (set(), *self.calls[:FOREBEARS])
+        fork.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
+        if self.digests[0]:
+            self.digests = (set(), *self.digests[:FOREBEARS])
+        fork.digests = (set(), *self.digests[1:])
+        fork._weight = replace(self._weight, log=0)
+        fork.settle(standing)
+        return fork
+
+
+def _begins_anew(entry: LogEntry) -> bool:
+    """Whether the state after an entry does not follow from the one before it and the patch."""
+    return entry.kind == "rewind" or "schema" in entry.facts
+
+
+def _size(blobs: Blobs) -> int:
+    return sum(map(len, blobs.values())) if blobs else 0
+
+
+def _is_small(weight: Weight) -> bool:
+    """Whether the changes since the last snapshot are not yet worth another."""
+    return weight.tail <= MIN_SNAPSHOT or weight.tail <= SNAPSHOT_RATIO * (weight.snapshot + weight.large // DIGESTING)
+
+
+def new_session(
+    reader: Reader,
+    head: Head,
+    state: State,
+    progress: Progress,
+    facts: dict[str, Any],
+    max_bytes: int,
+    start: Start | None = None,
+    *,
+    max_log: int = sys.maxsize,
+) -> tuple[CachedSession, Sequence[Entry], Snapshot, Blobs]:
+    """A session that is about to be created, with its first entry and snapshot, and its large values.
+
+    `start` is what the state follows from, if that is stored.
+    """
+    made = CachedSession(reader, head, max_bytes, max_log)
+    large = made.store.large
+    facts = {**facts, "schema": schema_facts(made.state_type)}
+    if start is not None:
+        facts["world"] = start.world
+    body = write_body(facts, [], large)
+    entry = Entry(head.revision, "seed", head.created, body.data)
+    elsewhere = Elsewhere(large)
+    log = len(body.data)
+    snapshot = Snapshot(head.revision, write_document(state, progress, elsewhere, start, log=log))
+    blobs = body.blobs | elsewhere.blobs
+    log += len(snapshot.body) + _size(blobs)
+    made._weight = Weight(len(snapshot.body) + (start.size if start else 0), elsewhere.size, log=log)
+    if made._weight.state > max_bytes:
+        raise TooLarge(f"the seeded state is larger than the {max_bytes:,} bytes that it may have")
+    made.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
+    made.all_calls_known = True
+    made.digests[0].update(blobs)
+    made.settle(StateAt(state, progress))
+    return made, [entry], snapshot, blobs

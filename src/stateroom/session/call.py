@@ -1,0 +1,166 @@
+"""A call on a session: a read looks at the newest state, a write commits what the tool did to it.
+
+External calls, whose effects cannot be taken back, are in `external`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from stateroom.errors import Conflict, DuplicateCall, TooLarge, UnknownSession
+from stateroom.session.cache import SessionCache
+from stateroom.session.cached_session import CachedSession, Step
+from stateroom.session.commit import Superseded, commit
+from stateroom.session.invocation import NOTHING, Failed, Ran, Result, Scene, bound, recorded, run_tool
+from stateroom.session.log import AFTER_VERDICT, UNSTORABLE
+from stateroom.session.program import Operation, Procedure
+from stateroom.session.reader import StateAt
+from stateroom.session.shared import SharedConflict, View
+from stateroom.state import event_facts
+from stateroom.store import NO_BLOBS
+
+CHANGED = "another session changed the state of the {} at the same time: its change was refused"
+
+
+class Call:
+    """One call of a tool on a session, with the arguments that were given, as JSON data."""
+
+    def __init__(
+        self, cache: SessionCache, cached: CachedSession, tool: Operation, given: dict[str, Any], call_id: str | None
+    ) -> None:
+        self.cache = cache
+        self.cached = cached
+        self.tool = tool
+        self.given = given
+        self.call_id = call_id
+
+    async def read(self) -> Result:
+        """Run a tool that only looks at the newest state."""
+        views = await shared_views(self.cache, self.cached, self.tool.procedure)
+        await self.cache.refresh(self.cached)
+        self.cached.refuse_if_sealed()
+        ran = await self.run(bound(self.tool, self.given), views)
+        return Result(True, ran.output)
+
+    def write(self) -> Awaitable[Result]:
+        """Run a tool on the newest state, and commit what it did; the caller has the session's lock."""
+        return commit(self.cache.runtime, self.cached, self._attempt, self.tool.name)
+
+    async def _attempt(self) -> Result:
+        cached, tool, call_id = self.cached, self.tool, self.call_id
+        if call_id is not None and not cached.is_new(call_id):
+            entry = await cached.recorded(call_id)
+            if entry is not None:
+                return recorded(entry)
+        views = await shared_views(self.cache, cached, tool.procedure) if tool.procedure.shared else NOTHING
+        try:
+            ran = await self.run(bound(tool, self.given), views)
+        except Failed as failure:
+            if failure.tampered or await cached.is_newest():
+                raise
+            raise Superseded from None  # it failed on a state that is no longer the newest
+        try:
+            if ran.shared:
+                await self.commit_shared(ran, views)
+            else:
+                await cached.append(self.step(ran))
+            return Result(True, ran.output)
+        except SharedConflict as error:
+            if error.rejects:
+                raise Failed(f"{tool.name} failed: {CHANGED.format(error.name)}", "shared_conflict") from None
+            raise Superseded from None
+        except (Conflict, DuplicateCall):
+            raise Superseded from None
+
+    def run(self, arguments: dict[str, Any], views: Mapping[str, View]) -> Awaitable[Ran]:
+        """Run the tool on the state that is loaded, with arguments that are bound."""
+        cache, tool = self.cache, self.tool
+        scene = scene_of(cache, self.cached, self.call_id, views)
+        if tool.procedure.resources:
+            return cache.resources_of(self.cached).run(tool, arguments, scene)
+        return run_tool(cache.runtime.runner, tool, arguments, scene, cache.runtime.timeout)
+
+    async def commit_shared(self, ran: Ran, views: Mapping[str, View]) -> None:
+        """Commit what the tool did, to the session and to the shared states that it changed, if any."""
+
+        async def decide(facts: dict[str, Any]) -> None:
+            await self.cached.append(self.step(ran, facts))
+
+        try:
+            await self.cache.shared.commit(self.cached, ran.revision + 1, views, ran.shared, decide)
+        except TooLarge as error:
+            raise Failed(f"{self.tool.name} failed: {error}", "too_large") from error
+        except UnknownSession as error:
+            for view in views.values():
+                if view.shared.cached.head.id == error.session:  # it was deleted, and is made anew on its next use
+                    raise SharedConflict(view.shared) from error
+            raise
+
+    def step(self, ran: Ran, more: Mapping[str, Any] = NOTHING) -> Step:
+        """The step that commits a run."""
+        name, cached, runtime = self.tool.name, self.cached, self.cache.runtime
+        facts = {"name": name, "input": self.given, "output": ran.output}
+        if more:
+            facts |= more
+        if ran.advanced:
+            facts["advance"] = ran.advanced
+        if ran.events:
+            facts["events"] = [event_facts(event) for event in ran.events]
+        if ran.used is not None:
+            facts |= ran.used.facts(ran.revision + 1)
+        after = StateAt(ran.state, ran.progress.following("call", self.call_id, facts))
+        if cached.head.revision != ran.revision or cached.state is not ran.base:
+            raise Conflict(cached.head.id, ran.revision)  # meanwhile a reader in this process has caught up with others
+        at = runtime.now()
+        try:
+            saved = NO_BLOBS if ran.used is None else ran.used.blobs
+            expires = runtime.renewal(cached.head, at)
+            return cached.prepare("call", facts, at, ran.patch, after, self.call_id, expires=expires, saved=saved)
+        except TooLarge as error:
+            raise Failed(f"{name} failed: {error}", "too_large") from error
+        except UNSTORABLE as error:
+            raise Failed(f"{name} failed: its input or output cannot be stored") from error
+
+
+async def append(
+    cache: SessionCache, cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None
+) -> int:
+    """Append an entry that changes no state, whatever others have appended meanwhile; gives its revision."""
+    runtime = cache.runtime
+
+    async def attempt() -> int:
+        at = runtime.now()
+        step = cached.prepare(kind, facts, at, call_id=call_id, expires=runtime.renewal(cached.head, at))
+        try:
+            await cached.append(step)
+        except Conflict:
+            raise Superseded from None
+        return step.commit.entry.revision
+
+    return await commit(runtime, cached, attempt, kind, sealed_too=kind in AFTER_VERDICT, unread=True)
+
+
+def scene_of(
+    cache: SessionCache, cached: CachedSession, call_id: str | None = None, views: Mapping[str, View] = NOTHING
+) -> Scene:
+    """What a function of the author's may be given in this session."""
+    head, progress, runtime = cached.head, cached.progress, cache.runtime
+    shared = {name: view.state for name, view in views.items()} if views else NOTHING
+    agent = progress.agent
+    return Scene(
+        cached.state,
+        progress,
+        head.id,
+        head.revision,
+        lambda: runtime.task_of(cached.seeded),
+        call_id,
+        cached.spares,
+        shared,
+        answers=agent.inputs if agent.asking is not None and agent.asking == call_id else (),
+    )
+
+
+async def shared_views(cache: SessionCache, cached: CachedSession, procedure: Procedure) -> Mapping[str, View]:
+    """The shared states that a function asks for."""
+    return await cache.shared.views(cached, procedure.shared) if procedure.shared else NOTHING

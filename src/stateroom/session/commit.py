@@ -1,0 +1,79 @@
+"""The one loop in which a session is written: look, try, append; when another writer came first, look again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import random
+from typing import TypeVar
+
+from stateroom.errors import Conflict, SessionLeased, SessionSealed
+from stateroom.session.cached_session import CachedSession
+from stateroom.session.runtime import Runtime
+
+R = TypeVar("R")
+
+ATTEMPTS = 20
+"""Attempts per write before `Conflict` or `SessionLeased` is raised."""
+
+
+class Superseded(Exception):
+    """Another writer came first: the attempt is made again on the newest revision."""
+
+
+async def commit(
+    runtime: Runtime,
+    cached: CachedSession,
+    attempt: Callable[[], Awaitable[R]],
+    what: str,
+    *,
+    sealed_too: bool = False,
+    leased_too: bool = False,
+    unread: bool = False,
+    attempts: int = ATTEMPTS,
+) -> R:
+    """Make an attempt to write until it succeeds; the caller has the session's lock.
+
+    Before each attempt, in this order:
+
+    1. what others have committed is loaded, if this process may not have it (without the state, if `unread`);
+    2. a session that has its verdict is refused with `SessionSealed`, unless `sealed_too`;
+    3. while another process has the lease, this one waits, unless `leased_too`.
+
+    An attempt that raises `Superseded` is made again after a growing pause. After `attempts` of them `Conflict` is
+    raised, which says `what` was refused; and `SessionLeased` after `ATTEMPTS` pauses for the lease.
+    """
+    waited = 0
+    for number in range(attempts):
+        if number:
+            await back_off(number)
+        if cached.stale:
+            await cached.refresh(unread=unread)
+        if cached.judged is not None and not sealed_too:  # also by a verdict for whose lock this has waited
+            raise SessionSealed(cached.head.id)
+        if cached.head.holder is not None and not leased_too and cached.is_leased_elsewhere(runtime.now()):
+            cached.stale = True
+            waited += 1
+            if waited == ATTEMPTS:
+                break
+            continue
+        try:
+            return await attempt()
+        except Superseded:
+            cached.stale = True
+    raise too_busy(runtime, cached, what)
+
+
+async def back_off(number: int) -> None:
+    """Wait before attempt `number`, with jitter, so that writers in step fall out of it."""
+    if number > 1:
+        await asyncio.sleep(random() * min(0.001 * 2 ** min(number, 6), 0.05))
+
+
+def too_busy(runtime: Runtime, cached: CachedSession, what: str) -> SessionLeased | Conflict:
+    """Why a write was given up."""
+    session = cached.head.id
+    if cached.is_leased_elsewhere(runtime.now()):
+        return SessionLeased(session)
+    message = f"session {session!r} is too busy: {what} was refused {ATTEMPTS} times because others wrote first"
+    return Conflict(session, cached.head.revision, message)

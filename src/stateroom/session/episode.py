@@ -1,0 +1,340 @@
+"""Episodes: what a verifier is given, and how it runs.
+
+A verifier reads the state, the task and the agent's response; it may look back at the path (the calls and states that
+led from the seed to the state), and rehearse what other actions would have led to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import pairwise
+from math import isfinite
+from typing import Any, NamedTuple, Protocol, overload
+
+from stateroom.errors import BadTask, BadVerdict, DefinitionError, InvalidArguments, TimedOut
+from stateroom.session.containment import PathNotLoaded, contained
+from stateroom.session.document import Document
+from stateroom.session.history import History
+from stateroom.session.invocation import NOTHING, READ_ONLY, Failed, Scene, bound, find_tool, plain_arguments, run_tool
+from stateroom.session.log import LogEntry
+from stateroom.session.program import Operation, Procedure, Program
+from stateroom.session.reader import Reader, StateAt, typed
+from stateroom.session.runner import Runner
+from stateroom.state import DraftContext, Patch, State, apply, draft_of, patched
+
+STRIDE = 64
+"""One state in this many is kept; those between are made again from there."""
+
+ONLY_READ = "a state of the past may only be read"
+
+
+class Path(NamedTuple):
+    """What a verifier sees when it looks back."""
+
+    calls: Sequence[LogEntry] = ()
+    states: Sequence[Any] = ()
+
+
+async def no_path() -> Path:
+    """The path of an episode without a state: nothing keeps its calls."""
+    return Path()
+
+
+async def load_path(reader: Reader, session: str, revision: int) -> Path:
+    """The path to a revision of a session; raises `UnknownRevision` if its beginning was pruned."""
+    line = await History(reader.store).line(session, revision)
+    calls = [entry for entry in line if entry.kind == "call"]
+    starts: list[tuple[int, int]] = []
+    """Revisions whose states do not follow from what was stored before, and how many calls led there."""
+    number = 0
+    for entry in line:
+        number += entry.kind == "call"
+        if entry.kind == "seed" or "schema" in entry.facts:
+            starts.append((entry.revision, number))
+    stretches: list[tuple[int, Stretch]] = []
+    for (start, first), (_, end) in pairwise([*starts, (revision, len(calls) + 1)]):
+        patches = [call.patch for call in calls[first : max(first, end - 1)]]
+        stretches.append((first, await _stretch(reader, session, start, patches)))
+    return Path(tuple(calls), States(stretches, len(calls) + 1))
+
+
+async def _stretch(reader: Reader, session: str, revision: int, patches: Sequence[Patch]) -> Stretch:
+    standing, _ = await reader.read(session, revision)
+    if standing.outdated:
+        return _Outdated(await History(reader.store).document(session, revision), reader.state_type, patches)
+    return _Current(standing.state, patches)
+
+
+class Stretch(Protocol):
+    """States that follow one from another by patches."""
+
+    def state(self, step: int) -> State:
+        """The state after the first `step` patches."""
+
+
+class _Current:
+    """States in the schema of now: they share what they have in common."""
+
+    def __init__(self, state: State, patches: Sequence[Patch]) -> None:
+        self._patches = patches
+        self._kept = {0: state}
+        self._last = (0, state)
+
+    def state(self, step: int) -> State:
+        at, state = self._nearest(step)
+        while at < step:
+            state = patched(state, self._patches[at])
+            at += 1
+            if at % STRIDE == 0:
+                self._kept[at] = state
+        self._last = (at, state)
+        return state
+
+    def _nearest(self, step: int) -> tuple[int, State]:
+        """The nearest state before that is in memory."""
+        at, state = self._last
+        if step - STRIDE < at <= step:
+            return at, state
+        at = max(kept for kept in self._kept if kept <= step)
+        return at, self._kept[at]
+
+
+class _Outdated:
+    """States that were stored in an older schema: each is brought up to date by itself."""
+
+    def __init__(self, document: Document, state_type: type[State], patches: Sequence[Patch]) -> None:
+        self._document = document
+        self._state_type = state_type
+        self._patches = patches
+        self._at, self._data = 0, deepcopy(document.state)
+
+    def state(self, step: int) -> State:
+        if step < self._at:
+            self._at, self._data = 0, deepcopy(self._document.state)
+        for patch in self._patches[self._at : step]:
+            apply(self._data, patch)
+        self._at = step
+        return typed(self._document._replace(state=deepcopy(self._data)), self._state_type)
+
+
+class States(Sequence[Any]):
+    """The states along a path, each made when it is asked for, and to be read."""
+
+    def __init__(self, stretches: Sequence[tuple[int, Stretch]], length: int) -> None:
+        self._stretches = stretches
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._length))]
+        number = range(self._length)[index]
+        first, stretch = next(each for each in reversed(self._stretches) if each[0] <= number)
+        return draft_of(stretch.state(number - first), DraftContext(ONLY_READ))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[number] for number in range(self._length))
+
+
+Action = Mapping[str, Any]
+"""A call, `{"name": …, "arguments": {…}}`, or something said to the environment's user, `{"message": …}`."""
+
+
+class Rehearsal:
+    """Carries out actions on the state that a session was seeded with."""
+
+    def __init__(
+        self,
+        environment: Program,
+        runner: Runner,
+        timeout: float,
+        session: str,
+        task: Callable[[], Any],
+        seeded: Callable[[], Awaitable[StateAt]],
+        mend: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._environment = environment
+        self._runner = runner
+        self._timeout = timeout
+        self._session = session
+        self._task = task
+        self._seeded = seeded
+        self._mend = mend
+        """Is to be called when an action may have changed committed state in memory."""
+
+    async def after(self, actions: Iterable[Action], *, external: bool) -> Any:
+        """The state after the actions, to be read; `BadTask` says which of them cannot be carried out, and why."""
+        standing = await self._seeded()
+        for number, action in enumerate(actions, 1):
+            if not isinstance(action, Mapping) or action.keys().isdisjoint(("name", "message")):
+                raise BadTask(f"action {number} is neither a call, with a name, nor a message: {action!r}")
+            try:
+                standing = await self._act(standing, action, external)
+            except (Failed, InvalidArguments) as failure:
+                why = str(failure)
+                if isinstance(failure, Failed):
+                    if failure.tampered:
+                        await self._mend()
+                    if failure.code == "needs_input":
+                        why = f"it asks a person, who is not there: {why}"
+                name = action.get("name", "message")
+                raise BadTask(f"action {number}, {name}, cannot be carried out: {why}") from failure
+        return draft_of(standing.state, DraftContext(ONLY_READ))
+
+    async def _act(self, standing: StateAt, action: Action, external: bool) -> StateAt:
+        operation, given = self._meant(action)
+        if operation.effect == "read":
+            return standing
+        if operation.effect == "external" and not external:
+            raise Failed("it reaches outside. If it may do so here too, say after(…, external=True)")
+        if elsewhere := operation.procedure.shared | operation.procedure.resources:
+            raise Failed(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
+        progress = standing.progress
+        scene = Scene(standing.state, progress, self._session, 0, self._task, None, None, NOTHING)
+        ran = await run_tool(self._runner, operation, bound(operation, given), scene, self._timeout)
+        return StateAt(ran.state, progress.after(ran.advanced))
+
+    def _meant(self, action: Action) -> tuple[Operation, dict[str, Any]]:
+        if "message" not in action:
+            arguments = plain_arguments(action.get("arguments"), None)
+            return find_tool(self._environment.tools, str(action.get("name"))), arguments
+        replying = self._environment.replying
+        if replying is None:
+            raise Failed("nobody answers here: the environment has no `reply`")
+        return replying, {"message": action["message"]}
+
+
+class Episode:
+    """What a verifier judges: the task, what the agent answered, and the path that led to the state."""
+
+    __slots__ = ("_path", "_rehearsal", "_response", "path_is_missed", "response_was_read", "task")
+
+    def __init__(self, task: Any, response: Any = None, rehearsal: Rehearsal | None = None) -> None:
+        self.task = task
+        self._response = response
+        self._rehearsal = rehearsal
+        self._path: Path | None = None
+        self.response_was_read = False
+        """Whether the verdict may have to do with the response."""
+        self.path_is_missed = False
+        """Whether the verifier has looked back in vain, so that its verdict does not count."""
+
+    @property
+    def response(self) -> Any:
+        """The Responses object with the whole trajectory, as a dict; None when there is none."""
+        self.response_was_read = True
+        return self._response
+
+    def calls(self) -> Sequence[LogEntry]:
+        """The committed calls that led from the seed to the state, each with `name`, `input`, `output` and `at`.
+
+        A fork's begin with its parent's, and what a rewind undid is not among them. Reads and failed calls change
+        nothing, so they are only in `response`. Without a state nothing is committed, and there are none.
+        """
+        return self._loaded().calls
+
+    def states(self) -> Sequence[Any]:
+        """The states on the way, to be read: `states()[0]` is the seeded one, `states()[k + 1]` that after call k.
+
+        Each is made when it is asked for. Without a state there are none.
+        """
+        return self._loaded().states
+
+    async def after(self, actions: Iterable[Mapping[str, Any]], *, external: bool = False) -> Any:
+        """The state that other actions would have led to from the seed, to be read: `await episode.after(task.gold)`.
+
+        An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, or something said to the user who answers
+        here, `{"message": "May I?"}`. Nothing is stored. Reads are left out. Tools that reach outside are refused,
+        unless the verifier knows that what they reach is made up: then they run with `external=True`.
+        Raises `BadTask` if an action cannot be carried out.
+        """
+        if self._rehearsal is None:
+            raise DefinitionError("episode.after() starts from a session's first state, and there is none here")
+        return await self._rehearsal.after(actions, external=external)
+
+    def look_back(self, path: Path) -> None:
+        """Give the path that the verifier reads from now on."""
+        self._path, self.path_is_missed = path, False
+
+    def _loaded(self) -> Path:
+        if self._path is None:
+            self.path_is_missed = True
+            raise PathNotLoaded
+        return self._path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier found."""
+
+    reward: float
+    components: dict[str, float] = field(default_factory=dict)
+    """Parts of the reward, by name."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Other numbers worth averaging over episodes."""
+    reason: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Other facts that belong in the episode's row."""
+
+
+def digest(response: Any) -> str:
+    """By what two responses are known to be the same."""
+    return blake2b(json.dumps(response, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+async def run_verifier(
+    runner: Runner,
+    procedure: Procedure,
+    scene: Scene,
+    episode: Episode,
+    timeout: float,
+    load_path: Callable[[], Awaitable[Path]],
+    lend: Callable[[Procedure, Scene], Awaitable[Scene]] | None = None,
+) -> Verdict:
+    """Run a verifier in a scene; what it raises is the caller's to see.
+
+    The path is loaded only for a verifier that looks back: when one does so for the first time, it is run again.
+    Before each run, `lend` adds resources to the scene.
+    """
+    if procedure.function in runner.look_back:
+        episode.look_back(await load_path())
+    lent = scene if lend is None else await lend(procedure, scene)
+    found = None
+    try:
+        found = await runner.run(procedure, _judges_by(procedure, lent, episode), timeout)
+    except TimedOut as error:
+        raise TimedOut(f"verify did not finish within {error}") from None
+    except (Exception, PathNotLoaded):
+        if not episode.path_is_missed:
+            raise
+    if episode.path_is_missed:
+        runner.look_back.add(procedure.function)
+        return await run_verifier(runner, procedure, scene, episode, timeout, load_path, lend)
+    with contained:  # a number may be of a class of the author's
+        verdict = Verdict(float(found)) if isinstance(found, int | float) else found
+        if isinstance(verdict, Verdict) and isinstance(verdict.reward, int | float) and isfinite(verdict.reward):
+            return verdict
+        given = found if isinstance(found, int | float) else f"a {type(found).__name__}"
+        raise BadVerdict(f"verify must return a finite number, or a Verdict with one as its reward, not {given}")
+
+
+def _judges_by(procedure: Procedure, scene: Scene, episode: Episode) -> dict[str, Any]:
+    """What a verifier is given, to be read."""
+    arguments: dict[str, Any] = {}
+    drafts = {name: draft_of(state, DraftContext(READ_ONLY)) for name, state in scene.shared.items()}
+    scene.fill(
+        procedure, arguments, None if scene.state is None else draft_of(scene.state, DraftContext(READ_ONLY)), drafts
+    )
+    if "episode" in procedure.needs:
+        arguments["episode"] = episode
+    return arguments

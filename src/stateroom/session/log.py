@@ -1,0 +1,180 @@
+"""Entries: what each step of a session says, and its bytes.
+
+| kind | facts |
+|---|---|
+| `seed` | `input`: the task row; `schema`; `world`: that it starts from; `replaces`: the session whose place it took |
+| `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
+| `started` | `name`, `input`: an external call is about to run |
+| `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
+| `checkpoint` | `name` |
+| `rewind` | `to`: the revision whose state is the state again; `pending` if external calls are |
+| `verdict` | `verdict`: of the state before; `response`, `views`: which ones it looked at |
+| `close` | `replaced_by`: the session that took its place |
+| `migrated` | `schema` |
+| `asked` | `name`, `input`, `question`: an external call ended by asking a question |
+| `message` | the fields of an `Update` (see `lifecycle`) |
+| `compaction` | `items`, `tokens`, `pinned`: what the model's view of the conversation starts from |
+| `abandoned` | `by`: the shared state whose intent was not decided in time |
+
+`advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
+and the fields of each event that was emitted. `resources` are the marks of those that the call has used (see
+`resources`), and `restarted` which of these had to be started afresh before it.
+
+`agent` is the agent's status from here on (an `AgentStatus`); any entry may have one, and `message` and
+`compaction` do.
+
+`schema` is the version of the state's class and its places. Any entry may have one: with it comes a snapshot in a newer
+schema than that of the state before, which newer code has migrated.
+
+In the log of a shared state (see `scopes`), `session` and `revision` say whose change it is:
+
+| kind | what |
+|---|---|
+| `intent` | the patch that the session is to decide about |
+| `call` | the patch, decided |
+| `dropped` | decided against |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+import msgspec
+
+from stateroom.errors import BadData, InvalidArguments
+from stateroom.state import Elsewhere, Large, Patch, decode, encode, encode_json, encode_patch, long_texts, put_in
+from stateroom.state.codec import LONG_TEXT, why_not_decoded
+from stateroom.store import Entry
+
+VERDICT = "\nverdict"
+"""The call id of the verdict: a session has one at most."""
+
+CHECKPOINT = "\ncheckpoint/"
+"""How the call id of a checkpoint begins; its name follows."""
+
+AFTER_VERDICT = ("failed", "close")
+"""The kinds of entries that a session with a verdict can still get."""
+
+UNSTORABLE = (TypeError, ValueError, OverflowError, RecursionError)
+"""What comes of encoding what cannot be stored."""
+
+_NO_PATCH = encode_patch([])
+
+_PAIR = b"\x92"
+"""How an array of two begins in msgpack: the facts and the patch, each encoded by itself."""
+
+_split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, msgspec.Raw]).decode
+
+
+def checked_text(what: str, value: object) -> str:
+    """An id, or another text by which something is found again: any that UTF-8 can write, or `InvalidArguments`."""
+    try:
+        if isinstance(value, str):
+            value.encode()
+            return value
+        message = f"should be a text, not {type(value).__name__}"
+    except UnicodeEncodeError:
+        message = f"should be a text that UTF-8 can write, and {value!r} has half of a surrogate pair"
+    raise InvalidArguments(f"{what}: {message}", {what: message})
+
+
+def checked_name(what: str, value: object) -> str:
+    """The same for a name that stands beside our own: of printable characters, which those are not."""
+    if not (text := checked_text(what, value)).isprintable():
+        message = "should be a text of printable characters"
+        raise InvalidArguments(f"{what}: {message}", {what: message})
+    return text
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """One step of a session's history, as `session.log()` gives it."""
+
+    revision: int
+    kind: str
+    at: float
+    call_id: str | None = None
+    facts: dict[str, Any] = {}
+    patch: Patch = []
+
+    @property
+    def name(self) -> str | None:
+        """The tool's or checkpoint's name."""
+        return self.facts.get("name")
+
+    @property
+    def input(self) -> Any:
+        """The call's arguments, or the task row."""
+        return self.facts.get("input")
+
+    @property
+    def output(self) -> Any:
+        """What the call returned."""
+        return self.facts.get("output")
+
+
+class Body(msgspec.Struct, frozen=True):
+    """An entry's body, as it is written."""
+
+    data: bytes
+    growth: int
+    """By how many bytes the state grew at most."""
+    blobs: dict[str, bytes]
+    """The large values in it, by their digests."""
+
+
+def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
+    """The body of an entry with these facts and this patch; `least` is when a value is large.
+
+    The facts are JSON data, but for the fields of events, which may be of any type that a state can have. A long text
+    of the input is not written a second time in the patch, which may put it into the state many times. The agent's
+    status is always written out: a reader that follows the log needs it, and reads no large values for that.
+    """
+    elsewhere = Elsewhere(least)
+    if "agent" in facts:
+        facts = {**facts, "agent": msgspec.Raw(encode_json(facts["agent"]))}
+    said = encode(facts, elsewhere) if "events" in facts else encode_json(facts, elsewhere)
+    elsewhere.size = 0
+    if patch and len(said) > LONG_TEXT and (texts := long_texts(facts.get("input"))):
+        elsewhere.know(text for text in texts if len(text) < least)
+    changed = encode_patch(patch, elsewhere)
+    return Body(_PAIR + said + changed, len(changed) + elsewhere.size, elsewhere.blobs)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An entry as it is stored: its large values are missing."""
+
+    entry: LogEntry
+    large: list[Large]
+    """What is missing."""
+    growth: int
+    """By how many bytes the state grew at most."""
+
+    def with_large(self, values: Mapping[Large, Any]) -> LogEntry:
+        """The whole entry."""
+        put_in(self.entry.facts, values)
+        put_in(self.entry.patch, values)
+        return self.entry
+
+
+def read_stored(entry: Entry) -> Stored:
+    """A stored entry, understood."""
+    try:
+        said, changed = _split(entry.body)
+    except msgspec.MsgspecError as error:
+        raise BadData(f"entry {entry.revision} cannot be read: {why_not_decoded(entry.body, error)}") from error
+    large: list[Large] = []
+    facts = decode(said, (), large)
+    in_facts = len(large)
+    patch = [] if bytes(changed) == _NO_PATCH else decode(changed, long_texts(facts.get("input")), large)
+    growth = len(entry.body)
+    if large:
+        growth += sum(value.size for value in large[in_facts:])
+    read = LogEntry(entry.revision, entry.kind, entry.at, entry.call_id, facts, [tuple(step) for step in patch])
+    return Stored(read, large, growth)
+
+
+def read_entry(entry: Entry) -> LogEntry:
+    """The same without large values: a `Large` stands in the place of each. `History.read` has them all."""
+    return read_stored(entry).entry

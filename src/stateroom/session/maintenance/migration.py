@@ -1,0 +1,121 @@
+"""Bringing all sessions of a store to the newest schema of their states."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from secrets import token_hex
+from typing import Literal, NamedTuple
+
+from stateroom.errors import (
+    BadData,
+    Conflict,
+    InvalidState,
+    SchemaChanged,
+    SessionClosed,
+    SessionExpired,
+    SessionLeased,
+    UnknownRevision,
+)
+from stateroom.session.cached_session import CachedSession
+from stateroom.session.log import VERDICT
+from stateroom.session.maintenance.heads import each_session
+from stateroom.session.program import Program
+from stateroom.session.reader import Reader
+from stateroom.session.shared import shared_environment
+from stateroom.state import State
+from stateroom.store import Head, Store
+
+LEASE = 10.0
+"""For how many seconds a session is held while it is migrated."""
+
+NO_LIMIT = 1 << 62
+
+Outcome = Literal["migrated", "current", "ended", "in use", "foreign", "failed"]
+"""What became of a session.
+
+`current`: there was nothing to do. `ended`: it can no longer be changed, and is migrated whenever it is read. `in use`:
+a worker holds it, is about to change it, or has not come back from an external call. `foreign`: of an environment that
+is not known here.
+"""
+
+
+class Migrated(NamedTuple):
+    """What became of a session."""
+
+    outcome: Outcome
+    version: int | None = None
+    """That of the schema which it was stored in, if that could be told."""
+    why: str = ""
+    """Why it failed."""
+
+
+def kept_types(program: Program) -> dict[str, type[State]]:
+    """The types of the states that an environment keeps, by what the heads of their sessions say."""
+    kept = {program.name: program.state_type} if program.state_type is not None else {}
+    return kept | {shared_environment(name, program.name): kind for name, kind in program.shared_types.items()}
+
+
+class Migrator:
+    """Migrates sessions, each in one commit: an entry that says so, with a snapshot in the new schema.
+
+    What is in the store stays as it was, below. Doing it again does what is still to be done, so it can be stopped at
+    any time; and servers may go on meanwhile, those of the older code refusing what has been migrated.
+    """
+
+    def __init__(self, store: Store, types: Mapping[str, type[State]], now: Callable[[], float]) -> None:
+        self.store = store
+        self.types = types
+        self.now = now
+
+    async def plan(self) -> AsyncIterator[tuple[Head, Migrated]]:
+        """All sessions, each with what would become of it; all are read, and nothing is changed."""
+        async for head, (found, _) in each_session(self.store, self._look):
+            yield head, found
+
+    async def carry_out(self) -> AsyncIterator[tuple[Head, Migrated]]:
+        """The same, and it is done."""
+        async for found in each_session(self.store, self._migrate):
+            yield found
+
+    async def _migrate(self, head: Head) -> Migrated:
+        found, _ = await self._look(head)
+        if found.outcome != "migrated":
+            return found
+        holder, now = token_hex(12), self.now()
+        try:
+            leased = await self.store.lease(head.id, holder, now=now, until=now + LEASE)
+        except SessionLeased:
+            return found._replace(outcome="in use")
+        try:
+            found, cached = await self._look(leased)  # much may have happened before the lease
+            if cached is not None:
+                await cached.append(cached.prepare("migrated", {}, self.now()))
+            return found
+        except (Conflict, SessionClosed, SessionExpired):  # a writer without a lease was quicker
+            return found._replace(outcome="in use")
+        finally:
+            await self.store.release(head.id, holder)
+
+    async def _look(self, head: Head) -> tuple[Migrated, CachedSession | None]:
+        """What is to become of a session; and the session itself, if it is to be migrated."""
+        if head.environment not in self.types:
+            return Migrated("foreign"), None
+        cached = CachedSession(Reader(self.store, self.types[head.environment]), head, NO_LIMIT)
+        try:
+            standing, document = await cached.reader.read(head.id, head.revision)
+        except (SchemaChanged, InvalidState, BadData, UnknownRevision) as error:
+            return Migrated("failed", why=str(error)), None
+        if not standing.outdated:
+            return Migrated("current", document.version), None
+        if head.status(self.now()) != "live" or await self.store.find_call(head.id, VERDICT) is not None:
+            return Migrated("ended", document.version), None
+        if standing.progress.pending or await self._is_deciding(head):
+            return Migrated("in use", document.version), None
+        cached.load(standing, document)
+        cached.head = head
+        return Migrated("migrated", document.version), cached
+
+    async def _is_deciding(self, head: Head) -> bool:
+        """Whether the log of a shared state ends in an announced change, which must stay the last."""
+        last = await self.store.entries(head.id, after=head.revision - 1)
+        return any(entry.kind == "intent" for entry in last)

@@ -1,0 +1,43 @@
+"""Parameters that a session fills in by name; the model never sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stateroom.session.containment import Asked
+
+SHARED = frozenset({"user", "app"})
+"""States that sessions have in common: of the task's user, and of the whole environment."""
+
+INJECTED = ("state", "session", "rng", "clock", "new_id", "ask", *sorted(SHARED))
+"""Parameters that the session fills in by name; the model never sees them."""
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """What a tool that asks for `session` learns of the session it works in."""
+
+    id: str
+    step: int
+    """How many calls have changed the state before."""
+    task: Any
+    call_id: str | None = None
+
+
+class Ask:
+    """Lets a tool ask a person: `answer = ask("Shall I pay 300?")`.
+
+    The first time, the call ends there: nothing has changed, and the session waits. When there is an answer the tool
+    runs again from its start, and is given it. So it asks before it does anything that lasts.
+    """
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        self._answers = iter(answers)
+
+    def __call__(self, question: str) -> Any:
+        try:
+            return next(self._answers)
+        except StopIteration:
+            raise Asked(str(question)) from None

@@ -1,0 +1,129 @@
+"""From what is stored of a session to the author's types, by migrations if older code has written it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from stateroom.errors import InvalidState, SchemaChanged, UnknownSession
+from stateroom.session.containment import contained
+from stateroom.session.document import Document, Start, world_is_gone
+from stateroom.session.history import History
+from stateroom.session.progress import Progress
+from stateroom.state import State, fingerprint_of, first_difference, patched, schema_of, shape_of
+from stateroom.store import Store
+
+WORLDS = 4
+"""Number of worlds in memory (the current one, and those of sessions seeded by older code)."""
+
+
+class StateAt(msgspec.Struct, frozen=True):
+    """The state and progress of a session at one revision."""
+
+    state: Any
+    """None when it was not read."""
+    progress: Progress
+    outdated: bool = False
+    """Whether the state is stored in an older schema than this: then nothing can build on that."""
+
+
+class Reader:
+    """Reads sessions whose states are of one type. Worlds that these began in are read once, and shared by them."""
+
+    def __init__(self, store: Store, state_type: type[State]) -> None:
+        self.store = store
+        self.state_type = state_type
+        self._worlds: OrderedDict[str, State] = OrderedDict()
+        self._reading = asyncio.Lock()
+        """One task reads a world; the others wait, and share that one."""
+
+    async def read(self, session: str, revision: int | None = None) -> tuple[StateAt, Document]:
+        """What a session was at a revision, the newest by default, and the document that says so."""
+        document = await History(self.store).outline(session, revision)
+        return await self.understood(document), document
+
+    async def understood(self, document: Document) -> StateAt:
+        """What a document, or an outline of one, says in the author's type."""
+        schema = schema_of(self.state_type)
+        if document.version == schema.version and document.fingerprint not in (None, schema.fingerprint):
+            raise await _other_schema(History(self.store), document, self.state_type)
+        outdated = document.version < schema.version
+        if document.start is not None and not outdated:
+            return StateAt(await self._followed(document, document.start), document.progress)
+        document = await History(self.store).completed(document)
+        return StateAt(typed(document, self.state_type), document.progress, outdated)
+
+    def keep(self, world: str, state: State) -> None:
+        """Keep a world in memory."""
+        self._worlds[world] = state
+        self._worlds.move_to_end(world)
+        if len(self._worlds) > WORLDS:
+            self._worlds.popitem(last=False)
+
+    def forget(self) -> None:
+        """Keep no world in memory."""
+        self._worlds.clear()
+
+    async def _world(self, world: str) -> State:
+        async with self._reading:
+            state = self._worlds.get(world)
+            if state is None:
+                state = (await self.read(world))[0].state
+            self.keep(world, state)
+        return state
+
+    async def _followed(self, document: Document, start: Start) -> State:
+        """The state that follows from a world, with which it shares all that has not changed."""
+        try:
+            world = await self._world(start.world)
+        except UnknownSession:
+            raise world_is_gone(document.head.id, start.world) from None
+        try:
+            return patched(world, start.changes)
+        except InvalidState as error:  # not by the code that it names
+            message = f"the stored state of session {document.head.id!r} is not valid: {error}"
+            raise InvalidState((), message) from error
+
+
+def typed(document: Document, state_type: type[State]) -> State:
+    """The state in a document as the author's type."""
+    session = document.head.id
+    try:
+        with contained:
+            data = state_type.__migrations__.upgrade(document.state, document.version)
+    except SchemaChanged as error:
+        raise SchemaChanged(f"the state of session {session!r} cannot be read: {error}") from error.__cause__
+    is_old = document.version < state_type.__migrations__.version
+    how = f", migrated from version {document.version}," if is_old else ""
+    shape = shape_of(state_type)
+    try:
+        with contained:
+            state: State = shape.adopt(data) if is_old or document.fingerprint is None else shape.read(data)
+    except Exception as error:
+        found = error if isinstance(error, InvalidState) else f"{type(error).__name__}: {error}"
+        raise InvalidState((), f"the stored state of session {session!r}{how} is not valid: {found}") from error
+    return state
+
+
+def schema_facts(state_type: type[State]) -> list[Any]:
+    """What an entry says of the schema of the state from there on."""
+    schema = schema_of(state_type)
+    return [schema.version, schema.places]
+
+
+async def _other_schema(history: History, document: Document, state_type: type[State]) -> SchemaChanged:
+    """Why a document cannot be read, with the field that has changed since it was written."""
+    found = "its fields differ"
+    async for entry in history.entries(document.head.id):
+        version, places = entry.facts.get("schema", (0, {}))
+        if version == document.version and fingerprint_of(places) == document.fingerprint:
+            found = first_difference(places, schema_of(state_type).places) or found
+    name = state_type.__name__
+    return SchemaChanged(
+        f"the state of session {document.head.id!r} was stored by another {name} than this one: {found}. Give the "
+        f"class a new version, class {name}(State, version={document.version + 1}), and a migration, "
+        f"@{name}.migration({document.version})"
+    )

@@ -1,0 +1,127 @@
+"""Resources: what a session has outside its state, such as a sandbox, a browser or a folder.
+
+A session's progress has a *mark* of each resource that was used, which says what it is at that revision:
+
+| kind | mark | where it is needed again |
+|---|---|---|
+| `exportable` | `saved`, `bytes`: the digest and the size of its content, stored with the call | it is restored |
+| `restart_only` | `used`, `revision`: a token of its last use, and when that was | it is started afresh |
+| `stateless` | none | all sessions of a process share one |
+
+So what this process has of a resource is right as long as its mark is that of the session's progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+
+import msgspec
+
+from stateroom.errors import DefinitionError
+from stateroom.session.parameters import SessionInfo
+from stateroom.state import Large
+
+Kind = Literal["exportable", "restart_only", "stateless"]
+"""What can be done about a resource when a session is forked, rewound, or goes on in another process.
+
+`exportable`: it is saved with each call that uses it, and restored wherever that is needed. `restart_only`: it can only
+be started afresh, so where it was used there can be no fork. When a tool refuses a call with a `ToolError`, what it has
+done to such a one before stays done; a call that fails in any other way costs it. `stateless`: it has nothing to lose.
+"""
+
+H = TypeVar("H")
+
+Mark = Mapping[str, Any]
+
+NO_MARK: Mark = {}
+
+EXPORTING = ("save", "restore")
+
+
+class Resource(Generic[H]):
+    """Something outside that tools work with; `H` is what they are given, by the name that an environment gives it.
+
+    A class says its `kind` and what to do: `start` and `stop`, and to be exportable also `save` and `restore`. Each may
+    be sync or async, and takes no longer than a tool may. What a hook raises as a `ToolError` is told to the model.
+    """
+
+    kind: ClassVar[Kind]
+
+    def start(self, session: SessionInfo, /) -> H | Awaitable[H]:
+        """A fresh one, for a session; if it is stateless, for all sessions of a process, of which this is the first."""
+        raise NotImplementedError
+
+    def stop(self, handle: H, /) -> Awaitable[None] | None:
+        """Let go of one that is needed no longer; unless overridden, there is nothing to do."""
+
+    def save(self, handle: H, /) -> Any:
+        """Its content: bytes, or JSON data. What is the same should give the same, which is stored once."""
+        raise NotImplementedError
+
+    def restore(self, saved: Any, session: SessionInfo, /) -> H | Awaitable[H]:
+        """One that has this content."""
+        raise NotImplementedError
+
+
+def check_resource(where: str, resource: Any) -> None:
+    """Refuse what cannot be used as a resource; `where` names it in errors."""
+    if not isinstance(resource, Resource):
+        raise DefinitionError(f"{where} must be an instance of a Resource, not {resource!r}")
+    kind = getattr(resource, "kind", None)
+    if kind not in get_args(Kind):
+        raise DefinitionError(f"{where} needs a kind: 'exportable', 'restart_only' or 'stateless', not {kind!r}")
+    if not _has(resource, "start"):
+        raise DefinitionError(f"{where} needs a start method")
+    for hook in EXPORTING:
+        if kind == "exportable" and not _has(resource, hook):
+            raise DefinitionError(f"{where} is exportable, so it needs a {hook} method")
+        if kind != "exportable" and _has(resource, hook):
+            raise DefinitionError(f"{where} is {kind}, so nothing would call its {hook} method; take that away")
+
+
+def _has(resource: Resource[Any], hook: str) -> bool:
+    return getattr(type(resource), hook) is not getattr(Resource, hook)
+
+
+def identity(mark: Mark) -> str | None:
+    """By what two marks are known to be of the same; None without a mark."""
+    return mark.get("saved") or mark.get("used")
+
+
+def saved_as(mark: Mark) -> Large | None:
+    """Under which digest the content is stored that a mark speaks of."""
+    return Large(mark["saved"], mark["bytes"], is_text=False) if "saved" in mark else None
+
+
+def contents(marks: Mapping[str, Mark]) -> Iterator[Large]:
+    """The contents that marks speak of."""
+    for mark in marks.values():
+        if (content := saved_as(mark)) is not None:
+            yield content
+
+
+def why_not_again(then: Mapping[str, Mark], now: Mapping[str, Mark]) -> str | None:
+    """Why resources that have these marks now cannot be what they were then, if they cannot."""
+    for name, mark in then.items():
+        if "used" in mark and identity(mark) != identity(now.get(name, NO_MARK)):
+            used = f"it was used at revision {mark['revision']}"
+            return f"the {name} of this session can only be started afresh, and {used}"
+    return None
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What a call has made of the resources that it has used."""
+
+    marks: dict[str, Mark]
+    """Those that are new."""
+    restarted: list[str]
+    """Which of them had to be started afresh before it, though they had been used."""
+    blobs: dict[str, bytes]
+    """What was saved of them, by digest."""
+
+    def facts(self, revision: int) -> dict[str, Any]:
+        """What the entry of the call, which has this revision, says of them."""
+        marks = {name: mark if "saved" in mark else {**mark, "revision": revision} for name, mark in self.marks.items()}
+        facts: dict[str, Any] = {"resources": marks} if marks else {}
+        return {**facts, "restarted": self.restarted} if self.restarted else facts

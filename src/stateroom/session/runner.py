@@ -1,0 +1,232 @@
+"""Running an author's code without letting it stall, hang or break the session, or the process.
+
+Async functions run on the event loop, under a timeout. Others run on a worker thread, so that one that blocks stalls
+nobody and can be left behind when its time is up. A thread costs a hundred microseconds a call, which is most of a
+quick tool's time; so a plain function that has been quick many times in a row runs on the loop from then on. When it is
+slow there it goes back to threads, and must be quick ten times as often to return: a machine that was busy for a moment
+costs it little, and a tool that blocks now and then stalls the loop ever more rarely. One that raises there what it was
+not meant to goes back for good, and one with a timeout of its own always has a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from math import inf
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from stateroom.errors import Busy, StateroomError, TimedOut
+from stateroom.session.containment import Asked, PathNotLoaded, contained
+from stateroom.session.program import Procedure
+
+QUICK = 0.001
+"""Seconds within which a function counts as quick."""
+
+PROVEN = 25
+"""Quick runs in a row after which a function runs on the loop."""
+
+SLOW = 0.010
+"""Seconds after which a function that ran on the loop goes back to threads."""
+
+HARDER = 10
+"""Factor by which more quick runs are needed each time that it does."""
+
+MOST_THREADS = 1024
+"""Functions that can be at work, or stuck, on threads at once."""
+
+IDLE_SECONDS = 5.0
+"""How long a worker thread waits for more work before it ends."""
+
+
+class Runner:
+    """Runs procedures, and learns which of them are quick."""
+
+    def __init__(self) -> None:
+        self.look_back: set[Callable[..., Any]] = set()
+        """The verifiers that are known to look back at an episode's path."""
+        self.paces: dict[Callable[..., Any], Pace] = {}
+        """Of the plain functions that have run; what a pace's `timed` raises is yet to be contained."""
+        self._workers = _Workers()
+
+    async def run(self, procedure: Procedure, arguments: dict[str, Any], default_timeout: float) -> Any:
+        """Call the function; raises `TimedOut`, or what the function raises, as an `Exception`."""
+        function = procedure.function
+        timeout = procedure.timeout or default_timeout
+        with contained:
+            if procedure.is_async:
+                return await _within(timeout, asyncio.ensure_future(_awaited(function(**arguments))))
+            if procedure.timeout is not None:
+                return await _within(timeout, self._workers.run(partial(function, **arguments)))
+            pace = self.paces.setdefault(function, Pace())
+            if pace.on_loop:
+                return pace.timed(function, arguments)
+            return await _within(timeout, self._workers.run(partial(pace.timed, function, arguments)))
+
+
+class _Garbage:
+    """Knows when Python last stopped to collect garbage: a pause that is no fault of the function it fell into."""
+
+    collected = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            self.collected = perf_counter()
+
+
+_garbage = _Garbage()
+gc.callbacks.append(_garbage)
+
+
+class Pace:
+    """How quick a function has been."""
+
+    __slots__ = ("needed", "on_loop", "quick_runs")
+
+    def __init__(self) -> None:
+        self.quick_runs = 0
+        self.needed: float = PROVEN
+        self.on_loop = False
+
+    def timed(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        start = perf_counter()
+        try:
+            return function(**arguments)
+        except (StateroomError, PathNotLoaded, Asked):
+            raise
+        except BaseException:
+            if self.on_loop:  # it may need a thread, for a loop of its own, say
+                self.on_loop, self.needed = False, inf
+            raise
+        finally:
+            seconds = perf_counter() - start
+            if seconds > QUICK:
+                self.quick_runs = 0
+                if seconds > SLOW and self.on_loop and _garbage.collected < start:
+                    self.on_loop, self.needed = False, self.needed * HARDER
+            elif not self.on_loop:
+                self.quick_runs += 1
+                self.on_loop = self.quick_runs >= self.needed
+
+
+async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:
+    """Wait for some work for so long and no longer: work that will not be cancelled is left behind."""
+    try:
+        done, _ = await asyncio.wait((work,), timeout=timeout)
+    except asyncio.CancelledError:
+        work.cancel()
+        work.add_done_callback(_hear_out)
+        raise
+    if not done:
+        work.cancel()
+        work.add_done_callback(_hear_out)
+        raise TimedOut(f"{timeout:g} s")
+    return work.result()
+
+
+_authors: contextvars.ContextVar[bool] = contextvars.ContextVar("stateroom-authors", default=False)
+"""Whether a task runs an author's function, or was started by one."""
+
+
+async def _awaited(work: Coroutine[Any, Any, Any]) -> Any:
+    """Await an author's function in a task of its own: a SystemExit must not reach the loop, which would stop for it.
+
+    Nor must one from a task that the function starts, with `asyncio.gather`, say.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_new_task)
+    _authors.set(True)
+    with contained:
+        return await work
+
+
+def _new_task(loop: asyncio.AbstractEventLoop, work: Any, /, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(_spared(work) if _authors.get() else work, loop=loop, **options)
+
+
+async def _spared(work: Coroutine[Any, Any, Any]) -> Any:
+    """Await a coroutine; what would stop the loop is contained, and all else is as the author's code expects it."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt):
+        with contained:
+            raise
+
+
+def _hear_out(work: asyncio.Future[Any]) -> None:
+    """Take note of how work that was left behind ended, or the loop complains that nobody did."""
+    if not work.cancelled():
+        work.exception()
+
+
+class _Workers:
+    """Daemon threads that come and go with the work: one that never returns costs its thread and no more."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+        self._threads = 0
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            inbox = self._start()
+        inbox.put(partial(self._work, inbox, partial(context.run, function), loop, done))
+        return done
+
+    def _start(self) -> SimpleQueue[Callable[[], None]]:
+        if self._threads >= MOST_THREADS:
+            raise Busy(f"{MOST_THREADS} tools are at work already, or stuck; try again in a second")
+        self._threads += 1
+        inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._serve, args=(inbox,), name="stateroom-tool", daemon=True).start()
+        return inbox
+
+    def _serve(self, inbox: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                work = inbox.get(timeout=IDLE_SECONDS)
+            except Empty:
+                with suppress(ValueError):  # not idle any more: work is on its way
+                    self._idle.remove(inbox)
+                    self._threads -= 1
+                    return
+                continue
+            work()
+            del work  # what it holds must not outlive it
+
+    def _work(
+        self,
+        inbox: SimpleQueue[Callable[[], None]],
+        function: Callable[[], Any],
+        loop: asyncio.AbstractEventLoop,
+        done: asyncio.Future[Any],
+    ) -> None:
+        result, error = None, None
+        try:
+            with contained:
+                result = function()
+        except BaseException as raised:  # noqa: BLE001 - it is raised again where the function was awaited
+            error = raised
+        self._idle.append(inbox)
+        with suppress(RuntimeError):  # the loop has gone
+            loop.call_soon_threadsafe(_deliver, done, result, error)
+
+
+def _deliver(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if done.done():  # nobody waits for it any more
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)

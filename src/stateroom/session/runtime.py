@@ -1,0 +1,71 @@
+"""What all parts of an environment's sessions share: the environment, the store, the clock, the limits, the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Any
+
+from stateroom.session.log import read_entry
+from stateroom.session.program import Program
+from stateroom.session.reader import Reader
+from stateroom.session.runner import Runner
+from stateroom.state import State
+from stateroom.store import Entry, Head, Store
+
+RENEWED = 0.99
+"""An expiry that is this share of the time to live away is not renewed."""
+
+
+class Runtime:
+    """One environment on one store, with the limits that `Sessions` was given."""
+
+    def __init__(
+        self,
+        environment: Program,
+        store: Store,
+        *,
+        ttl: float,
+        timeout: float,
+        max_state: int,
+        max_log: int,
+        kept: float,
+        now: Callable[[], float],
+    ) -> None:
+        self.environment = environment
+        self.store = store
+        self.ttl = ttl
+        self.timeout = timeout
+        self.max_state = max_state
+        self.max_log = max_log
+        self.kept = kept
+        self.now = now
+        self.runner = Runner()
+        self.reader = Reader(store, environment.state_type or State)
+
+    def task_of(self, seeded: Entry) -> Any:
+        """The typed task in the entry that a session began with."""
+        return self.environment.parse_task(read_entry(seeded).input)
+
+    def renewal(self, head: Head, at: float) -> float | None:
+        """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
+        return None if head.expires - at > RENEWED * self.ttl else at + self.ttl
+
+    def new_head(self, owner: str, revision: int, *, parent: str | None = None, session_id: str | None = None) -> Head:
+        """A head for a new session."""
+        return Head(
+            id=session_id or new_session_id(),
+            environment=self.environment.name,
+            owner=owner,
+            created=(now := self.now()),
+            expires=now + self.ttl,
+            revision=revision,
+            parent=parent,
+            parent_revision=revision if parent else 0,
+            fence=int(now * 1e6),  # of a session that is deleted and seeded again under its id: another one
+        )
+
+
+def new_session_id() -> str:
+    """An id that cannot be guessed."""
+    return token_hex(12)

@@ -1,0 +1,373 @@
+"""Shared state: what sessions have in common, of one user or of the whole environment.
+
+A shared state is kept as a session of its own, so that it has a log, revisions and a way to be looked at. A call that
+changes it changes its session too (that got an entry at least), and a store commits to one session at a time. So that
+both happen or neither does:
+
+1. the shared log gets an `intent`: the change, and which revision of which session decides about it;
+2. the session's log gets the call at that revision, which decides: from here on the change is made;
+3. the shared log gets the change itself, under a call id that says whose it is.
+
+While the last entry of a shared log is an intent, no other process changes that state. A process that finds an intent
+that is not followed up, because its writer died, say, looks into the session's log. If the call is there, the change is
+entered. If another entry is there, the intent is `dropped`. And if there is none after a while, one that says
+`abandoned` takes the call's place: should the call still be under way, it is refused, and runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from math import nextafter
+from time import monotonic
+from typing import Any, NamedTuple
+
+from stateroom.errors import (
+    BadData,
+    Conflict,
+    DefinitionError,
+    DuplicateCall,
+    EnvironmentFailed,
+    SessionError,
+    StateroomError,
+    StoreError,
+    StoreUnavailable,
+    TimedOut,
+    UnknownSession,
+)
+from stateroom.session.cached_session import CachedSession, new_session
+from stateroom.session.commit import ATTEMPTS, Superseded, back_off, commit
+from stateroom.session.containment import contained
+from stateroom.session.history import History
+from stateroom.session.log import LogEntry, checked_text, write_body
+from stateroom.session.progress import Progress
+from stateroom.session.reader import Reader, StateAt, typed
+from stateroom.session.runtime import Runtime
+from stateroom.state import Change, Patch, State, apply, merge, patched, shape_of
+from stateroom.store import Commit, Entry, Head
+
+logger = logging.getLogger(__name__)
+
+GRACE = 1.0
+"""Seconds that a process waits for a call to decide about its intent, before it abandons the intent."""
+
+
+class SharedConflict(Exception):
+    """Another session changed a shared state first, and no rule says how to bring both changes together."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared.name)
+        self.name = shared.name
+        self.rejects = shared.cached.state_type.on_conflict == "reject"
+
+
+class View(NamedTuple):
+    """A shared state as a call sees it."""
+
+    shared: Shared
+    state: State
+    revision: int
+
+
+class Shared:
+    """One shared state, as this process holds it."""
+
+    def __init__(self, runtime: Runtime, name: str, cached: CachedSession, settled: int) -> None:
+        self.name = name
+        self.cached = cached
+        self._runtime = runtime
+        self._store = runtime.store
+        self._settled = settled
+        """The revision at which it is known that no intent is open."""
+        self._change: tuple[dict[str, Any], Change] | None = None
+        """What the intent that this process has put at the end of the log is about."""
+
+    async def view(self) -> View:
+        """The state as of now."""
+        async with self.cached.lock:
+            await self._catch_up()
+            return View(self, self.cached.state, self.cached.head.revision)
+
+    async def reserve(self, view: View, change: Change, session: str, revision: int) -> int:
+        """Announce a change that was made on a view, to be decided by a revision of a session; the intent's revision.
+
+        Raises `SharedConflict` if others have changed the state since and the two changes do not go together.
+        """
+        cached = self.cached
+        facts = {"session": session, "revision": revision}
+
+        async def attempt() -> int:
+            await self._catch_up()
+            made = change
+            if cached.state is not view.state:
+                with contained:
+                    merged = merge(view.state, change.state, cached.state)
+                if merged is None:
+                    raise SharedConflict(self)
+                made = merged
+            after = StateAt(made.state, cached.progress.after(0.0))
+            cached.prepare("call", facts, self._runtime.now(), made.patch, after)  # `TooLarge` while it can be refused
+            try:
+                await self._commit("intent", facts, made.patch)
+            except Conflict:
+                raise Superseded from None
+            self._change = facts, made
+            return cached.head.revision
+
+        return await commit(self._runtime, cached, attempt, "a change")
+
+    async def complete(self) -> None:
+        """Enter the change that was announced: the session has decided for it."""
+        assert self._change is not None
+        facts, change = self._change
+        try:
+            await self._enter(facts, change.patch, change.state)
+        except (StoreUnavailable, SessionError) as error:  # the next one to come here does it
+            self.cached.stale = True
+            if not isinstance(error, Conflict | DuplicateCall):
+                logger.warning("a change of %s is still to be entered: %s", self.cached.head.id, error)
+
+    async def drop(self) -> None:
+        """Take back the change that was announced: the session has decided against it."""
+        assert self._change is not None
+        try:
+            await self._commit("dropped", self._change[0])
+            self._settled = self.cached.head.revision
+        except (StoreUnavailable, SessionError):  # the next one to come here does it
+            self.cached.stale = True
+
+    # The caller has the lock of the cached session.
+
+    async def _catch_up(self) -> None:
+        cached, runtime = self.cached, self._runtime
+        head = await self._store.head(cached.head.id)
+        if head.created != cached.head.created:  # it was deleted, and made anew
+            raise UnknownSession(head.id)
+        if cached.stale or cached.state is None or head.revision != cached.head.revision:
+            await cached.refresh()
+        seen, attempt = monotonic(), 0
+        while self._settled != cached.head.revision:
+            await self._settle(abandon=monotonic() - seen > GRACE)
+            await back_off(attempt)
+            attempt += 1
+        now = runtime.now()
+        if head.expires - now < runtime.kept / 2:
+            await self._store.touch(head.id, now=now, expires=now + runtime.kept)
+
+    async def _settle(self, *, abandon: bool) -> None:
+        """Follow up the intent at the end of the log, if there is one and it can be."""
+        cached = self.cached
+        revision = cached.head.revision
+        [newest] = await self._store.entries(cached.head.id, after=revision - 1, until=revision)
+        last = await History(self._store).read(cached.head.id, newest)
+        if last.kind == "intent":
+            decided = await self._decided(last, abandon=abandon)
+            if decided is None:
+                return
+            try:
+                if decided:
+                    await self._enter(last.facts, last.patch, await self._after(last.patch))
+                else:
+                    await self._commit("dropped", last.facts)
+            except (Conflict, DuplicateCall):  # somebody else has followed it up
+                await cached.refresh()
+                return
+        self._settled = cached.head.revision
+
+    async def _after(self, patch: Patch) -> State:
+        """The state after a change that was announced; by older code, if the state is still as that stored it."""
+        cached = self.cached
+        if not cached.outdated:
+            state: State = patched(cached.state, patch)
+            return state
+        document = await History(self._store).document(cached.head.id, cached.head.revision)
+        apply(document.state, patch)
+        return typed(document, cached.state_type)
+
+    async def _decided(self, intent: LogEntry, *, abandon: bool) -> bool | None:
+        """Whether the session has decided for an intent, or against it; None if it has not decided."""
+        session, revision = intent.facts["session"], intent.facts["revision"]
+        try:
+            head = await self._store.head(session)
+            if head.revision < revision and abandon:
+                await self._abandon(head, revision)
+            found = await self._entry(session, revision)
+        except Conflict:
+            return None  # it has decided just now
+        except SessionError:  # it has gone, or has ended: it can no longer decide for anything
+            return False
+        if found is None:
+            if head.revision >= revision:
+                raise BadData(
+                    f"session {session!r} has no entry {revision}, which decides about {self.cached.head.id!r}"
+                )
+            return None
+        shared = found.facts.get("shared", {})
+        return bool(shared.get(self.name) == [self.cached.head.id, intent.revision])
+
+    async def _entry(self, session: str, revision: int) -> LogEntry | None:
+        for entry in await self._store.entries(session, after=revision - 1, until=revision):
+            return await History(self._store).read(session, entry)
+        return None
+
+    async def _abandon(self, head: Head, revision: int) -> None:
+        body = write_body({"by": self.cached.head.id}, []).data
+        latest = nextafter(head.expires, 0.0)  # an expired session must not decide any more either
+        entry = Entry(revision, "abandoned", min(self._runtime.now(), latest), body)
+        await self._store.append(Commit(head.id, entry, expires=None, fence=head.fence))
+
+    async def _enter(self, facts: dict[str, Any], patch: Patch, state: State) -> None:
+        after = StateAt(state, self.cached.progress.after(0.0))
+        intent = self.cached.head.revision  # a session that is deleted and seeded again may have the same revisions
+        await self._commit("call", facts, patch, after, f"{facts['session']}/{facts['revision']}/{intent}")
+        self._settled = self.cached.head.revision
+
+    async def _commit(
+        self,
+        kind: str,
+        facts: dict[str, Any],
+        patch: Patch = [],  # noqa: B006 - never changed
+        after: StateAt | None = None,
+        call_id: str | None = None,
+    ) -> None:
+        step = self.cached.prepare(kind, facts, self._runtime.now(), patch, after, call_id, decided=True)
+        await self.cached.append(step)
+
+
+class SharedStates:
+    """The shared states of an environment's runtime."""
+
+    def __init__(self, runtime: Runtime, most: int) -> None:
+        self._runtime = runtime
+        self._most = most
+        self._open: OrderedDict[str, Shared] = OrderedDict()
+
+    async def views(self, cached: CachedSession, names: frozenset[str]) -> dict[str, View]:
+        """What a session shares, by name."""
+        return {name: await self._view(cached, name) for name in sorted(names)}
+
+    async def _view(self, cached: CachedSession, name: str) -> View:
+        identity, owner = self._identity(cached, name)
+        for _ in range(ATTEMPTS):
+            shared = self._open.get(identity) or await self._find(identity, owner, name, cached)
+            self._keep(identity, shared)
+            try:
+                return await shared.view()
+            except SessionError:  # it was deleted, or has expired
+                self._open.pop(identity, None)
+        raise UnknownSession(identity)
+
+    def _identity(self, cached: CachedSession, name: str) -> tuple[str, str]:
+        environment = self._runtime.environment
+        if name == "app":
+            return shared_id("app", environment.name), ""
+        if cached.user is None:
+            with contained:
+                user = environment.user_of(self._runtime.task_of(cached.seeded))
+            cached.user = checked_text("user", user)
+        return shared_id(name, environment.name, cached.user), cached.user
+
+    def _keep(self, identity: str, shared: Shared) -> None:
+        self._open[identity] = shared
+        self._open.move_to_end(identity)
+        if len(self._open) > self._most:
+            self._open.popitem(last=False)
+
+    async def _find(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
+        """Open a shared state, or make it on its first use."""
+        runtime = self._runtime
+        try:
+            head = await runtime.store.head(identity)
+        except UnknownSession:
+            return await self._make(identity, owner, name, cached)
+        if head.expires <= runtime.now():  # nobody has used it for as long as it was to be kept
+            await runtime.store.sweep(runtime.now())  # not `delete`: another may have made it anew just now
+            return await self._make(identity, owner, name, cached)
+        found = CachedSession(self._reader(name), head, runtime.max_state)
+        return Shared(runtime, name, found, settled=0)
+
+    async def _make(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
+        runtime = self._runtime
+        now = runtime.now()
+        head = Head(
+            identity, shared_environment(name, runtime.environment.name), owner, now, now + runtime.kept, 1,
+            fence=int(now * 1e6),
+        )  # fmt: skip
+        state = await self._seeded(name, cached)
+        made, entries, snapshot, blobs = new_session(
+            self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.max_state
+        )
+        try:
+            await runtime.store.create(head, entries, snapshot, blobs)
+        except StoreUnavailable:
+            raise
+        except StoreError:  # another process was quicker
+            return await self._find(identity, owner, name, cached)
+        return Shared(runtime, name, made, settled=1)
+
+    def _reader(self, name: str) -> Reader:
+        return Reader(self._runtime.store, self._runtime.environment.shared_types[name])
+
+    async def _seeded(self, name: str, cached: CachedSession) -> State:
+        runtime = self._runtime
+        procedure = runtime.environment.seeding_shared[name]
+        arguments = {"task": runtime.task_of(cached.seeded)} if "task" in procedure.needs else {}
+        where = f"{runtime.environment.name}.seed_{name}"
+        try:
+            state = await runtime.runner.run(procedure, arguments, runtime.timeout)
+        except TimedOut as error:
+            raise TimedOut(f"{where} did not finish within {error}") from None
+        except StateroomError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"{where} failed: unexpected {type(error).__name__}") from error
+        wanted = runtime.environment.shared_types[name]
+        if type(state) is not wanted:
+            raise DefinitionError(f"{where} must return a {wanted.__name__}, not {type(state).__name__}")
+        with contained:
+            copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
+            return copy
+
+    async def commit(
+        self,
+        cached: CachedSession,
+        revision: int,
+        views: Mapping[str, View],
+        changes: Mapping[str, Change],
+        decide: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Commit a call that changed shared states too; `decide` commits it to its session, with these facts."""
+        async with AsyncExitStack() as locks:
+            for name in sorted(changes):
+                await locks.enter_async_context(views[name].shared.cached.lock)
+            reserved: dict[str, Any] = {}
+            try:
+                for name in sorted(changes):
+                    shared = views[name].shared
+                    at = await shared.reserve(views[name], changes[name], cached.head.id, revision)
+                    reserved[name] = [shared.cached.head.id, at]
+                await decide({"shared": reserved} if reserved else {})
+            except StoreUnavailable:
+                raise  # whether it was committed is in the log, for the next process
+            except Exception:
+                for name in reserved:
+                    await views[name].shared.drop()
+                raise
+            for name in reserved:
+                await views[name].shared.complete()
+
+    def forget(self) -> None:
+        """Keep no shared state in memory: the next use reads it from the store."""
+        self._open.clear()
+
+
+def shared_id(*parts: str) -> str:
+    """The id under which a shared state is kept."""
+    return ":".join(parts)
+
+
+def shared_environment(name: str, environment: str) -> str:
+    """What stands in a shared state's head as its environment, so that it is no session of one."""
+    return f"{environment}:{name}"

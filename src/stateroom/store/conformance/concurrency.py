@@ -1,0 +1,148 @@
+"""Promises about several stores on one URL, and everything together by chance."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from stateroom.errors import (
+    Conflict,
+    DuplicateCall,
+    SessionClosed,
+    SessionLeased,
+    UnknownSession,
+)
+from stateroom.store import Commit
+from stateroom.store.conformance.creation import (
+    LATER,
+    NOW,
+    Suite,
+    asynchronous,
+    everything,
+    make_blobs,
+    make_entry,
+    make_fork,
+    make_head,
+    make_session,
+    outcome,
+)
+from stateroom.store.conformance.mixture import choose_call
+from stateroom.store.conformance.reference import Reference, ask, compare
+from stateroom.store.contract import Loaded, Snapshot
+from stateroom.store.url import open_store
+
+
+class SharingPromises(Suite):
+    """Stores agree with one another, and with a model in plain dicts."""
+
+    # Several stores on one URL, and one after another.
+
+    @asynchronous
+    async def test_stores_on_one_url_see_each_others_commits_at_once(self, url: str) -> None:
+        self.needs_shared()
+        async with open_store(url) as one, open_store(url) as two:
+            await make_session(one)
+            for revision in range(2, 12):
+                writer, reader = (one, two) if revision % 2 else (two, one)
+                snapshot = Snapshot(revision, b"state") if revision == 6 else None
+                entry = make_entry(revision, f"call {revision}")
+                await writer.append(Commit("room", entry, expires=LATER + revision, snapshot=snapshot))
+                assert await everything(reader, "room") == await everything(writer, "room")
+                assert await reader.find_call("room", f"call {revision}") == entry
+            assert await one.count(NOW) == await two.count(NOW) == 1
+            blobs = make_blobs(b"large")
+            await one.append(Commit("room", make_entry(12), expires=LATER, blobs=blobs))
+            assert await two.blobs("room", list(blobs)) == blobs
+            leased = await one.lease("room", "one", now=NOW, until=LATER)
+            assert await two.head("room") == leased
+            assert await outcome(two.lease("room", "two", now=NOW, until=LATER)) is SessionLeased
+            assert await outcome(two.append(Commit("room", make_entry(13), expires=LATER))) is Conflict
+            await two.append(Commit("room", make_entry(13), expires=LATER, fence=leased.fence))
+            await two.release("room", "one")
+            assert (await one.head("room")).holder is None
+            await make_session(one, "deleted")
+            await two.delete("deleted")
+            assert await outcome(one.append(Commit("deleted", make_entry(2), expires=LATER))) is UnknownSession
+            await two.touch("room", now=NOW, expires=NOW + 1)
+            assert await one.sweep(NOW + 1) == 1
+            assert await two.heads() == []
+
+    @asynchronous
+    async def test_a_load_is_of_one_moment_whatever_others_do_meanwhile(self, url: str) -> None:
+        self.needs_shared()
+        async with open_store(url) as writer, open_store(url) as reader:
+            finished = asyncio.Event()
+
+            async def write() -> None:
+                for life in range(40):
+                    revision = 1 + life % 3
+                    entries = [make_entry(number, body=b"%d" % life) for number in range(1, revision + 1)]
+                    head = make_head(owner=str(life), revision=revision)
+                    await writer.create(head, entries, Snapshot(1, b"%d" % life))
+                    await writer.sweep(LATER)
+                finished.set()
+
+            async def read() -> None:
+                while not finished.is_set():
+                    loaded = await outcome(reader.load("room"))
+                    if not isinstance(loaded, Loaded):
+                        assert loaded is UnknownSession
+                        continue
+                    life = loaded.head.owner.encode()
+                    assert loaded.snapshot == Snapshot(1, life), "the head and the snapshot are of different sessions"
+                    assert loaded.entries == [make_entry(n, body=life) for n in range(2, loaded.head.revision + 1)]
+
+            await asyncio.gather(write(), *(read() for _ in range(4)))
+
+    @asynchronous
+    async def test_sessions_survive_closing_and_opening_again(self, url: str) -> None:
+        self.needs_durable()
+        async with open_store(url) as store:
+            await make_session(store, "room", revision=2)
+            fence = (await store.lease("room", "me", now=NOW, until=LATER)).fence
+            await store.append(
+                Commit(
+                    "room",
+                    make_entry(3, "call"),
+                    expires=LATER,
+                    fence=fence,
+                    snapshot=Snapshot(3, b"state 3"),
+                    blobs=make_blobs(b"large", b"larger"),
+                )
+            )
+            await make_fork(store, "fork", "room", 2, revision=4)
+            await make_session(store, "closed", revision=0)
+            await store.append(Commit("closed", make_entry(1), expires=LATER, closes=True))
+            await make_session(store, "deleted")
+            await store.delete("deleted")
+            sessions = ("room", "fork", "closed")
+            before = [await everything(store, session) for session in sessions]
+            listed = await store.heads()
+        async with open_store(url) as store:
+            assert [await everything(store, session) for session in sessions] == before
+            assert await store.heads() == listed
+            assert await outcome(store.append(Commit("room", make_entry(4, "call"), expires=LATER))) is DuplicateCall
+            assert await outcome(store.append(Commit("room", make_entry(3), expires=LATER))) is Conflict
+            assert await outcome(store.append(Commit("closed", make_entry(2), expires=LATER))) is SessionClosed
+            assert await outcome(store.append(Commit("room", make_entry(4), expires=LATER))) is Conflict
+            assert await outcome(store.lease("room", "another", now=NOW, until=LATER)) is SessionLeased
+            await store.append(Commit("room", make_entry(4), expires=LATER, fence=fence))
+            assert await store.sweep(LATER) == 3
+        async with open_store(url) as store:
+            assert await store.heads() == []
+
+    # Everything together, by chance.
+
+    @pytest.mark.parametrize("seed", range(4))
+    @asynchronous
+    async def test_any_mixture_of_calls_does_what_a_model_in_plain_dicts_does(self, url: str, seed: int) -> None:
+        async with open_store(url) as store:
+            model, chance, now = Reference(), random.Random(seed), NOW
+            for step in range(300):
+                now += chance.choice([0.25, 0.5, 1.0])
+                name, arguments = choose_call(model, chance, now)
+                expected = model.answer(name, arguments)
+                assert await ask(store, name, arguments) == expected, f"seed {seed}, step {step}: {name}({arguments})"
+            await compare(store, model)

@@ -1,0 +1,144 @@
+"""`keys=env:NAME` or `keys=file:PATH`: bodies that lie in a store encrypted, with AES-GCM.
+
+Keys are lines, or parts between commas, of `id:base64`, each of 16, 24 or 32 random bytes. The first encrypts, all of
+them decrypt; so a new key is put before the old ones, and the old ones go once nothing needs them. This makes one:
+
+    python -c "import base64, os; print('k1:' + base64.b64encode(os.urandom(32)).decode())"
+
+A body is kept as `MARK` + `e`, the length of the key's id, the id, a random nonce of 96 bits, and the encrypted bytes
+with their tag. The tag covers where the body belongs: its session, whether it is an entry (of which kind and call), a
+snapshot or a blob, and its revision or name. So a body that was altered, or put where another belongs, is refused. A
+blob is named by a keyed digest, so that its name tells nobody what it is; its own digest is encrypted with it.
+
+What is not hidden: ids, owners, times, call ids, and how long each body is. What is not noticed: that a session, or its
+newest entries, were removed or put back to what they once were. With random nonces a key is good for some billion
+bodies; give it a successor before that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from stateroom.errors import BadData, UnknownStore
+from stateroom.store.contract import Blobs, Store
+from stateroom.store.wrapper import MARK, Place, TransformedStore, place_name
+
+FORM = MARK + b"e"
+NONCE = 12
+"""How many bytes a nonce has."""
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Key:
+    """A key, ready for use."""
+
+    def __init__(self, name: str, secret: bytes) -> None:
+        self.cipher = AESGCM(secret)
+        self.start = FORM + bytes([len(name)]) + name.encode()
+        """How all that it encrypts begins."""
+        self._for_names = blake2b(b"names of blobs", key=secret).digest()
+
+    def name(self, session: str, digest: str) -> str:
+        """The name under which a session's blob is kept."""
+        return blake2b(_pack((session, digest)), key=self._for_names, digest_size=32).hexdigest()
+
+
+class EncryptedStore(TransformedStore):
+    """Another store, with its bodies encrypted by the first of some keys."""
+
+    def __init__(self, store: Store, keys: Mapping[str, bytes]) -> None:
+        super().__init__(store)
+        self._keys = {name: Key(name, secret) for name, secret in keys.items()}
+        self._first = next(iter(self._keys.values()))
+
+    def write(self, body: bytes, place: Place) -> bytes:
+        nonce = os.urandom(NONCE)
+        return self._first.start + nonce + self._first.cipher.encrypt(nonce, body, _pack(place))
+
+    def read(self, kept: bytes, place: Place) -> bytes:
+        if not kept.startswith(FORM):
+            raise BadData(
+                f"{place_name(place)} is not encrypted, and a store with keys takes nothing that is not: "
+                "copy the store with `stateroom store copy` to one that is encrypted, and use that"
+            )
+        nonce_at = len(FORM) + 1 + int.from_bytes(kept[len(FORM) : len(FORM) + 1])
+        name = kept[len(FORM) + 1 : nonce_at].decode(errors="replace")
+        key = self._keys.get(name)
+        if key is None:
+            raise BadData(f"{place_name(place)} is encrypted with the key {name!r}, which is not among those given")
+        body_at = nonce_at + NONCE
+        try:
+            return key.cipher.decrypt(kept[nonce_at:body_at], kept[body_at:], _pack(place))
+        except (InvalidTag, ValueError) as error:  # a ValueError: it is cut short
+            raise BadData(
+                f"{place_name(place)} cannot be decrypted: it was altered or moved, or the key {name!r} is another "
+                "than the one of this id that encrypted it"
+            ) from error
+
+    # Blobs, under their keyed names.
+
+    def write_blobs(self, session: str, blobs: Blobs) -> Blobs:
+        return super().write_blobs(
+            session, {self._first.name(session, digest): _pack((digest, body)) for digest, body in blobs.items()}
+        )
+
+    def read_blobs(self, session: str, kept: Blobs) -> dict[str, bytes]:
+        named = super().read_blobs(session, kept).values()
+        return dict(msgspec.msgpack.decode(blob, type=tuple[str, bytes]) for blob in named)
+
+    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
+        names = [key.name(session, digest) for key in self._keys.values() for digest in digests]
+        return await super().blobs(session, names)
+
+
+def read_keys(source: str) -> dict[str, bytes]:
+    """The keys that `env:NAME` or `file:PATH` holds, by their ids. No message shows any of a key."""
+    lines = [line.strip() for line in _text_of(source).replace(",", "\n").splitlines() if line.strip()]
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        name, _, encoded = line.rpartition(":")
+        if not _ID.fullmatch(name):
+            raise UnknownStore(
+                f"keys={source}: key {number} is not written id:base64, with an id of up to 64 letters, digits and ._-"
+            )
+        try:
+            secret = b64decode(encoded, validate=True)
+        except ValueError as error:
+            raise UnknownStore(f"keys={source}: the key {name!r} is not base64: {error}") from None
+        if len(secret) not in (16, 24, 32):
+            raise UnknownStore(
+                f"keys={source}: the key {name!r} has {len(secret)} bytes; write 16, 24 or 32, as base64"
+            )
+        if name in keys:
+            raise UnknownStore(f"keys={source}: two keys have the id {name!r}")
+        keys[name] = secret
+    if not keys:
+        raise UnknownStore(f"keys={source}: there is no key; write lines of id:base64")
+    return keys
+
+
+def _text_of(source: str) -> str:
+    kind, _, where = source.partition(":")
+    if kind == "env" and where:
+        if where not in os.environ:
+            raise UnknownStore(f"keys={source}: there is no environment variable {where}")
+        return os.environ[where]
+    if kind == "file" and where:
+        try:
+            return Path(where).read_text()
+        except OSError as error:
+            raise UnknownStore(f"keys={source}: the file cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise UnknownStore(f"keys={source}: the file is not text; write lines of id:base64") from None
+    raise UnknownStore("keys= names an environment variable or a file that holds them: keys=env:NAME or keys=file:PATH")

@@ -1,0 +1,287 @@
+"""All sessions at once: who is there, how much they are, who has expired, and what belongs to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, TypeVar
+
+from stateroom.errors import BadData, UnknownSession
+from stateroom.store.contract import Head, Size
+from stateroom.store.objects.access import Access, Draft, View
+from stateroom.store.objects.creation import clear, prevent_life, remove
+from stateroom.store.objects.head import Gone, Root
+from stateroom.store.objects.log import Segment, make_segment
+from stateroom.store.objects.names import DATA, FORKS, HEADS, RECENT, Owner, key_of, owner_of
+from stateroom.store.objects.place import Listed, Moved
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 32
+"""How many sessions are looked at, or removed, at the same time."""
+LEFT_BEHIND = timedelta(minutes=10)
+"""What a writer has begun and not finished for so long, it does not finish any more; if it does, no harm is done."""
+REMOVAL_LEFT_BEHIND = timedelta(minutes=10)
+"""As long is nobody at work on a removal without a look at whether it is still theirs."""
+
+
+class Seen(NamedTuple):
+    """What a census keeps of a session."""
+
+    listed: Listed
+    life: str
+    head: Head | None
+    """None if it is gone, and only its removal is not finished."""
+    parts: tuple[Segment, ...] = ()
+    """Its segments, and its tail as if it were one."""
+
+
+class Census:
+    """Looks at every head. Those that a listing shows to be as they were are not read again."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._seen: dict[str, Seen] = {}
+        self.damages: dict[str, str] = {}
+        """What was wrong with heads that could not be read the last time, by their names."""
+
+    async def take(self) -> list[Seen]:
+        """All that is there and can be read."""
+        listed = await self._list(HEADS)
+        self.damages = {}
+        seen = await in_turn(listed, self._look)
+        self._seen = {each.listed.name: each for each in seen if each is not None}
+        return list(self._seen.values())
+
+    async def _list(self, folder: str) -> list[Listed]:
+        return [each async for some in self.access.place.list(folder) for each in some]
+
+    async def _look(self, listed: Listed) -> Seen | None:
+        known = self._seen.get(listed.name)
+        if known is not None and listed.tag is not None and listed.tag == known.listed.tag:
+            return known
+        try:
+            there, _ = await self.access.look(listed.name.removeprefix(f"{HEADS}/"))
+        except BadData as error:
+            self.damages[listed.name] = str(error)
+            return None
+        if there is None:
+            return None
+        if isinstance(there, Gone):
+            return Seen(listed, there.life, None)
+        return Seen(listed, there.life, there.head, (*there.segments, make_segment("", there.tail)[0]))
+
+    async def count(self, now: float) -> int:
+        """How many sessions are live."""
+        heads = [seen.head for seen in await self.take()]
+        return sum(head is not None and head.status(now) == "live" for head in heads)
+
+    # The end.
+
+    async def sweep(self, now: float) -> int:
+        """Remove the sessions that have expired, and are not read by forks that stay."""
+        seen = await self.take()
+        heads = {each.head.id: each.head for each in seen if each.head is not None}
+        expired = [head.id for head in heads.values() if head.expires <= now]
+        swept = await self._remove_families(heads, expired, now)
+        await self._finish_removals(seen)
+        return swept
+
+    async def _remove_families(self, heads: dict[str, Head], chosen: Collection[str], now: float | None) -> int:
+        """Remove sessions, forks before their parents."""
+        forks: defaultdict[str, set[str]] = defaultdict(set)
+        for head in heads.values():
+            if head.parent is not None:
+                forks[head.parent].add(head.id)
+
+        async def try_to_remove(session: str) -> bool:
+            try:
+                return await remove(self.access, session, expired_at=now)
+            except (UnknownSession, BadData):  # another has removed it, or it can no longer be read
+                return False
+
+        rest, removed = set(chosen), 0
+        while childless := [session for session in rest if not forks[session]]:
+            done = await in_turn(childless, try_to_remove)
+            removed += sum(done)
+            rest.difference_update(childless)
+            for session in childless:
+                parent = heads[session].parent
+                if parent is not None:
+                    forks[parent].discard(session)  # if it stays after all, its note says so
+        return removed
+
+    async def _finish_removals(self, seen: Iterable[Seen]) -> None:
+        """Go on where those who began a removal died. Only one of many who try gets to do it."""
+        for each in seen:
+            if each.head is None and _is_left_behind(each.listed, REMOVAL_LEFT_BEHIND):
+                key = each.listed.name.removeprefix(f"{HEADS}/")
+                try:
+                    gone, version = await self.access.look(key)
+                except BadData:
+                    continue
+                if not isinstance(gone, Gone) or gone.life != each.life:
+                    continue
+                try:
+                    mine, _ = await self.access.swap(key, gone, version)
+                except Moved:
+                    continue
+                assert isinstance(mine, Gone)
+                await clear(self.access, mine)
+
+    # Sizes.
+
+    async def sizes(self) -> dict[str, Size]:
+        """How much there is of each kind."""
+        sessions = [seen for seen in await self.take() if seen.head is not None]
+        parts = [part for seen in sessions for part in seen.parts]
+        tails = sum(seen.parts[-1].size for seen in sessions)
+        objects = await self._list("")
+        return {
+            "sessions": Size(len(sessions), sum(seen.listed.size for seen in sessions) - tails),
+            "entries": Size(
+                sum(part.entries for part in parts), sum(part.size - part.snapshot_bytes for part in parts)
+            ),
+            "snapshots": Size(sum(part.snapshots for part in parts), sum(part.snapshot_bytes for part in parts)),
+            "blobs": Size(sum(part.blobs for part in parts), sum(part.blob_bytes for part in parts)),
+            "objects": Size(len(objects), sum(listed.size for listed in objects)),
+        }
+
+    # What belongs to nobody.
+
+    async def orphans(self) -> list[str]:
+        """What belongs to nobody, in words."""
+        strays, unmentioned, seen = await self._find_strays()
+        words = [*self.damages.values()]
+        words += [f"object {name}, which is none of a store's" for name in await self._foreign()]
+        words += [f"object {name} of a session that is not there" for names in strays.values() for name in names]
+        words += [
+            f"object {name} that session {session!r} does not mention"
+            for session, names in unmentioned.items()
+            for name in names
+        ]
+        words += [
+            f"object {each.listed.name} of a removal that was not finished"
+            for each in seen
+            if each.head is None and _is_left_behind(each.listed, REMOVAL_LEFT_BEHIND)
+        ]
+        return words + [f"session {head.id!r}, whose parent {head.parent!r} is gone" for head in await self._lost(seen)]
+
+    async def vacuum(self) -> None:
+        """Remove what belongs to nobody, safely also while others write.
+
+        What a writer has under way is not mentioned yet. So before an unmentioned object is removed its session is
+        changed, or prevented if it has not begun: then whoever wrote the object cannot mention it any more.
+        """
+        strays, unmentioned, seen = await self._find_strays()
+        await in_turn(strays.items(), self._remove_strays)
+        for session, names in unmentioned.items():
+            await self._remove_unmentioned(session, names)
+        await self._finish_removals(seen)
+        heads = {each.head.id: each.head for each in seen if each.head is not None}
+        await self._remove_families(heads, _with_forks(heads, await self._lost(seen)), None)
+        await self.access.place.vacuum()
+
+    async def _find_strays(self) -> tuple[dict[Owner, list[str]], dict[str, list[str]], list[Seen]]:
+        """Objects of sessions that are not there, by whose they were; unmentioned ones of those that are; all heads."""
+        old: defaultdict[Owner, list[str]] = defaultdict(list)
+        for folder in (RECENT, FORKS, DATA):
+            for listed in await self._list(folder):
+                owner = owner_of(listed.name)
+                if owner is not None and _is_left_behind(listed, LEFT_BEHIND):
+                    old[owner].append(listed.name)
+        seen = await self.take()
+        alive = {Owner(key_of(each.head.id), each.life): each.head.id for each in seen if each.head is not None}
+        ending = {Owner(each.listed.name.removeprefix(f"{HEADS}/"), each.life) for each in seen if each.head is None}
+        unread = {name.removeprefix(f"{HEADS}/") for name in self.damages}
+        strays = {
+            owner: names
+            for owner, names in old.items()
+            if owner not in alive and owner not in ending and owner.key not in unread
+        }
+        unmentioned: dict[str, list[str]] = {}
+        for owner, names in old.items():
+            data = [name for name in names if name.startswith(f"{DATA}/")]
+            if owner in alive and (found := await self._unmentioned(alive[owner], data)):
+                unmentioned[alive[owner]] = found
+        if strays:  # a removal that has just ended is none
+            there = {listed.name for folder in (RECENT, FORKS, DATA) for listed in await self._list(folder)}
+            strays = {owner: kept for owner, names in strays.items() if (kept := [n for n in names if n in there])}
+        return strays, unmentioned, seen
+
+    async def _unmentioned(self, session: str, names: Collection[str]) -> list[str]:
+        async def find(view: View) -> list[str]:
+            return await self._without_mentioned(view, names)
+
+        try:
+            return await self.access.read(session, find)
+        except (UnknownSession, BadData):
+            return []
+
+    async def _foreign(self) -> list[str]:
+        """Objects among ours that have no name which a store gives."""
+        listed = [each for folder in (RECENT, FORKS, DATA) for each in await self._list(folder)]
+        return [each.name for each in listed if owner_of(each.name) is None]
+
+    async def _without_mentioned(self, view: View, names: Collection[str]) -> list[str]:
+        mentioned = {segment.name for segment in view.root.segments}
+        if any(name.rpartition("/")[2] not in mentioned for name in names):
+            mentioned |= {blob.name for index in await self.access.read_indexes(view) for blob in index.blobs}
+        return [name for name in names if name.rpartition("/")[2] not in mentioned]
+
+    async def _remove_strays(self, found: tuple[Owner, list[str]]) -> None:
+        (key, life), names = found
+        there = await prevent_life(self.access, key, life)
+        if not isinstance(there, Root) or there.life != life:
+            await self.access.place.remove(names)
+
+    async def _remove_unmentioned(self, session: str, names: Collection[str]) -> None:
+        async def change(view: View) -> Draft | None:
+            dead = [name.rpartition("/")[2] for name in await self._without_mentioned(view, names)]
+            return Draft(view.root.changed(), dead=dead) if dead else None
+
+        try:
+            await self.access.change(session, change)
+        except (UnknownSession, BadData):
+            return
+
+    async def _lost(self, seen: Iterable[Seen]) -> list[Head]:
+        """Sessions whose parent is gone."""
+        heads = {each.head.id: each.head for each in seen if each.head is not None}
+        suspects = [head for head in heads.values() if head.parent is not None and head.parent not in heads]
+
+        async def is_lost(head: Head) -> bool:
+            try:
+                parent, _ = await self.access.look(key_of(head.parent or ""))
+                there, _ = await self.access.look(key_of(head.id))
+            except BadData:
+                return False
+            return isinstance(there, Root) and not isinstance(parent, Root)
+
+        return [head for head, lost in zip(suspects, await in_turn(suspects, is_lost), strict=True) if lost]
+
+
+def _with_forks(heads: dict[str, Head], lost: Iterable[Head]) -> set[str]:
+    """Sessions, and all that were forked from them."""
+    chosen = {head.id for head in lost}
+    while more := {head.id for head in heads.values() if head.parent in chosen} - chosen:
+        chosen |= more
+    return chosen
+
+
+def _is_left_behind(listed: Listed, time: timedelta) -> bool:
+    return listed.written < datetime.now(UTC) - time
+
+
+async def in_turn(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Do work on each of many, some at the same time; what comes of it, in order."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def do(item: T) -> R:
+        async with turns:
+            return await work(item)
+
+    return await asyncio.gather(*(do(item) for item in items))
