@@ -1,11 +1,10 @@
 """Ports for servers that a test starts, and perhaps stops and starts again."""
 
+import atexit
 import socket
 
 BUS = 10_000
 """So far above its port a server of a Redis cluster listens for the others."""
-
-_reserved: list[socket.socket] = []
 
 
 def free_port() -> int:
@@ -30,6 +29,6 @@ def _reserve(port: int) -> int | None:
         reserved.close()
         return None
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: to be bound, it had to be free
-    _reserved.append(reserved)
+    atexit.register(reserved.close)
     found: int = reserved.getsockname()[1]
     return found
