@@ -22,6 +22,7 @@ from stateroom.errors import (
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call
 from stateroom.session import AgentStatus, Progress, Session, SessionInfo, Update
 from stateroom.session.cached_session import LIGHT, TRAIL
+from stateroom.session.log import progress_after
 from stateroom.store import Store
 
 
@@ -127,21 +128,21 @@ async def finished(store: Store) -> tuple[Session[Desk], list[Item]]:
 # Going back, and branching off.
 
 
-def test_a_moment_knows_which_calls_the_agent_has_made_since_it_spoke() -> None:
+def test_progress_has_which_calls_the_agent_has_made_since_it_spoke() -> None:
     spoke = {"agent": AgentStatus(phase="executing", step=1).plain()}
-    progress = Progress(1, 0.0).following("call", "0.-1.0", {}).following("message", None, spoke)
+    progress = progress_after(progress_after(Progress(1, 0.0), "call", "0.-1.0", {}), "message", None, spoke)
     for kind, call_id, made in (
         ("call", "0.0.0", ("0.0.0",)),
         ("call", "by hand", ("0.0.0",)),
         ("started", "0.0.1\nstarted", ("0.0.0",)),
         ("failed", "0.0.1", ("0.0.0", "0.0.1")),
     ):
-        progress = progress.following(kind, call_id, {})
+        progress = progress_after(progress, kind, call_id, {})
         assert progress.made == made
         assert Progress.of_plain(progress.plain()) == progress
     back = progress.rewound((), 9).agent
     assert [back.call_id(index) for index in (0, 1, 2, "reply")] == ["0.0.0", "0.0.1", "0.0.2@9", "0.0.reply@9"]
-    assert progress.following("message", None, spoke).made == ()
+    assert progress_after(progress, "message", None, spoke).made == ()
 
 
 async def test_a_fork_from_any_revision_comes_to_the_same_end(store: Store) -> None:

@@ -107,12 +107,12 @@ class Cart(State):
 
 def draft_for_tool(state: Any) -> Any:
     """What a tool gets of a state that changes by events."""
-    return draft_of(state, EventContext(state))
+    return draft_of(state, EventContext.of(state))
 
 
 def ended(draft: Any) -> Change:
     """What a tool's draft comes to."""
-    draft._draft_desk.end(draft)
+    draft._draft_desk.check_events(draft)
     return commit(draft)
 
 
@@ -465,7 +465,7 @@ def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[boo
     spares: dict[int, Any] = {}
     made: list[list[Event]] = []
     for call in calls:
-        cart: Any = draft_of(state, EventContext(state, spares))
+        cart: Any = draft_of(state, EventContext.of(state, spares))
         for counts, number in call:
             if str(number) in cart.lines:
                 cart.emit(Counted(name=str(number), by=0) if counts else Dropped(name=str(number)))

@@ -147,7 +147,7 @@ class _Hands:
             known = ", ".join(sorted(self._tools)) or "none"
             return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
         try:
-            output = found.procedure.function(self._state, **found.bind(arguments))
+            output = found.procedure.function(self._state, **found.bind(dict(arguments)))
             return Result(True, to_jsonable_python(await output if inspect.isawaitable(output) else output))
         except InvalidArguments as error:
             return Result(False, None, str(error), "invalid_arguments", error.fields)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
 from stateroom.environment.schema import arguments_model, field_name, function_schema, nullable_defaults
 from stateroom.errors import DefinitionError, InvalidArguments
@@ -28,6 +29,9 @@ RESERVED = frozenset(
     | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads", "reply"}
 )
 """Names that a server answers itself: no tool can have one, so no model can call one."""
+
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of arguments that a tool cannot change."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -90,8 +94,10 @@ class Tool:
     definition: dict[str, Any]
     """The OpenAI function."""
 
-    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The validated arguments, by parameter."""
+    def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The validated arguments, by parameter; what the tool does to them does not change what was given."""
+        if not PLAIN.issuperset(map(type, arguments.values())):
+            arguments = to_jsonable_python(arguments)
         if self.nullable and None in arguments.values():
             arguments = {
                 name: value for name, value in arguments.items() if value is not None or name not in self.nullable

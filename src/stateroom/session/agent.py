@@ -139,10 +139,8 @@ class SessionAgent:
                     raise
                 raise Superseded from None
             standing = StateAt(cached.state, replace(cached.progress, agent=status, made=()), cached.outdated)
-            at = runtime.now()
             try:
-                told, expires = {**facts, "agent": status.plain()}, runtime.renewal(cached.head, at)
-                step = cached.prepare(kind, told, at, after=standing, expires=expires)
+                step = cached.prepare(kind, {**facts, "agent": status.plain()}, after=standing)
             except UNSTORABLE as error:
                 raise SessionError(cached.head.id, f"what was said cannot be stored: {error}") from error
             try:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from secrets import token_hex
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
-from stateroom.session.document import Document, Start, Weight, followed, write_document
+from stateroom.session.document import Document, Start, write_document
 from stateroom.session.history import History
-from stateroom.session.log import LogEntry, Stored, read_stored, write_body
+from stateroom.session.log import LogEntry, Stored, Weight, progress_after, read_stored, weight_of_snapshot, write_body
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt, schema_facts
 from stateroom.session.resources import SessionResources
@@ -35,6 +35,9 @@ DIGESTING = 64
 """Bytes of large values that weigh as much as one byte of a snapshot, which needs their digests."""
 
 
+RENEWED = 0.99
+"""An expiry that is this share of the time to live away is not renewed."""
+
 FOREBEARS = 16
 """Number of ancestors whose call ids and large values a fork remembers."""
 
@@ -49,6 +52,30 @@ FULL = "it can be read, verified, forked and closed, and goes on when its past i
 
 OWN = "\n"
 """How a call id of our own begins; no caller's does."""
+
+
+class Limits:
+    """What sessions are held to, and their clock.
+
+    `max_state` is how many bytes a state may have, `max_log` how many may be stored for a session in all, and `ttl` how
+    many seconds a session lives after its last use; with 0 its expiry is not renewed.
+    """
+
+    def __init__(
+        self,
+        max_state: int,
+        max_log: int = sys.maxsize,
+        ttl: float = 0.0,
+        now: Callable[[], float] = time,
+    ) -> None:
+        self.max_state = max_state
+        self.max_log = max_log
+        self.ttl = ttl
+        self.now = now
+
+    def renewal(self, head: Head, at: float) -> float | None:
+        """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
+        return None if not self.ttl or head.expires - at > RENEWED * self.ttl else at + self.ttl
 
 
 class HeldLease(msgspec.Struct):
@@ -73,12 +100,11 @@ class Step(msgspec.Struct, frozen=True):
 class CachedSession:
     """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
 
-    def __init__(self, reader: Reader, head: Head, max_bytes: int, max_log: int = sys.maxsize) -> None:
+    def __init__(self, reader: Reader, head: Head, limits: Limits) -> None:
         self.reader = reader
         self.store = reader.store
         self.state_type = reader.state_type
-        self.max_bytes = max_bytes
-        self.max_log = max_log
+        self.limits = limits
         self.head = head
         self.lock = asyncio.Lock()
         self.state: Any = None
@@ -156,7 +182,7 @@ class CachedSession:
         self._weight = document.weight
         self.digests[0].update(document.digests)
         self.settle(standing)
-        if self._weight.log >= self.max_log:
+        if self._weight.log >= self.limits.max_log:
             self.stale = True  # perhaps some of it was pruned: the next use looks
 
     async def refresh(self, *, unread: bool = False) -> None:
@@ -174,14 +200,15 @@ class CachedSession:
             large = sum(value.size for each in stored for value in each.large)
             weight = self._weight.after(written, growth, large)
             for each in stored:
-                progress = followed(progress, each.entry)
+                one = each.entry
+                progress = progress_after(progress, one.kind, one.call_id, one.facts, one.revision)
             anew = state is None or self.outdated or pruned or any(_begins_anew(each.entry) for each in stored)
             if anew and not unread:
                 standing, document = await self.reader.read(head.id, head.revision)
                 weight, digests = document.weight, digests | document.digests
             else:
                 standing = StateAt(None if anew else await self._patched(head, stored), progress)
-            if weight.log >= self.max_log:
+            if weight.log >= self.limits.max_log:
                 weight = replace(weight, log=(await self.store.size(head.id)).bytes)
             verdicts = await History(self.store).whole(head, [each for each in stored if each.entry.kind == "verdict"])
             if self.head.revision == known and self.state is state:  # else a task of this process came in between
@@ -208,31 +235,31 @@ class CachedSession:
         self,
         kind: str,
         facts: dict[str, Any],
-        at: float,
         patch: Patch = [],  # noqa: B006 - never changed
         after: StateAt | None = None,
         call_id: str | None = None,
         *,
-        expires: float | None = None,
         saved: Blobs = NO_BLOBS,
         decided: bool = False,
     ) -> Step:
         """The step that enters these facts; `after` is the state and progress then, by default those of now.
 
-        `expires` renews the session's life, and `saved` is what was saved of resources, which is stored with it.
+        `saved` is what was saved of resources, which is stored with it.
         If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
         """
-        if self._weight.log >= self.max_log and not (kind in ALWAYS or decided or call_id in self.progress.pending):
+        limits = self.limits
+        if self._weight.log >= limits.max_log and not (kind in ALWAYS or decided or call_id in self.progress.pending):
             self.stale = True  # should some of it be pruned, the next attempt finds that out
-            raise TooLarge(f"the session's log has the {self.max_log:,} bytes that it may have: {FULL}")
+            raise TooLarge(f"the session's log has the {limits.max_log:,} bytes that it may have: {FULL}")
         large = self.store.large
-        standing = after or StateAt(self.state, self.progress.following(kind, call_id, facts), self.outdated)
+        standing = after or StateAt(self.state, progress_after(self.progress, kind, call_id, facts), self.outdated)
         unread = standing.state is None
         migrates = self.outdated and not unread
         if migrates:
             facts = {**facts, "schema": schema_facts(self.state_type)}
         body = write_body(facts, patch, large)
-        head = self.head
+        head, at = self.head, limits.now()
+        expires = limits.renewal(head, at)
         if call_id is None and self.store.remote:
             call_id = OWN + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)
@@ -240,7 +267,8 @@ class CachedSession:
         judged = decode(encode_json(facts)) if kind == "verdict" else None
         weight = self._weight.after(len(body.data), body.growth, _size(blobs) if blobs else 0)
         # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
-        is_small = _is_small(weight) and (not patch or weight.state <= self.max_bytes)
+        fits = not patch or weight.state <= limits.max_state
+        is_small = fits and (weight.tail <= MIN_SNAPSHOT or _is_small(weight))
         if unread or (not migrates and (is_small or standing.outdated)):
             commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close")
             return Step(commit, standing, weight, judged)
@@ -250,9 +278,9 @@ class CachedSession:
         )
         both = self._unstored({**blobs, **elsewhere.blobs})
         log = weight.log + len(snapshot.body) + _size(both) - _size(blobs)
-        weight = Weight(len(snapshot.body), elsewhere.size, log=log)
-        if patch and not decided and weight.state > self.max_bytes:
-            raise TooLarge(f"the state would be larger than the {self.max_bytes:,} bytes that it may have")
+        weight = weight_of_snapshot(len(snapshot.body), elsewhere.size, log)
+        if patch and not decided and weight.state > limits.max_state:
+            raise TooLarge(f"the state would be larger than the {limits.max_state:,} bytes that it may have")
         standing = StateAt(standing.state, standing.progress)
         commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close")
         return Step(commit, standing, weight, judged)
@@ -327,7 +355,7 @@ class CachedSession:
 
     def branch(self, head: Head, standing: StateAt) -> CachedSession:
         """The cached session of a fork of this session, which shares the state."""
-        fork = CachedSession(self.reader, head, self.max_bytes, self.max_log)
+        fork = CachedSession(self.reader, head, self.limits)
         fork.seeded = self.seeded
         fork.calls = (set(), *self.calls[:FOREBEARS])
         fork.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
@@ -350,7 +378,7 @@ def _size(blobs: Blobs) -> int:
 
 def _is_small(weight: Weight) -> bool:
     """Whether the changes since the last snapshot are not yet worth another."""
-    return weight.tail <= MIN_SNAPSHOT or weight.tail <= SNAPSHOT_RATIO * (weight.snapshot + weight.large // DIGESTING)
+    return weight.tail <= SNAPSHOT_RATIO * (weight.snapshot + weight.large // DIGESTING)
 
 
 def new_session(
@@ -359,16 +387,14 @@ def new_session(
     state: State,
     progress: Progress,
     facts: dict[str, Any],
-    max_bytes: int,
+    limits: Limits,
     start: Start | None = None,
-    *,
-    max_log: int = sys.maxsize,
 ) -> tuple[CachedSession, Sequence[Entry], Snapshot, Blobs]:
     """A session that is about to be created, with its first entry and snapshot, and its large values.
 
     `start` is what the state follows from, if that is stored.
     """
-    made = CachedSession(reader, head, max_bytes, max_log)
+    made = CachedSession(reader, head, limits)
     large = made.store.large
     facts = {**facts, "schema": schema_facts(made.state_type)}
     if start is not None:
@@ -380,9 +406,9 @@ def new_session(
     snapshot = Snapshot(head.revision, write_document(state, progress, elsewhere, start, log=log))
     blobs = body.blobs | elsewhere.blobs
     log += len(snapshot.body) + _size(blobs)
-    made._weight = Weight(len(snapshot.body) + (start.size if start else 0), elsewhere.size, log=log)
-    if made._weight.state > max_bytes:
-        raise TooLarge(f"the seeded state is larger than the {max_bytes:,} bytes that it may have")
+    made._weight = weight_of_snapshot(len(snapshot.body) + (start.size if start else 0), elsewhere.size, log)
+    if made._weight.state > limits.max_state:
+        raise TooLarge(f"the seeded state is larger than the {limits.max_state:,} bytes that it may have")
     made.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
     made.all_calls_known = True
     made.digests[0].update(blobs)

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
+import msgspec
+
 from stateroom.errors import Conflict, DuplicateCall, TooLarge, UnknownSession
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession, Step
 from stateroom.session.commit import Superseded, commit
-from stateroom.session.invocation import NOTHING, Failed, Ran, Result, Scene, bound, recorded, run_tool
-from stateroom.session.log import AFTER_VERDICT, UNSTORABLE
+from stateroom.session.invocation import NOTHING, Ran, Scene, run_tool
+from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, progress_after
 from stateroom.session.program import Operation, Procedure
 from stateroom.session.reader import StateAt
+from stateroom.session.result import Failed, Result, recorded
 from stateroom.session.shared import SharedConflict, View
 from stateroom.state import event_facts
 from stateroom.store import NO_BLOBS
@@ -23,31 +26,26 @@ from stateroom.store import NO_BLOBS
 CHANGED = "another session changed the state of the {} at the same time: its change was refused"
 
 
-class Call:
-    """One call of a tool on a session, with the arguments that were given, as JSON data."""
+class Call(msgspec.Struct):
+    """One call of a tool on a session."""
 
-    def __init__(
-        self, cache: SessionCache, cached: CachedSession, tool: Operation, given: dict[str, Any], call_id: str | None
-    ) -> None:
-        self.cache = cache
-        self.cached = cached
-        self.tool = tool
-        self.given = given
-        self.call_id = call_id
+    cache: SessionCache
+    cached: CachedSession
+    tool: Operation
+    given: dict[str, Any]
+    """The arguments, as JSON data."""
+    call_id: str | None
 
     async def read(self) -> Result:
         """Run a tool that only looks at the newest state."""
         views = await shared_views(self.cache, self.cached, self.tool.procedure)
         await self.cache.refresh(self.cached)
         self.cached.refuse_if_sealed()
-        ran = await self.run(bound(self.tool, self.given), views)
+        ran = await self.run(self.tool.bind(self.given), views)
         return Result(True, ran.output)
 
-    def write(self) -> Awaitable[Result]:
-        """Run a tool on the newest state, and commit what it did; the caller has the session's lock."""
-        return commit(self.cache.runtime, self.cached, self._attempt, self.tool.name)
-
-    async def _attempt(self) -> Result:
+    async def write(self) -> Result:
+        """Run a tool on the newest state, and commit what it did: an attempt, for `commit`."""
         cached, tool, call_id = self.cached, self.tool, self.call_id
         if call_id is not None and not cached.is_new(call_id):
             entry = await cached.recorded(call_id)
@@ -55,7 +53,7 @@ class Call:
                 return recorded(entry)
         views = await shared_views(self.cache, cached, tool.procedure) if tool.procedure.shared else NOTHING
         try:
-            ran = await self.run(bound(tool, self.given), views)
+            ran = await self.run(tool.bind(self.given), views)
         except Failed as failure:
             if failure.tampered or await cached.is_newest():
                 raise
@@ -75,10 +73,21 @@ class Call:
 
     def run(self, arguments: dict[str, Any], views: Mapping[str, View]) -> Awaitable[Ran]:
         """Run the tool on the state that is loaded, with arguments that are bound."""
-        cache, tool = self.cache, self.tool
-        scene = scene_of(cache, self.cached, self.call_id, views)
+        cache, cached, tool, call_id = self.cache, self.cached, self.tool, self.call_id
+        agent = cached.progress.agent
+        scene = Scene(
+            cached.state,
+            cached.progress,
+            cached.head.id,
+            cached.head.revision,
+            lambda: cache.runtime.task_of(cached.seeded),
+            call_id,
+            cached.spares,
+            {name: view.state for name, view in views.items()} if views else NOTHING,
+            answers=agent.inputs if agent.asking is not None and agent.asking == call_id else (),
+        )
         if tool.procedure.resources:
-            return cache.resources_of(self.cached).run(tool, arguments, scene)
+            return cache.resources_of(cached).run(tool, arguments, scene)
         return run_tool(cache.runtime.runner, tool, arguments, scene, cache.runtime.timeout)
 
     async def commit_shared(self, ran: Ran, views: Mapping[str, View]) -> None:
@@ -99,7 +108,7 @@ class Call:
 
     def step(self, ran: Ran, more: Mapping[str, Any] = NOTHING) -> Step:
         """The step that commits a run."""
-        name, cached, runtime = self.tool.name, self.cached, self.cache.runtime
+        name, cached = self.tool.name, self.cached
         facts = {"name": name, "input": self.given, "output": ran.output}
         if more:
             facts |= more
@@ -109,14 +118,12 @@ class Call:
             facts["events"] = [event_facts(event) for event in ran.events]
         if ran.used is not None:
             facts |= ran.used.facts(ran.revision + 1)
-        after = StateAt(ran.state, ran.progress.following("call", self.call_id, facts))
+        after = StateAt(ran.state, progress_after(ran.progress, "call", self.call_id, facts))
         if cached.head.revision != ran.revision or cached.state is not ran.base:
             raise Conflict(cached.head.id, ran.revision)  # meanwhile a reader in this process has caught up with others
-        at = runtime.now()
         try:
             saved = NO_BLOBS if ran.used is None else ran.used.blobs
-            expires = runtime.renewal(cached.head, at)
-            return cached.prepare("call", facts, at, ran.patch, after, self.call_id, expires=expires, saved=saved)
+            return cached.prepare("call", facts, ran.patch, after, self.call_id, saved=saved)
         except TooLarge as error:
             raise Failed(f"{name} failed: {error}", "too_large") from error
         except UNSTORABLE as error:
@@ -127,38 +134,16 @@ async def append(
     cache: SessionCache, cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None
 ) -> int:
     """Append an entry that changes no state, whatever others have appended meanwhile; gives its revision."""
-    runtime = cache.runtime
 
     async def attempt() -> int:
-        at = runtime.now()
-        step = cached.prepare(kind, facts, at, call_id=call_id, expires=runtime.renewal(cached.head, at))
+        step = cached.prepare(kind, facts, call_id=call_id)
         try:
             await cached.append(step)
         except Conflict:
             raise Superseded from None
         return step.commit.entry.revision
 
-    return await commit(runtime, cached, attempt, kind, sealed_too=kind in AFTER_VERDICT, unread=True)
-
-
-def scene_of(
-    cache: SessionCache, cached: CachedSession, call_id: str | None = None, views: Mapping[str, View] = NOTHING
-) -> Scene:
-    """What a function of the author's may be given in this session."""
-    head, progress, runtime = cached.head, cached.progress, cache.runtime
-    shared = {name: view.state for name, view in views.items()} if views else NOTHING
-    agent = progress.agent
-    return Scene(
-        cached.state,
-        progress,
-        head.id,
-        head.revision,
-        lambda: runtime.task_of(cached.seeded),
-        call_id,
-        cached.spares,
-        shared,
-        answers=agent.inputs if agent.asking is not None and agent.asking == call_id else (),
-    )
+    return await commit(cache.runtime, cached, attempt, kind, sealed_too=kind in AFTER_VERDICT, unread=True)
 
 
 async def shared_views(cache: SessionCache, cached: CachedSession, procedure: Procedure) -> Mapping[str, View]:

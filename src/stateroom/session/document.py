@@ -7,36 +7,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stateroom.errors import BadData
-from stateroom.session.log import LogEntry
+from stateroom.session.log import LogEntry, Weight, progress_after
 from stateroom.session.progress import Progress
 from stateroom.state import Elsewhere, Large, Patch, State, apply, decode, encode, encode_json, encode_patch, schema_of
 from stateroom.store import Head, Loaded
-
-
-class Weight(msgspec.Struct, frozen=True, gc=False):
-    """How many bytes there are of a session."""
-
-    snapshot: int = 0
-    """Of its last snapshot."""
-    large: int = 0
-    """Of the large values in the state then, each as often as it is there; they are stored by themselves."""
-    tail: int = 0
-    """Of the entries since."""
-    grown: int = 0
-    """By which the state has grown since, at most."""
-    log: int = 0
-    """Of all that was ever stored for the session itself: entries, snapshots and large values; not of its parents."""
-
-    @property
-    def state(self) -> int:
-        """Of the state, at most."""
-        return self.snapshot + self.large + self.grown
-
-    def after(self, written: int, growth: int, large: int) -> Weight:
-        """The weight after an entry: bytes written, the state's growth, and bytes of large values."""
-        log = self.log + written + large
-        return Weight(self.snapshot, self.large, self.tail + written, self.grown + growth, log)
-
 
 NOWHERE = Head("", "", "", 0.0, 0.0, 0)
 
@@ -141,12 +115,5 @@ def changed(document: Document, changes: list[LogEntry]) -> Document:
             document.start.changes.extend(entry.patch)
         elif entry.kind == "call":
             apply(document.state, entry.patch)
-        progress = followed(progress, entry)
+        progress = progress_after(progress, entry.kind, entry.call_id, entry.facts, entry.revision)
     return document._replace(progress=progress)
-
-
-def followed(progress: Progress, entry: LogEntry) -> Progress:
-    """The progress after an entry. A rewind does not undo what happened outside: it says what is pending."""
-    if entry.kind == "rewind":
-        return progress.rewound(tuple(entry.facts.get("pending", ())), entry.revision)
-    return progress.following(entry.kind, entry.call_id, entry.facts)

@@ -19,10 +19,11 @@ from stateroom.errors import BadTask, BadVerdict, DefinitionError, InvalidArgume
 from stateroom.session.containment import PathNotLoaded, contained
 from stateroom.session.document import Document
 from stateroom.session.history import History
-from stateroom.session.invocation import NOTHING, READ_ONLY, Failed, Scene, bound, find_tool, plain_arguments, run_tool
+from stateroom.session.invocation import NOTHING, READ_ONLY, Scene, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
 from stateroom.session.program import Operation, Procedure, Program
 from stateroom.session.reader import Reader, StateAt, typed
+from stateroom.session.result import Failed, unknown_tool
 from stateroom.session.runner import Runner
 from stateroom.state import DraftContext, Patch, State, apply, draft_of, patched
 
@@ -201,13 +202,16 @@ class Rehearsal:
             raise Failed(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
         progress = standing.progress
         scene = Scene(standing.state, progress, self._session, 0, self._task, None, None, NOTHING)
-        ran = await run_tool(self._runner, operation, bound(operation, given), scene, self._timeout)
+        ran = await run_tool(self._runner, operation, operation.bind(given), scene, self._timeout)
         return StateAt(ran.state, progress.after(ran.advanced))
 
     def _meant(self, action: Action) -> tuple[Operation, dict[str, Any]]:
         if "message" not in action:
             arguments = plain_arguments(action.get("arguments"), None)
-            return find_tool(self._environment.tools, str(action.get("name"))), arguments
+            name, tools = str(action.get("name")), self._environment.tools
+            if name not in tools:
+                raise unknown_tool(name, tools)
+            return tools[name], arguments
         replying = self._environment.replying
         if replying is None:
             raise Failed("nobody answers here: the environment has no `reply`")

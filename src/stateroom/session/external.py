@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from stateroom.errors import Conflict, DuplicateCall, SchemaChanged, TooLarge
 from stateroom.session.call import CHANGED, Call, append, shared_views
 from stateroom.session.commit import Superseded, commit
-from stateroom.session.invocation import Code, Failed, Ran, Result, bound, recorded
+from stateroom.session.invocation import Ran
 from stateroom.session.log import UNSTORABLE
 from stateroom.session.progress import ASKED, STARTED
+from stateroom.session.result import Code, Failed, Result, recorded
 from stateroom.session.shared import SharedConflict, View
 
 PATIENT = 1000
@@ -32,7 +33,7 @@ class ExternalCall(Call):
     async def result(self) -> Result:
         """The recorded result, if there is one; else note that the call starts, run it once, and note what came."""
         cached, tool, call_id = self.cached, self.tool, self.call_id
-        arguments = bound(tool, self.given)  # bad ones start nothing
+        arguments = tool.bind(self.given)  # bad ones start nothing
         if cached.stale:
             await cached.refresh()
         entry = await cached.recorded(call_id)

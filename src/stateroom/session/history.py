@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
-from stateroom.session.document import Document, Weight, changed, logged_bytes, read_document, world_is_gone
-from stateroom.session.log import LogEntry, Stored, read_stored, write_body
+from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
+from stateroom.session.log import LogEntry, Stored, Weight, read_stored, write_body
 from stateroom.state import (
     Event,
     Large,
@@ -106,7 +106,7 @@ class History:
         size, start = sum(value.size for value in large), document.start
         whole = len(snapshot.body) + (start.size if start else 0)
         log += sum(value.size for each in tail[: len(newest_entries)] for value in each.large)
-        weight = Weight(whole, size, tail_bytes, sum(each.growth for each in tail), log)
+        weight = Weight(whole, size, tail_bytes, whole + size + sum(each.growth for each in tail), log)
         for each in tail:
             large += each.large
         if not large:

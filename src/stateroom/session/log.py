@@ -42,8 +42,11 @@ from math import inf
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stateroom.errors import BadData, InvalidArguments
+from stateroom.session.lifecycle import INITIAL, AgentStatus
+from stateroom.session.progress import Progress
 from stateroom.state import Elsewhere, Large, Patch, decode, encode, encode_json, encode_patch, long_texts, put_in
 from stateroom.state.codec import LONG_TEXT, why_not_decoded
 from stateroom.store import Entry
@@ -142,6 +145,31 @@ def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
     return Body(_PAIR + said + changed, len(changed) + elsewhere.size, elsewhere.blobs)
 
 
+class Weight(msgspec.Struct, frozen=True, gc=False):
+    """How many bytes there are of a session."""
+
+    snapshot: int = 0
+    """Of its last snapshot."""
+    large: int = 0
+    """Of the large values in the state then, each as often as it is there; they are stored by themselves."""
+    tail: int = 0
+    """Of the entries since."""
+    state: int = 0
+    """Of the state now, at most."""
+    log: int = 0
+    """Of all that was ever stored for the session itself: entries, snapshots and large values; not of its parents."""
+
+    def after(self, written: int, growth: int, large: int) -> Weight:
+        """The weight after an entry: bytes written, the state's growth, and bytes of large values."""
+        log = self.log + written + large
+        return Weight(self.snapshot, self.large, self.tail + written, self.state + growth, log)
+
+
+def weight_of_snapshot(snapshot: int, large: int, log: int = 0) -> Weight:
+    """The weight of a session that has just got a snapshot."""
+    return Weight(snapshot, large, 0, snapshot + large, log)
+
+
 class Stored(msgspec.Struct, frozen=True):
     """An entry as it is stored: its large values are missing."""
 
@@ -178,3 +206,37 @@ def read_stored(entry: Entry) -> Stored:
 def read_entry(entry: Entry) -> LogEntry:
     """The same without large values: a `Large` stands in the place of each. `History.read` has them all."""
     return read_stored(entry).entry
+
+
+def progress_after(
+    progress: Progress, kind: str, call_id: str | None, facts: Mapping[str, Any], revision: int = 0
+) -> Progress:
+    """The progress after an entry, whose revision only a rewind needs.
+
+    A rewind does not undo what happened outside: it says what is pending.
+    """
+    before = progress
+    if kind == "call":
+        offset = before.offset + facts.get("advance", 0.0)
+        progress = Progress(
+            before.seed, before.began, before.steps + 1, offset, before.pending, before.resources, before.agent,
+            before.made,
+        )  # fmt: skip
+    elif kind == "rewind":
+        return before.rewound(tuple(facts.get("pending", ())), revision)
+    elif kind == "started" and call_id is not None:
+        return replace(before, pending=(*before.pending, _call_of(call_id)))
+    if "resources" in facts:
+        progress = replace(progress, resources={**before.resources, **facts["resources"]})
+    if "agent" in facts:
+        return replace(progress, agent=AgentStatus.of_plain(facts["agent"]), made=())
+    if before.agent is not INITIAL and kind in ("call", "failed") and call_id and before.agent.made(call_id):
+        progress = replace(progress, made=(*before.made, call_id))
+    if before.pending and call_id is not None and kind in ("call", "failed", "asked"):
+        return replace(progress, pending=tuple(other for other in before.pending if other != _call_of(call_id)))
+    return progress
+
+
+def _call_of(entry_id: str) -> str:
+    """The id of the call that an entry of an external call's is about."""
+    return entry_id.partition("\n")[0]

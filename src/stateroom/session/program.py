@@ -50,8 +50,11 @@ class Operation(Protocol):
     def definition(self) -> dict[str, Any]:
         """What a model is told of it, as an OpenAI function."""
 
-    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The validated arguments, by parameter; raises `InvalidArguments`."""
+    def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The validated arguments, by parameter, which share nothing that can change with those that are given.
+
+        Raises `InvalidArguments`.
+        """
 
 
 class Program(Protocol):

@@ -76,26 +76,6 @@ class Progress(msgspec.Struct, frozen=True):
         steps, offset = self.steps + 1, self.offset + advanced
         return Progress(self.seed, self.began, steps, offset, self.pending, self.resources, self.agent, self.made)
 
-    def following(self, kind: str, call_id: str | None, facts: Mapping[str, Any]) -> Progress:
-        """The progress after an entry, unless that is a rewind."""
-        if kind == "started" and call_id is not None:
-            return replace(self, pending=(*self.pending, _call_of(call_id)))
-        progress = self
-        if kind == "call":
-            offset = self.offset + facts.get("advance", 0.0)
-            progress = Progress(
-                self.seed, self.began, self.steps + 1, offset, self.pending, self.resources, self.agent, self.made
-            )
-        if "resources" in facts:
-            progress = replace(progress, resources={**self.resources, **facts["resources"]})
-        if "agent" in facts:
-            return replace(progress, agent=AgentStatus.of_plain(facts["agent"]), made=())
-        if self.agent is not INITIAL and kind in ("call", "failed") and call_id and self.agent.made(call_id):
-            progress = replace(progress, made=(*self.made, call_id))
-        if self.pending and call_id is not None and kind in ("call", "failed", "asked"):
-            return replace(progress, pending=tuple(other for other in self.pending if other != _call_of(call_id)))
-        return progress
-
     def rewound(self, pending: tuple[str, ...], at: int) -> Progress:
         """This progress after a rewind to it that is revision `at`: what is pending outside still is."""
         begun = tuple(each for each in pending if each in self.pending and self.agent.is_next(each))
@@ -140,8 +120,3 @@ class Progress(msgspec.Struct, frozen=True):
             return f"{prefix}_{digest}" if prefix else digest
 
         return new_id
-
-
-def _call_of(entry_id: str) -> str:
-    """The id of the call that an entry of an external call's is about."""
-    return entry_id.partition("\n")[0]

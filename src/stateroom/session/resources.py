@@ -18,10 +18,11 @@ from msgspec.structs import replace
 
 from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
 from stateroom.session.history import History
-from stateroom.session.invocation import Code, Failed, Ran, Scene, run_tool
+from stateroom.session.invocation import Ran, Scene, run_tool
 from stateroom.session.log import UNSTORABLE
 from stateroom.session.program import Operation, Procedure
 from stateroom.session.resource import NO_MARK, Mark, Resource, Used, identity, saved_as, why_not_again
+from stateroom.session.result import Code, Failed
 from stateroom.session.runner import Runner
 from stateroom.state import decode, digest_of, encode
 from stateroom.store import Store

@@ -52,7 +52,7 @@ class Runner:
         self.look_back: set[Callable[..., Any]] = set()
         """The verifiers that are known to look back at an episode's path."""
         self.paces: dict[Callable[..., Any], Pace] = {}
-        """Of the plain functions that have run; what a pace's `timed` raises is yet to be contained."""
+        """Of the plain functions that have run."""
         self._workers = _Workers()
 
     async def run(self, procedure: Procedure, arguments: dict[str, Any], default_timeout: float) -> Any:
@@ -66,8 +66,8 @@ class Runner:
                 return await _within(timeout, self._workers.run(partial(function, **arguments)))
             pace = self.paces.setdefault(function, Pace())
             if pace.on_loop:
-                return pace.timed(function, arguments)
-            return await _within(timeout, self._workers.run(partial(pace.timed, function, arguments)))
+                return pace.run(function, arguments)
+            return await _within(timeout, self._workers.run(partial(pace.run, function, arguments)))
 
 
 class _Garbage:
@@ -94,25 +94,32 @@ class Pace:
         self.needed: float = PROVEN
         self.on_loop = False
 
-    def timed(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    def run(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """Call a function, and see how long it takes; what it raises is yet to be contained."""
         start = perf_counter()
         try:
             return function(**arguments)
-        except (StateroomError, PathNotLoaded, Asked):
-            raise
-        except BaseException:
-            if self.on_loop:  # it may need a thread, for a loop of its own, say
-                self.on_loop, self.needed = False, inf
+        except BaseException as error:
+            self.raised(error)
             raise
         finally:
-            seconds = perf_counter() - start
-            if seconds > QUICK:
-                self.quick_runs = 0
-                if seconds > SLOW and self.on_loop and _garbage.collected < start:
-                    self.on_loop, self.needed = False, self.needed * HARDER
-            elif not self.on_loop:
-                self.quick_runs += 1
-                self.on_loop = self.quick_runs >= self.needed
+            self.took(start)
+
+    def raised(self, error: BaseException) -> None:
+        """What it was not meant to raise on the loop sends it to a thread: it may need a loop of its own, say."""
+        if self.on_loop and not isinstance(error, StateroomError | PathNotLoaded | Asked):
+            self.on_loop, self.needed = False, inf
+
+    def took(self, start: float) -> None:
+        """The function began at `start`, and has ended now."""
+        seconds = perf_counter() - start
+        if seconds > QUICK:
+            self.quick_runs = 0
+            if seconds > SLOW and self.on_loop and _garbage.collected < start:
+                self.on_loop, self.needed = False, self.needed * HARDER
+        elif not self.on_loop:
+            self.quick_runs += 1
+            self.on_loop = self.quick_runs >= self.needed
 
 
 async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:

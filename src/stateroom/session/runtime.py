@@ -6,6 +6,7 @@ from collections.abc import Callable
 from secrets import token_hex
 from typing import Any
 
+from stateroom.session.cached_session import Limits
 from stateroom.session.log import read_entry
 from stateroom.session.program import Program
 from stateroom.session.reader import Reader
@@ -13,11 +14,8 @@ from stateroom.session.runner import Runner
 from stateroom.state import State
 from stateroom.store import Entry, Head, Store
 
-RENEWED = 0.99
-"""An expiry that is this share of the time to live away is not renewed."""
 
-
-class Runtime:
+class Runtime(Limits):
     """One environment on one store, with the limits that `Sessions` was given."""
 
     def __init__(
@@ -32,24 +30,19 @@ class Runtime:
         kept: float,
         now: Callable[[], float],
     ) -> None:
+        super().__init__(max_state, max_log, ttl, now)
         self.environment = environment
         self.store = store
-        self.ttl = ttl
         self.timeout = timeout
-        self.max_state = max_state
-        self.max_log = max_log
         self.kept = kept
-        self.now = now
+        self.limits_of_shared = Limits(max_state, now=now)
+        """Of states that sessions share, which are kept for a time of their own."""
         self.runner = Runner()
         self.reader = Reader(store, environment.state_type or State)
 
     def task_of(self, seeded: Entry) -> Any:
         """The typed task in the entry that a session began with."""
         return self.environment.parse_task(read_entry(seeded).input)
-
-    def renewal(self, head: Head, at: float) -> float | None:
-        """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
-        return None if head.expires - at > RENEWED * self.ttl else at + self.ttl
 
     def new_head(self, owner: str, revision: int, *, parent: str | None = None, session_id: str | None = None) -> Head:
         """A head for a new session."""

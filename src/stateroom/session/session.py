@@ -31,17 +31,18 @@ from stateroom.errors import (
 from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession
-from stateroom.session.call import Call, append, scene_of, shared_views
+from stateroom.session.call import Call, append, shared_views
 from stateroom.session.commit import Superseded, commit
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, History, Occurred, occurred
-from stateroom.session.invocation import READ_ONLY, Failed, Result, failed, find_tool, plain_arguments
+from stateroom.session.invocation import READ_ONLY, Scene, plain_arguments
 from stateroom.session.lease import SECONDS, Lease
 from stateroom.session.log import CHECKPOINT, UNSTORABLE, VERDICT, LogEntry, checked_name, checked_text
 from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
 from stateroom.session.resource import why_not_again
+from stateroom.session.result import Failed, Result, failed, unknown_tool
 from stateroom.state import DraftContext, State, draft_of
 from stateroom.state.describe import Difference, diff
 
@@ -148,7 +149,9 @@ class Session(Generic[S]):
             raise SessionSealed(cached.head.id)
         try:
             given = plain_arguments(arguments, call_id)
-            tool = find_tool(cache.runtime.environment.tools, name)
+            tool = cache.runtime.environment.tools.get(name)
+            if tool is None:
+                raise unknown_tool(name, cache.runtime.environment.tools)
             if tool.effect == "read" and not cache.resources.is_exclusive(tool.procedure):
                 return await Call(cache, cached, tool, given, call_id).read()
             await cached.lock.acquire()  # as `async with` does, with two coroutines less
@@ -156,7 +159,8 @@ class Session(Generic[S]):
                 if tool.effect == "read":
                     return await Call(cache, cached, tool, given, call_id).read()
                 if tool.effect == "write":
-                    return await Call(cache, cached, tool, given, call_id).write()
+                    attempt = Call(cache, cached, tool, given, call_id).write
+                    return await commit(cache.runtime, cached, attempt, name)
                 return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12)).result()
             finally:
                 cached.lock.release()
@@ -179,7 +183,8 @@ class Session(Generic[S]):
             await cache.refresh(cached)
         try:
             async with cached.lock:
-                return reply_text(await Call(cache, cached, replying, {"message": message}, call_id).write())
+                attempt = Call(cache, cached, replying, {"message": message}, call_id).write
+                return reply_text(await commit(cache.runtime, cached, attempt, replying.name))
         except Failed as failure:
             if failure.tampered:
                 await cache.mend(cached)
@@ -203,7 +208,7 @@ class Session(Generic[S]):
                 raise SessionClosed(self.id)
             verdict, facts = await self._judge(response)
             try:
-                await self._append("verdict", facts, call_id=VERDICT)
+                await cached.append(cached.prepare("verdict", facts, call_id=VERDICT))
             except (Conflict, DuplicateCall):
                 raise Superseded from None  # what was judged is no longer what is there
             except UNSTORABLE as error:
@@ -224,7 +229,8 @@ class Session(Generic[S]):
         views = await shared_views(cache, cached, procedure)
         path = partial(load_path, cached.reader, self.id, cached.head.revision)
         lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
-        scene = scene_of(cache, cached, views=views)
+        shared = {name: view.state for name, view in views.items()}
+        scene = Scene(cached.state, cached.progress, self.id, self.revision, lambda: self.task, None, shared=shared)
         verdict = await run_verifier(runtime.runner, procedure, scene, episode, runtime.timeout, path, lend)
         facts: dict[str, Any] = {"verdict": vars(verdict)}
         if views:
@@ -294,7 +300,7 @@ class Session(Generic[S]):
             facts = {"to": revision, "pending": list(pending)} if pending else {"to": revision}
             after = replace(before, progress=before.progress.rewound(pending, cached.head.revision + 1))
             try:
-                await self._append("rewind", facts, after=after)
+                await cached.append(cached.prepare("rewind", facts, after=after))
             except Conflict:
                 raise Superseded from None
 
@@ -369,11 +375,7 @@ class Session(Generic[S]):
         return point
 
     async def _named(self, name: str) -> int:
-        history = History(self._cached.store)
-        entry = await history.find_call(self.id, CHECKPOINT + name)
-        if entry is None:  # older versions did not write it down under its name
-            named = [each async for each in history.entries(self.id, kinds={"checkpoint"}) if each.name == name]
-            entry = named[-1] if named and name else None
+        entry = await History(self._cached.store).find_call(self.id, CHECKPOINT + name)
         if entry is None:
             raise UnknownRevision(self.id, f"session {self.id!r} has no checkpoint {name!r}")
         return entry.revision
@@ -445,11 +447,6 @@ class Session(Generic[S]):
             if cached.resources:
                 await cached.resources.let_go()
         self._cache.drop(self.id)
-
-    async def _append(self, kind: str, facts: dict[str, Any], **more: Any) -> None:
-        at = self._cache.runtime.now()
-        expires = self._cache.runtime.renewal(self._cached.head, at)
-        await self._cached.append(self._cached.prepare(kind, facts, at, expires=expires, **more))
 
 
 def reply_text(result: Result) -> str | None:

@@ -121,14 +121,7 @@ class Sessions(Generic[S]):
         try:
             facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
             cached, entries, snapshot, blobs = new_session(
-                self.runtime.reader,
-                head,
-                state,
-                progress,
-                facts,
-                self.runtime.max_state,
-                start,
-                max_log=self.runtime.max_log,
+                self.runtime.reader, head, state, progress, facts, self.runtime, start
             )
         except UNSTORABLE as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
@@ -227,7 +220,7 @@ class Sessions(Generic[S]):
                 session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
             )
         self.cache.refuse_ended(head, closed_too)
-        cached = CachedSession(runtime.reader, head, runtime.max_state, runtime.max_log)
+        cached = CachedSession(runtime.reader, head, runtime)
         cached.load(await runtime.reader.understood(document), document)
         if document.start is not None:
             await self._renew_world(session_id, document.start.world)

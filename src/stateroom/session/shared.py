@@ -108,7 +108,7 @@ class Shared:
                     raise SharedConflict(self)
                 made = merged
             after = StateAt(made.state, cached.progress.after(0.0))
-            cached.prepare("call", facts, self._runtime.now(), made.patch, after)  # `TooLarge` while it can be refused
+            cached.prepare("call", facts, made.patch, after)  # `TooLarge` while it can be refused
             try:
                 await self._commit("intent", facts, made.patch)
             except Conflict:
@@ -232,7 +232,7 @@ class Shared:
         after: StateAt | None = None,
         call_id: str | None = None,
     ) -> None:
-        step = self.cached.prepare(kind, facts, self._runtime.now(), patch, after, call_id, decided=True)
+        step = self.cached.prepare(kind, facts, patch, after, call_id, decided=True)
         await self.cached.append(step)
 
 
@@ -285,7 +285,7 @@ class SharedStates:
         if head.expires <= runtime.now():  # nobody has used it for as long as it was to be kept
             await runtime.store.sweep(runtime.now())  # not `delete`: another may have made it anew just now
             return await self._make(identity, owner, name, cached)
-        found = CachedSession(self._reader(name), head, runtime.max_state)
+        found = CachedSession(self._reader(name), head, runtime.limits_of_shared)
         return Shared(runtime, name, found, settled=0)
 
     async def _make(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
@@ -297,7 +297,7 @@ class SharedStates:
         )  # fmt: skip
         state = await self._seeded(name, cached)
         made, entries, snapshot, blobs = new_session(
-            self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.max_state
+            self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.limits_of_shared
         )
         try:
             await runtime.store.create(head, entries, snapshot, blobs)

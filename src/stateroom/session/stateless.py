@@ -10,21 +10,12 @@ from stateroom.errors import InvalidArguments, SessionClosed, SessionError
 from stateroom.session.agent import AgentInMemory
 from stateroom.session.cache import SessionCache
 from stateroom.session.episode import Episode, Verdict, no_path, run_verifier
-from stateroom.session.invocation import (
-    Failed,
-    Ran,
-    Result,
-    Scene,
-    bound,
-    failed,
-    find_tool,
-    plain_arguments,
-    run_tool,
-)
+from stateroom.session.invocation import Ran, Scene, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
 from stateroom.session.program import Operation
 from stateroom.session.progress import Progress
 from stateroom.session.resources import SessionResources
+from stateroom.session.result import Failed, Result, failed, unknown_tool
 from stateroom.session.session import no_reply, reply_text
 
 HISTORY = frozenset({"checkpoint", "rewind", "fork", "children", "state_at", "diff", "events", "lease", "user", "app"})
@@ -81,8 +72,11 @@ class StatelessSession:
         """Call a tool; see `Session.call`."""
         scene = self._scene(call_id)
         try:
-            tool = find_tool(self._cache.runtime.environment.tools, name)
-            ran = await self._run(scene, tool, bound(tool, plain_arguments(arguments, call_id)))
+            given = plain_arguments(arguments, call_id)
+            tool = self._cache.runtime.environment.tools.get(name)
+            if tool is None:
+                raise unknown_tool(name, self._cache.runtime.environment.tools)
+            ran = await self._run(scene, tool, tool.bind(given))
         except (Failed, InvalidArguments) as failure:
             return failed(failure)
         if call_id is None and tool.effect != "read":

@@ -104,7 +104,7 @@ class Worlds:
             world.id, shared_environment("world", environment), "", now, self._expiry(now), 1, fence=int(now * 1e6)
         )
         _, entries, snapshot, blobs = new_session(
-            runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.max_state
+            runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.limits_of_shared
         )
         try:
             await runtime.store.create(head, entries, snapshot, blobs)

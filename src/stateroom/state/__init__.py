@@ -4,7 +4,7 @@ from stateroom.state.codec import Elsewhere, decode, encode, encode_json, encode
 from stateroom.state.commit import ENDED, Change, commit, refuse_tampering
 from stateroom.state.draft import draft_of, is_draft
 from stateroom.state.draft_context import DraftContext
-from stateroom.state.emitting import EventContext, fold
+from stateroom.state.event_context import EventContext, fold
 from stateroom.state.events import Event, applies, event_facts, read_event
 from stateroom.state.large import Large, digest_of, large_in, put_in
 from stateroom.state.merge import Merge, merge, merge_rules

@@ -132,16 +132,14 @@ def to_json(value: Any) -> bytes:
 
 def encode_patch(patch: Iterable[Sequence[Any]], elsewhere: Elsewhere = _NOWHERE) -> bytes:
     """The bytes of a patch."""
+    simple = True
+    for step in patch:
+        if type(step[-1]) not in _SIMPLE or not _KEYS.issuperset(map(type, step[1])):
+            simple = False
+            break
     try:
-        return _pack(
-            [
-                step
-                if type(step[-1]) in _SIMPLE and _KEYS.issuperset(map(type, step[1]))
-                else _wire_step(step, elsewhere)
-                for step in patch
-            ]
-        )
-    except (OverflowError, ValueError):  # a large int, half a surrogate pair
+        return _pack(patch if simple else [_wire_step(step, elsewhere) for step in patch])
+    except (OverflowError, ValueError):  # a large int, half a surrogate pair, in what looked simple
         return _pack([_wire_step(step, elsewhere) for step in patch])
 
 

@@ -28,17 +28,9 @@ from stateroom.state.values import fill
 M = TypeVar("M", bound=BaseModel)
 
 
-def draft_of(state: M, desk: DraftContext) -> M:
-    """A draft of a whole state."""
-    kind = type(state)
-    return _draft_model(state, kind.__dict__.get("__stateroom_shape__") or shape_of_model(kind), desk)
-
-
-def is_draft(value: Any) -> bool:
-    return hasattr(type(value), "_draft_base")
-
-
-def _draft_model(model: M, shape: ModelShape, desk: DraftContext) -> M:
+def draft_of(model: M, context: DraftContext, shape: ModelShape | None = None) -> M:
+    """A draft of a state, or of a model in it, whose shape is known."""
+    shape = shape or type(model).__dict__.get("__stateroom_shape__") or shape_of_model(type(model))
     draft: Any = object.__new__(shape.draft_class or _draft_class(shape))
     fields = model.__dict__
     if len(fields) > len(shape.fields):  # it holds values of cached properties
@@ -47,17 +39,21 @@ def _draft_model(model: M, shape: ModelShape, desk: DraftContext) -> M:
     put(draft, "__dict__", fields.copy())
     put(draft, "__pydantic_fields_set__", model.__pydantic_fields_set__)
     put(draft, "_draft_base", model)
-    put(draft, "_draft_desk", desk)
+    put(draft, "_draft_desk", context)
     return draft  # type: ignore[no-any-return]
 
 
-def _draft_tuple(value: tuple[Any, ...], shape: Shape, context: DraftContext) -> tuple[Any, ...]:
+def is_draft(value: Any) -> bool:
+    return hasattr(type(value), "_draft_base")
+
+
+def _draft_tuple(value: tuple[Any, ...], context: DraftContext, shape: Shape) -> tuple[Any, ...]:
     """A tuple with drafts of its parts; the tuple itself if none of them can change."""
     parts = tuple(context.draft(part, shape.part(index)) for index, part in enumerate(value))
     return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
 
 
-DRAFTS[BaseModel] = _draft_model
+DRAFTS[BaseModel] = draft_of
 DRAFTS[tuple] = _draft_tuple
 
 

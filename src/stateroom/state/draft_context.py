@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
 
 from stateroom.errors import DefinitionError, ReadOnlyState
@@ -12,24 +13,19 @@ from stateroom.state.events import Event
 from stateroom.state.shape import Shape
 from stateroom.state.values import LEAVES
 
-DRAFTS: dict[type, Callable[[Any, Any, DraftContext], Any]] = {}
+DRAFTS: dict[type, Callable[[Any, DraftContext, Any], Any]] = {}
 """Makes a draft of a value, by its type; each module of drafts adds its own."""
 
 
-class DraftContext:
-    """What the drafts of one call share: whether they may be changed, and if not, why.
+class DraftContext(msgspec.Struct, eq=False):
+    """What the drafts of one call share."""
 
-    `spares` are drafts of wide containers that an earlier call left behind; see `leave_spares`.
-    """
-
-    __slots__ = ("closed", "spares")
-
+    closed: str | None = None
+    """Why they may not be changed; None while they may."""
+    spares: dict[int, Any] | None = None
+    """Drafts of wide containers that an earlier call left behind; see `leave_spares`."""
     emitted: Sequence[Event] = ()
     """The events so far."""
-
-    def __init__(self, closed: str | None = None, spares: dict[int, Any] | None = None) -> None:
-        self.closed = closed
-        self.spares = spares
 
     def check(self) -> None:
         """Raise if the drafts may not be changed."""
@@ -44,9 +40,6 @@ class DraftContext:
             "the session's state, if its class has methods marked @applies"
         )
 
-    def end(self, draft: Any) -> None:
-        """Raise if a draft must not be committed as it is."""
-
     def draft(self, value: Any, shape: Shape) -> Any:
         """A draft of a committed value that stands at a place of this shape; the value itself if it cannot change."""
         kind = type(value)
@@ -58,6 +51,6 @@ class DraftContext:
         shape = shape.member(kind)
         draft = DRAFTS.get(kind)
         if draft is not None:
-            return draft(value, shape, self)
+            return draft(value, self, shape)
         model = kind.__dict__.get("__stateroom_shape__")
-        return value if model is None or model.fixed else DRAFTS[BaseModel](value, model, self)
+        return value if model is None or model.fixed else DRAFTS[BaseModel](value, self, model)

@@ -40,7 +40,7 @@ class DraftList(list[Any]):
         *("back", "checked", "front", "item", "kept", "origins", "past", "places", "seen", "touched", "whole"),
     )
 
-    def __init__(self, base: list[Any], shape: Shape, desk: DraftContext) -> None:
+    def __init__(self, base: list[Any], desk: DraftContext, shape: Shape) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape

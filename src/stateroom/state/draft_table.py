@@ -21,7 +21,7 @@ class DraftDict(dict[Any, Any]):
         *("assigned", "checked", "deleted", "past", "touched", "whole"),
     )
 
-    def __init__(self, base: dict[Any, Any], shape: Shape, desk: DraftContext) -> None:
+    def __init__(self, base: dict[Any, Any], desk: DraftContext, shape: Shape) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
@@ -185,7 +185,7 @@ class DraftSet(set[Any]):
 
     __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "changed")
 
-    def __init__(self, base: set[Any], shape: Shape, desk: DraftContext) -> None:
+    def __init__(self, base: set[Any], desk: DraftContext, shape: Shape) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape

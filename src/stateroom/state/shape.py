@@ -392,6 +392,11 @@ class ModelShape(Shape):
             return frozenset()
         return frozenset(name for name, field in self.model.model_fields.items() if not field.frozen)
 
+    @cached_property
+    def trusted_fields(self) -> dict[str, frozenset[type]]:
+        """By field: the types of which every value is valid there as it is."""
+        return {name: self.fields[name].trusted for name in self.leaf_checks}
+
     def changed(self, model: BaseModel, changes: Mapping[str, Any]) -> BaseModel:
         """A copy of a model with other values, which are valid, in some fields."""
         fields = model.__dict__

@@ -19,9 +19,10 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.session.cached_session import CachedSession, Step, new_session
+from stateroom.session.cached_session import CachedSession, Limits, Step, new_session
 from stateroom.session.commit import ATTEMPTS, back_off
-from stateroom.session.document import Weight, write_document
+from stateroom.session.document import write_document
+from stateroom.session.log import weight_of_snapshot
 from stateroom.session.maintenance import every_head
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt
@@ -33,9 +34,6 @@ PREFIX = f"{ENVIRONMENT}:"
 
 NEVER = 250_000_000_000.0
 """When a thread expires that lives for ever: a time that every store and every calendar can hold."""
-
-RENEWED = 0.99
-"""An expiry that is this share of the time to live away need not be renewed."""
 
 MAX_BYTES = 1 << 30
 
@@ -51,6 +49,7 @@ class Threads:
         self.ttl = ttl
         self.hot = hot
         self.now = now
+        self._limits = Limits(MAX_BYTES, ttl=ttl or 0.0, now=now)
         self._cached: OrderedDict[str, CachedSession] = OrderedDict()
         self._reader = Reader(store, Thread)
 
@@ -135,7 +134,7 @@ class Threads:
 
     async def _opened(self, session: str) -> CachedSession:
         standing, document = await self._reader.read(session)
-        cached = CachedSession(self._reader, document.head, MAX_BYTES)
+        cached = CachedSession(self._reader, document.head, self._limits)
         cached.load(standing, document)
         return cached
 
@@ -164,7 +163,7 @@ class Threads:
         head = self._new_head(session, 1)
         facts = {"input": {"thread_id": session.removeprefix(PREFIX)}}
         beginning = Progress(0, head.created)
-        cached, entries, snapshot, blobs = new_session(self._reader, head, Thread(), beginning, facts, MAX_BYTES)
+        cached, entries, snapshot, blobs = new_session(self._reader, head, Thread(), beginning, facts, self._limits)
         try:
             await self.store.create(head, entries, snapshot, blobs)
         except StoreUnavailable:
@@ -228,7 +227,7 @@ class Threads:
         if not change.patch:
             return None
         after = StateAt(change.thread, cached.progress.after(0.0))
-        return cached.prepare("call", facts, self.now(), change.patch, after, expires=self._renewal(cached.head))
+        return cached.prepare("call", facts, change.patch, after)
 
     def _with_snapshot(self, step: Step) -> Step:
         commit = step.commit
@@ -236,12 +235,6 @@ class Threads:
             return step
         elsewhere = Elsewhere(self.store.large)
         body = write_document(step.standing.state, step.standing.progress, elsewhere)
-        weight = Weight(len(body), elsewhere.size)
+        weight = weight_of_snapshot(len(body), elsewhere.size)
         snapshot, blobs = Snapshot(commit.entry.revision, body), {**commit.blobs, **elsewhere.blobs}
         return replace(step, commit=replace(commit, snapshot=snapshot, blobs=blobs), weight=weight)
-
-    def _renewal(self, head: Head) -> float | None:
-        now = self.now()
-        if self.ttl is None or head.expires - now > RENEWED * self.ttl:
-            return None
-        return now + self.ttl

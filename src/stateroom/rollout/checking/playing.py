@@ -24,7 +24,7 @@ from stateroom.session.reader import Reader
 from stateroom.state import Patch, decode, encode, encode_patch
 from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.describe import differences, readable
-from stateroom.state.emitting import committed
+from stateroom.state.event_context import committed
 
 LARGE = 4096
 """Bytes from which a commit is worth a look at how much of the state it has written again."""

@@ -16,7 +16,7 @@ from stateroom.errors import (
     SessionLeased,
     UnknownRevision,
 )
-from stateroom.session.cached_session import CachedSession
+from stateroom.session.cached_session import CachedSession, Limits
 from stateroom.session.log import VERDICT
 from stateroom.session.maintenance.heads import each_session
 from stateroom.session.program import Program
@@ -89,7 +89,7 @@ class Migrator:
         try:
             found, cached = await self._look(leased)  # much may have happened before the lease
             if cached is not None:
-                await cached.append(cached.prepare("migrated", {}, self.now()))
+                await cached.append(cached.prepare("migrated", {}))
             return found
         except (Conflict, SessionClosed, SessionExpired):  # a writer without a lease was quicker
             return found._replace(outcome="in use")
@@ -100,7 +100,7 @@ class Migrator:
         """What is to become of a session; and the session itself, if it is to be migrated."""
         if head.environment not in self.types:
             return Migrated("foreign"), None
-        cached = CachedSession(Reader(self.store, self.types[head.environment]), head, NO_LIMIT)
+        cached = CachedSession(Reader(self.store, self.types[head.environment]), head, Limits(NO_LIMIT, now=self.now))
         try:
             standing, document = await cached.reader.read(head.id, head.revision)
         except (SchemaChanged, InvalidState, BadData, UnknownRevision) as error:

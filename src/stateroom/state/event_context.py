@@ -1,4 +1,4 @@
-"""Emitting: how a state that changes by events only does so, in a tool and when its events are folded."""
+"""How a state that changes by events only does so: in a tool, and when its events are folded."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from stateroom.state.patch import Patch
 S = TypeVar("S", bound=State)
 
 
-class EventContext(DraftContext):
+class EventContext(DraftContext, eq=False, kw_only=True):
     """For a tool whose state changes by events only: its draft can be changed while one is applied."""
 
-    __slots__ = ("base", "by_events", "emitted", "failed")
+    base: State
+    by_events: str
+    """Why the draft cannot be changed otherwise."""
+    emitted: list[Event] = []
+    failed: Event | None = None
 
-    def __init__(self, state: State, spares: dict[int, Any] | None = None) -> None:
-        self.by_events = f"{type(state).__name__} changes by events only; change it by an event: state.emit(…)"
-        super().__init__(self.by_events, spares)
-        self.base = state
-        self.emitted: list[Event] = []
-        self.failed: Event | None = None
+    @classmethod
+    def of(cls, state: State, spares: dict[int, Any] | None = None) -> EventContext:
+        """The context of a draft of this state."""
+        why = f"{type(state).__name__} changes by events only; change it by an event: state.emit(…)"
+        return cls(why, spares, base=state, by_events=why)
 
     def emit(self, draft: Any, event: Event) -> None:
         if self.closed is not self.by_events or draft._draft_base is not self.base:
@@ -45,7 +48,7 @@ class EventContext(DraftContext):
         self.emitted.append(happened)
         self.failed = None
 
-    def end(self, draft: Any) -> None:
+    def check_events(self, draft: Any) -> None:
         """Raise if anything has changed that the events do not account for."""
         self._refuse_failed()
         again = draft_of(self.base, DraftContext())

@@ -1,0 +1,79 @@
+"""The result of a call: an output, or why it failed, in words for the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from stateroom.errors import InvalidArguments
+from stateroom.session.log import LogEntry
+
+Code = Literal[
+    "unknown_tool",
+    "invalid_arguments",
+    "tool_error",
+    "tool_failed",
+    "timeout",
+    "too_large",
+    "needs_input",
+    "unknown_outcome",
+    "shared_conflict",
+]
+"""Why a call failed.
+
+`needs_input`: the tool asked a question, and is to be called again, with the same id, when it is answered.
+`shared_conflict`: another session changed a shared state first, and its type says to reject then. `tool_error` is what
+the author's code told the model, and `tool_failed` what it did not mean to happen.
+"""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The result of a call: an output, or an error that is fit for the model to read."""
+
+    ok: bool
+    output: Any = None
+    error: str | None = None
+    code: Code | None = None
+    fields: dict[str, str] | None = None
+    """For invalid arguments: what is wrong with which."""
+
+    @property
+    def content(self) -> Any:
+        """What the model is shown."""
+        if self.ok:
+            return self.output
+        error = {"code": self.code, "message": self.error}
+        return {"error": {**error, "fields": self.fields} if self.fields else error}
+
+
+class Failed(Exception):
+    """A call failed; the message is for the model."""
+
+    tampered = False
+    """True when the tool may have changed committed state in memory."""
+
+    def __init__(self, message: str, code: Code = "tool_failed") -> None:
+        super().__init__(message)
+        self.code: Code = code
+
+
+def failed(failure: Failed | InvalidArguments) -> Result:
+    """The result of a call that failed."""
+    if isinstance(failure, InvalidArguments):
+        return Result(False, None, str(failure), "invalid_arguments", failure.fields)
+    return Result(False, None, str(failure), failure.code)
+
+
+def recorded(entry: LogEntry | None) -> Result:
+    """The result of a call that is in the log."""
+    assert entry is not None
+    if entry.kind == "failed":
+        return Result(False, None, entry.facts["error"], entry.facts.get("code", "tool_failed"))
+    return Result(True, entry.output)
+
+
+def unknown_tool(name: str, tools: Mapping[str, Any]) -> Failed:
+    """Why a call of a tool that does not exist failed."""
+    return Failed(f"there is no tool named {name!r}; there are: {', '.join(sorted(tools)) or 'none'}", "unknown_tool")
