@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from secrets import token_hex
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from stateroom.session.log import LogEntry, Stored, Weight, progress_after, read
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt, schema_facts
 from stateroom.session.resources import SessionResources
+from stateroom.session.runtime import Limits
 from stateroom.state import Elsewhere, Patch, State, decode, encode_json, patched
 from stateroom.store import NO_BLOBS, Blobs, Commit, Entry, Head, Snapshot
 
@@ -34,9 +34,6 @@ SNAPSHOT_RATIO = 2
 DIGESTING = 64
 """Bytes of large values that weigh as much as one byte of a snapshot, which needs their digests."""
 
-
-RENEWED = 0.99
-"""An expiry that is this share of the time to live away is not renewed."""
 
 FOREBEARS = 16
 """Number of ancestors whose call ids and large values a fork remembers."""
@@ -54,30 +51,6 @@ OWN = "\n"
 """How a call id of our own begins; no caller's does."""
 
 
-class Limits:
-    """What sessions are held to, and their clock.
-
-    `max_state` is how many bytes a state may have, `max_log` how many may be stored for a session in all, and `ttl` how
-    many seconds a session lives after its last use; with 0 its expiry is not renewed.
-    """
-
-    def __init__(
-        self,
-        max_state: int,
-        max_log: int = sys.maxsize,
-        ttl: float = 0.0,
-        now: Callable[[], float] = time,
-    ) -> None:
-        self.max_state = max_state
-        self.max_log = max_log
-        self.ttl = ttl
-        self.now = now
-
-    def renewal(self, head: Head, at: float) -> float | None:
-        """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
-        return None if not self.ttl or head.expires - at > RENEWED * self.ttl else at + self.ttl
-
-
 class HeldLease(msgspec.Struct):
     """A lease that this process has."""
 
@@ -87,7 +60,7 @@ class HeldLease(msgspec.Struct):
     """Until then, by the monotonic clock, nobody else can have changed the session."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """A commit that is about to be made, and what the cached session has after it."""
 
     commit: Commit

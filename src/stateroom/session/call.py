@@ -26,7 +26,7 @@ from stateroom.store import NO_BLOBS
 CHANGED = "another session changed the state of the {} at the same time: its change was refused"
 
 
-class Call(msgspec.Struct):
+class Call(msgspec.Struct, gc=False):
     """One call of a tool on a session."""
 
     cache: SessionCache

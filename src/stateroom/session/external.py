@@ -25,7 +25,7 @@ PATIENT = 1000
 """Attempts to commit what came of an external call: its effect stays, whatever others write."""
 
 
-class ExternalCall(Call):
+class ExternalCall(Call, gc=False):
     """A call whose effect cannot be taken back; the caller has the session's lock."""
 
     call_id: str

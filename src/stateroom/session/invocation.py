@@ -46,10 +46,12 @@ logger = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+NO_CHANGE = Change(None, [])
+
 READ_ONLY = "this state may only be read; change it in a tool with effect='write'"
 
 
-class Ran(msgspec.Struct, frozen=True):
+class Ran(msgspec.Struct, frozen=True, gc=False):
     """A run that went well: where it began, the output, and what became of the state."""
 
     revision: int
@@ -67,7 +69,7 @@ class Ran(msgspec.Struct, frozen=True):
     """What became of the resources that it asks for."""
 
 
-class Scene(msgspec.Struct, frozen=True):
+class Scene(msgspec.Struct, frozen=True, gc=False):
     """What a function of the author's may be given: where in a session it runs."""
 
     state: State | None
@@ -122,7 +124,7 @@ def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) ->
     if call_id is not None and not (isinstance(call_id, str) and call_id.isprintable()):
         raise Failed("a call id is a text of printable characters", "invalid_arguments")
     try:
-        plain: dict[str, Any] = to_jsonable_python(dict(arguments or {}))
+        plain: dict[str, Any] = to_jsonable_python(arguments if type(arguments) is dict else dict(arguments or {}))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         message = "the arguments of a call must be JSON, and not nested too deeply"
         raise Failed(message, "invalid_arguments") from error
@@ -141,7 +143,7 @@ async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], s
     beside = DraftContext(closed)
     drafts = {name: draft_of(state, beside) for name, state in scene.shared.items()} if scene.shared else {}
     clock = scene.fill(tool.procedure, arguments, draft, drafts)
-    change, shared = Change(scene.state, []), NOTHING
+    change, shared = NO_CHANGE, NOTHING
     try:
         try:
             try:

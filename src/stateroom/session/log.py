@@ -117,7 +117,7 @@ class LogEntry(msgspec.Struct, frozen=True):
         return self.facts.get("output")
 
 
-class Body(msgspec.Struct, frozen=True):
+class Body(msgspec.Struct, frozen=True, gc=False):
     """An entry's body, as it is written."""
 
     data: bytes

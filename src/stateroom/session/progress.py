@@ -55,7 +55,7 @@ class Clock:
         self.advanced += seconds
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, gc=False):
     """A session's random state, clock, pending external calls, resources and agent status at one revision."""
 
     seed: int

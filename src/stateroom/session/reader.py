@@ -20,7 +20,7 @@ WORLDS = 4
 """Number of worlds in memory (the current one, and those of sessions seeded by older code)."""
 
 
-class StateAt(msgspec.Struct, frozen=True):
+class StateAt(msgspec.Struct, frozen=True, gc=False):
     """The state and progress of a session at one revision."""
 
     state: Any

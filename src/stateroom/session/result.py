@@ -29,7 +29,7 @@ the author's code told the model, and `tool_failed` what it did not mean to happ
 """
 
 
-class Result(msgspec.Struct, frozen=True):
+class Result(msgspec.Struct, frozen=True, gc=False):
     """The result of a call: an output, or an error that is fit for the model to read."""
 
     ok: bool

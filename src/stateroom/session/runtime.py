@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from secrets import token_hex
+from time import time
 from typing import Any
 
-from stateroom.session.cached_session import Limits
 from stateroom.session.log import read_entry
 from stateroom.session.program import Program
 from stateroom.session.reader import Reader
 from stateroom.session.runner import Runner
 from stateroom.state import State
 from stateroom.store import Entry, Head, Store
+
+RENEWED = 0.99
+"""An expiry that is this share of the time to live away is not renewed."""
+
+
+class Limits:
+    """What sessions are held to, and their clock.
+
+    `max_state` is how many bytes a state may have, `max_log` how many may be stored for a session in all, and `ttl` how
+    many seconds a session lives after its last use; with 0 its expiry is not renewed.
+    """
+
+    def __init__(
+        self,
+        max_state: int,
+        max_log: int = sys.maxsize,
+        ttl: float = 0.0,
+        now: Callable[[], float] = time,
+    ) -> None:
+        self.max_state = max_state
+        self.max_log = max_log
+        self.ttl = ttl
+        self.now = now
+
+    def renewal(self, head: Head, at: float) -> float | None:
+        """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
+        return None if not self.ttl or head.expires - at > RENEWED * self.ttl else at + self.ttl
 
 
 class Runtime(Limits):

@@ -124,7 +124,8 @@ class MemoryStore(Store):
         kept.entries.append(entry)
         if commit.snapshot is not None:
             kept.snapshots.append(commit.snapshot)
-        kept.add_blobs(commit.blobs)
+        if commit.blobs:
+            kept.add_blobs(commit.blobs)
         expires = head.expires if commit.expires is None else commit.expires
         kept.head = replace(head, revision=entry.revision, expires=expires, closed=commit.closes)
 

@@ -19,13 +19,14 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.session.cached_session import CachedSession, Limits, Step, new_session
+from stateroom.session.cached_session import CachedSession, Step, new_session
 from stateroom.session.commit import ATTEMPTS, back_off
 from stateroom.session.document import write_document
 from stateroom.session.log import weight_of_snapshot
 from stateroom.session.maintenance import every_head
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt
+from stateroom.session.runtime import Limits
 from stateroom.state import Elsewhere
 from stateroom.store import Head, Record, Snapshot, Store
 

@@ -1,15 +1,17 @@
-"""Going through all sessions of a store."""
+"""All sessions of a store, and how much there is of them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TypeVar
+from heapq import nlargest
+from typing import NamedTuple, TypeVar
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store import Head, Store
+from stateroom.store import Head, Size, Store
+from stateroom.store.contract import Status
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -90,3 +92,35 @@ async def descendants(store: Store, session: str) -> AsyncIterator[Head]:
                 seen.add(fork.id)
                 todo.append(fork.id)
                 yield fork
+
+
+class Statistics(NamedTuple):
+    """What a store has."""
+
+    sizes: dict[str, Size]
+    """All of it, by kind."""
+    sessions: dict[str, Counter[Status]]
+    """How many sessions there are, by environment and status."""
+    largest: list[tuple[Head, Size]]
+    """The sessions that are the largest by what is their own, the largest first."""
+
+
+async def count(store: Store, *, now: float, top: int, done: Callable[[], None]) -> Statistics:
+    """Count what is in a store, and its largest sessions; `done` is called for each session."""
+    sessions: dict[str, Counter[Status]] = defaultdict(Counter)
+    largest: list[tuple[Head, Size]] = []
+
+    async def measure(head: Head) -> Size:
+        return await store.size(head.id) if top else Size(0, 0)
+
+    async for head, size in each_session(store, measure):
+        sessions[head.environment][head.status(now)] += 1
+        largest.append((head, size))
+        if len(largest) > 2 * top:
+            largest = _largest(top, largest)
+        done()
+    return Statistics(await store.sizes(), dict(sessions), _largest(top, largest))
+
+
+def _largest(top: int, sessions: list[tuple[Head, Size]]) -> list[tuple[Head, Size]]:
+    return nlargest(top, sessions, key=lambda session: session[1].bytes)

@@ -16,11 +16,12 @@ from stateroom.errors import (
     SessionLeased,
     UnknownRevision,
 )
-from stateroom.session.cached_session import CachedSession, Limits
+from stateroom.session.cached_session import CachedSession
 from stateroom.session.log import VERDICT
 from stateroom.session.maintenance.heads import each_session
 from stateroom.session.program import Program
 from stateroom.session.reader import Reader
+from stateroom.session.runtime import Limits
 from stateroom.session.shared import shared_environment
 from stateroom.state import State
 from stateroom.store import Head, Store
