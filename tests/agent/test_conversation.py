@@ -25,7 +25,7 @@ def user(text: str) -> Item:
     return {"type": "message", "role": "user", "content": text}
 
 
-class DraftContext(State):
+class Desk(State):
     talk: Conversation = Conversation()
     notes: list[str] = []
 
@@ -33,43 +33,43 @@ class DraftContext(State):
 BOUND = Context(200, [DropOldest()])
 
 
-class DeskEnvironment(Environment[DraftContext]):
+class DeskEnvironment(Environment[Desk]):
     """Talk."""
 
-    def seed(self, task: Any) -> DraftContext:
-        desk = DraftContext()
+    def seed(self, task: Any) -> Desk:
+        desk = Desk()
         desk.talk.add({"role": "system", "content": "Be kind."})
         return desk
 
     @tool
-    def say(self, state: DraftContext, text: str) -> dict[str, int]:
+    def say(self, state: Desk, text: str) -> dict[str, int]:
         """Say something."""
         state.talk.add(user(text))
         return {"total": state.talk.total}
 
     @tool
-    def shorten(self, state: DraftContext) -> dict[str, int]:
+    def shorten(self, state: Desk) -> dict[str, int]:
         """Let the view start from what is shown now."""
         state.talk.compact(BOUND.fit_now(state.talk.window()))
         return {"shown": len(state.talk.shown)}
 
     @tool(effect="read")
-    def view(self, state: DraftContext) -> list[dict[str, Any]]:
+    def view(self, state: Desk) -> list[dict[str, Any]]:
         """What a model is shown."""
         return state.talk.view(BOUND)
 
     @tool
-    def meddle(self, state: DraftContext) -> None:
+    def meddle(self, state: Desk) -> None:
         """Change what a model is shown, and nothing else."""
         state.talk.view(BOUND)[0]["content"] = "changed"
         state.talk.items[0]["content"] = "changed"
 
     @tool
-    def break_it(self, state: DraftContext) -> None:
+    def break_it(self, state: Desk) -> None:
         """Leave an impossible value."""
         state.talk.said[0].tokens = -1
 
-    def verify(self, state: DraftContext, episode: Any) -> float:
+    def verify(self, state: Desk, episode: Any) -> float:
         return 1.0
 
 

@@ -112,7 +112,7 @@ def draft_for_tool(state: Any) -> Any:
 
 def ended(draft: Any) -> Change:
     """What a tool's draft comes to."""
-    draft._draft_desk.check_events(draft)
+    draft._draft_context.check_events(draft)
     return commit(draft)
 
 
@@ -140,7 +140,7 @@ def test_an_event_is_applied_at_once_and_recorded() -> None:
         last=["pen", "ink"],
         total=4,
     )
-    assert cart._draft_desk.emitted == [Added(names=["pen", "ink"]), Counted(name="ink", by=2)]
+    assert cart._draft_context.emitted == [Added(names=["pen", "ink"]), Counted(name="ink", by=2)]
     assert patched(base, patch) == state
     assert base == Cart()
 
@@ -245,7 +245,7 @@ def test_what_happens_to_an_event_afterwards_changes_nothing() -> None:
     cart.emit(event)
     event.names.append("ink")
     cart.emit(Dropped(name="pen"))
-    assert cart._draft_desk.emitted[0] == Added(names=["pen"])
+    assert cart._draft_context.emitted[0] == Added(names=["pen"])
     assert ended(cart).state.last == ["pen"]
 
 
@@ -257,7 +257,7 @@ def test_an_event_is_checked_when_it_is_made_and_when_it_is_emitted() -> None:
     cart = draft_for_tool(cart_of("pen"))
     with pytest.raises(InvalidState, match="by: Input should be a valid integer"):
         cart.emit(Counted.model_construct(name="pen", by="many"))
-    assert cart._draft_desk.emitted == []
+    assert cart._draft_context.emitted == []
 
 
 class Stretched(Event):
@@ -276,7 +276,7 @@ def test_what_a_method_does_to_its_event_changes_no_fact() -> None:
     stubborn = draft_for_tool(Stubborn())
     stubborn.emit(Stretched(names=[]))
     ended(stubborn)
-    assert stubborn._draft_desk.emitted == [Stretched(names=[])]
+    assert stubborn._draft_context.emitted == [Stretched(names=[])]
 
 
 class Table(State):
@@ -397,7 +397,7 @@ def test_an_event_during_which_the_call_ends_opens_nothing_again() -> None:
 
         @applies(Marked)
         def marked(self, event: Marked) -> None:
-            self._draft_desk.closed = ENDED  # type: ignore[attr-defined]  # as when its time is up
+            self._draft_context.closed = ENDED  # type: ignore[attr-defined]  # as when its time is up
 
     slow = draft_for_tool(Slow())
     slow.emit(Marked(name="x"))
@@ -450,7 +450,7 @@ def test_a_state_is_the_fold_of_what_was_emitted(calls: list[list[Event]]) -> No
                 places(cart, "cart")
                 cart.emit(event)
             before, (state, patch) = state, ended(cart)
-            assert cart._draft_desk.emitted == call
+            assert cart._draft_context.emitted == call
             assert exact(patched(before, patch)) == exact(state) == exact(fold(before, call))
             calls_made.append(call)
     assert exact(reduce(fold, calls_made, seeded)) == exact(state)
@@ -470,7 +470,7 @@ def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[boo
             if str(number) in cart.lines:
                 cart.emit(Counted(name=str(number), by=0) if counts else Dropped(name=str(number)))
                 assert (str(number) in cart.lines) is counts
-        made.append(cart._draft_desk.emitted)
+        made.append(cart._draft_context.emitted)
         state = ended(cart).state
         assert exact(reduce(fold, made, seeded)) == exact(state)
     assert seeded == Cart(lines=lines, order=names)

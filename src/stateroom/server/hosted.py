@@ -33,7 +33,7 @@ from stateroom.server.tokens import Signer
 from stateroom.session import History, Progress, Session, Sessions, new_session_id
 from stateroom.session.log import checked_name, read_entry
 from stateroom.state import to_json
-from stateroom.state.comparison.sameness import Sameness
+from stateroom.state.sameness import Sameness
 
 Endpoint = Callable[[Request], Awaitable[Reply]]
 

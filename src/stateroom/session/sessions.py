@@ -155,8 +155,8 @@ class Sessions(Generic[S]):
     async def _seeded_in_world(self, available: dict[str, Callable[[], Any]]) -> tuple[State, Start]:
         """A world, with what the task changes in it."""
         world = await self.cache.worlds.current()
-        desk = DraftContext()
-        draft = draft_of(world.state, desk)
+        context = DraftContext()
+        draft = draft_of(world.state, context)
         try:
             returned = await self._run_seed({**available, "state": lambda: draft})
             if returned is not None:
@@ -171,7 +171,7 @@ class Sessions(Generic[S]):
                 await self.cache.mend()
             raise
         finally:
-            desk.closed = ENDED
+            context.closed = ENDED
         return state, Start(world.id, world.size, patch)
 
     async def _run_seed(self, available: dict[str, Callable[[], Any]]) -> Any:

@@ -38,14 +38,14 @@ class Change(NamedTuple):
 
 def commit(draft: S) -> Change:
     """End a draft, check it, and give the new state with the patch that leads to it."""
-    desk: DraftContext = draft._draft_desk  # type: ignore[attr-defined]
-    desk.closed = ENDED  # before it is checked: what another thread changes meanwhile would not be
+    context: DraftContext = draft._draft_context  # type: ignore[attr-defined]
+    context.closed = ENDED  # before it is checked: what another thread changes meanwhile would not be
     patch: Patch = []
     ruled: list[Path] = []
     _check_model(cast(Any, draft), (), patch, ruled)
     state = _settle_model(cast(Any, draft))
     if not ruled:
-        if desk.spares is not None and draft._draft_shape.branches:  # type: ignore[attr-defined]
+        if context.spares is not None and draft._draft_shape.branches:  # type: ignore[attr-defined]
             leave_spares(draft, state)
         return Change(state, patch)
     follow_up = _keep_rules(state, ruled)
@@ -92,7 +92,7 @@ def _keep_rules(state: Any, ruled: list[Path]) -> Change:
     patch: Patch = []
     _check(draft, (), patch, [])
     state = _settle(draft)
-    draft._draft_desk.closed = ENDED
+    draft._draft_context.closed = ENDED
     return Change(state, patch)
 
 

@@ -39,7 +39,7 @@ def draft_of(model: M, context: DraftContext, shape: ModelShape | None = None) -
     put(draft, "__dict__", fields.copy())
     put(draft, "__pydantic_fields_set__", model.__pydantic_fields_set__)
     put(draft, "_draft_base", model)
-    put(draft, "_draft_desk", context)
+    put(draft, "_draft_context", context)
     return draft  # type: ignore[no-any-return]
 
 
@@ -61,7 +61,7 @@ def _draft_class(shape: ModelShape) -> type:
     """The subclass of the author's class whose instances are drafts; made once per class."""
     model = shape.model
     namespace: dict[str, Any] = {
-        "__slots__": ("_draft_base", "_draft_checked", "_draft_desk", "_draft_touched"),
+        "__slots__": ("_draft_base", "_draft_checked", "_draft_context", "_draft_touched"),
         "_draft_shape": shape,
         "__module__": model.__module__,
         "__qualname__": model.__qualname__,
@@ -95,7 +95,7 @@ class _Child:
         fields = draft.__dict__
         value = fields[self.name]
         if value is draft._draft_base.__dict__[self.name]:
-            value = draft._draft_desk.draft(value, draft._draft_shape.fields[self.name])
+            value = draft._draft_context.draft(value, draft._draft_shape.fields[self.name])
             fields[self.name] = value
         return value
 
@@ -114,7 +114,7 @@ class DraftModel:
     _draft_touched: list[str]
     """The fields that a commit has found to hold something else than in the base."""
     _draft_shape: ModelShape
-    _draft_desk: DraftContext
+    _draft_context: DraftContext
     _draft_model: type[BaseModel]
 
     def __new__(cls, *args: Any, **fields: Any) -> Any:
@@ -129,8 +129,8 @@ class DraftModel:
         if name not in self._draft_shape.settable:
             super().__setattr__(name, value)  # a property's setter, or pydantic's own refusal
             return
-        if self._draft_desk.closed is not None:
-            self._draft_desk.check()
+        if self._draft_context.closed is not None:
+            self._draft_context.check()
         self.__dict__[name] = value
         fields_set = self.__pydantic_fields_set__  # type: ignore[attr-defined]
         if name not in fields_set:  # the base's own set

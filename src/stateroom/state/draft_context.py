@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import getrefcount
 from typing import Any
 
 import msgspec
@@ -46,7 +47,7 @@ class DraftContext(msgspec.Struct, eq=False):
         if kind in LEAVES:
             return value
         if self.spares and (spare := self.spares.pop(id(value), None)) is not None:
-            spare._draft_desk = self
+            spare._draft_context = self
             return spare
         shape = shape.member(kind)
         draft = DRAFTS.get(kind)
@@ -54,3 +55,22 @@ class DraftContext(msgspec.Struct, eq=False):
             return draft(value, self, shape)
         model = kind.__dict__.get("__stateroom_shape__")
         return value if model is None or model.fixed else DRAFTS[BaseModel](value, self, model)
+
+
+Past = list[tuple[Any, list[Any]]]
+"""Committed containers of old, each with the places at which the next one differs.
+
+Nobody may hold them any more. Then the oldest, brought up to date at a few places, spares a copy of the newest.
+"""
+
+MOST_PAST = 16
+
+
+def free_container(past: Past) -> tuple[Any, list[list[Any]]]:
+    """The oldest container of the past that nobody else holds, and where it differs from the newest; or None."""
+    if len(past) > MOST_PAST:
+        del past[0]  # somebody holds it, a fork perhaps, and may do so for long
+    if not past or getrefcount(past[0][0]) != 2:  # the past itself, and the question
+        return None, []
+    changed = [places for _, places in past]
+    return past.pop(0)[0], changed

@@ -9,8 +9,7 @@ from operator import is_not
 from typing import Any, SupportsIndex, cast
 
 from stateroom.errors import Path, TamperedState
-from stateroom.state.draft_context import DRAFTS, DraftContext
-from stateroom.state.past import Past, free_container
+from stateroom.state.draft_context import DRAFTS, DraftContext, Past, free_container
 from stateroom.state.shape import Shape
 from stateroom.state.values import LEAVES
 
@@ -36,15 +35,15 @@ class DraftList(list[Any]):
     """
 
     __slots__ = (
-        *("_draft_base", "_draft_desk", "_draft_shape"),
+        *("_draft_base", "_draft_context", "_draft_shape"),
         *("back", "checked", "front", "item", "kept", "origins", "past", "places", "seen", "touched", "whole"),
     )
 
-    def __init__(self, base: list[Any], desk: DraftContext, shape: Shape) -> None:
+    def __init__(self, base: list[Any], context: DraftContext, shape: Shape) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
-        self._draft_desk = desk
+        self._draft_context = context
         self.item = item = shape.part(0)
         self.places: set[int] | None = set()
         """Indices of the base at which the tool put something; None once items have moved."""
@@ -120,7 +119,7 @@ class DraftList(list[Any]):
         origin = self.origin(index, item)
         if origin is None:
             return item
-        child = self._draft_desk.draft(item, self.item)
+        child = self._draft_context.draft(item, self.item)
         if child is not item:
             self._watch(index, index + 1, [child])
             super().__setitem__(index, child)
@@ -184,7 +183,7 @@ class DraftList(list[Any]):
     # Writing: everything is a splice or a new arrangement.
 
     def _splice(self, start: int, stop: int, values: list[Any]) -> None:
-        self._draft_desk.check()
+        self._draft_context.check()
         self._watch(start, stop, values)
         self._notice_swap()
         end, size = start + len(values), len(self)
@@ -266,7 +265,7 @@ class DraftList(list[Any]):
         self._splice(0, len(self), [])
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
-        self._draft_desk.check()
+        self._draft_context.check()
         self._touch_all()  # a sort key may look at, and keep, any child
         self.places, self.front, self.back = None, 0, 0
         super().sort(key=key, reverse=reverse)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex, cast
 
-from stateroom.state.draft_context import DRAFTS, DraftContext
-from stateroom.state.past import Past, free_container
+from stateroom.state.draft_context import DRAFTS, DraftContext, Past, free_container
 from stateroom.state.shape import Shape
 from stateroom.state.values import LEAVES
 
@@ -17,15 +16,15 @@ class DraftDict(dict[Any, Any]):
     """A dict that records the keys that were assigned and deleted."""
 
     __slots__ = (
-        *("_draft_base", "_draft_desk", "_draft_shape"),
+        *("_draft_base", "_draft_context", "_draft_shape"),
         *("assigned", "checked", "deleted", "past", "touched", "whole"),
     )
 
-    def __init__(self, base: dict[Any, Any], desk: DraftContext, shape: Shape) -> None:
+    def __init__(self, base: dict[Any, Any], context: DraftContext, shape: Shape) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
-        self._draft_desk = desk
+        self._draft_context = context
         self.assigned: dict[Any, None] = {}
         """Keys given a value by the tool, in the order in which they joined."""
         self.checked: dict[Any, Any] = {}
@@ -76,7 +75,7 @@ class DraftDict(dict[Any, Any]):
         value = super().__getitem__(key)
         if type(value) in LEAVES or self.whole or key in self.touched or key in self.assigned:
             return value
-        child = self._draft_desk.draft(value, self._draft_shape.part(key))
+        child = self._draft_context.draft(value, self._draft_shape.part(key))
         if child is not value:
             super().__setitem__(key, child)
             self.touched[key] = child
@@ -125,7 +124,7 @@ class DraftDict(dict[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         if super().get(key, _MISSING) is value:
             return  # `table[key] += ...` puts back what it took
-        self._draft_desk.check()
+        self._draft_context.check()
         super().__setitem__(key, value)
         self.assigned[key] = None
         self.touched.pop(key, None)
@@ -133,7 +132,7 @@ class DraftDict(dict[Any, Any]):
     def __delitem__(self, key: Any) -> None:
         if key not in self:
             raise KeyError(key)
-        self._draft_desk.check()
+        self._draft_context.check()
         super().__delitem__(key)
         self._forget(key)
 
@@ -157,7 +156,7 @@ class DraftDict(dict[Any, Any]):
             raise KeyError("popitem(): dictionary is empty")
         key = next(reversed(self))
         value = self[key]
-        self._draft_desk.check()
+        self._draft_context.check()
         super().popitem()  # a deleted last key would be searched past by the next call
         self._forget(key)
         return key, value
@@ -183,13 +182,13 @@ class DraftDict(dict[Any, Any]):
 class DraftSet(set[Any]):
     """A set that knows whether it was changed; its members never change."""
 
-    __slots__ = ("_draft_base", "_draft_desk", "_draft_shape", "changed")
+    __slots__ = ("_draft_base", "_draft_context", "_draft_shape", "changed")
 
-    def __init__(self, base: set[Any], desk: DraftContext, shape: Shape) -> None:
+    def __init__(self, base: set[Any], context: DraftContext, shape: Shape) -> None:
         super().__init__(base)
         self._draft_base = base
         self._draft_shape = shape
-        self._draft_desk = desk
+        self._draft_context = context
         self.changed = False
 
     def copy(self) -> set[Any]:
@@ -203,7 +202,7 @@ def _recording(name: str) -> Callable[..., Any]:
     change = getattr(set, name)
 
     def method(self: DraftSet, *args: Any) -> Any:
-        self._draft_desk.check()
+        self._draft_context.check()
         self.changed = True
         return change(self, *args)
 

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 from stateroom.errors import InvalidState, ReadOnlyState
 from stateroom.state.commit import changes_in, commit
-from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.compiler import shape_of_model
 from stateroom.state.draft import draft_of
 from stateroom.state.draft_context import DraftContext
 from stateroom.state.events import Event, applier_of
 from stateroom.state.model import State
 from stateroom.state.patch import Patch
+from stateroom.state.sameness import Sameness
 
 S = TypeVar("S", bound=State)
 
@@ -72,13 +72,13 @@ def fold(state: S, events: Iterable[Event]) -> S:
 
     Of a state that may only be read, such as `session.state`, it gives one that may only be read.
     """
-    desk: DraftContext | None = getattr(state, "_draft_desk", None)
-    base: Any = state if desk is None else committed(state)
+    context: DraftContext | None = getattr(state, "_draft_context", None)
+    base: Any = state if context is None else committed(state)
     draft = draft_of(base, DraftContext())
     for event in events:
         _happen(draft, base, event)
     folded = commit(draft).state
-    return draft_of(folded, DraftContext(desk.closed)) if desk is not None else folded  # type: ignore[no-any-return]
+    return draft_of(folded, DraftContext(context.closed)) if context is not None else folded  # type: ignore[no-any-return]
 
 
 def committed(draft: Any) -> Any:

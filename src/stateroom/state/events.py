@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stateroom.errors import DefinitionError, InvalidState, SchemaChanged
 from stateroom.state.compiler import shape_of_model
-from stateroom.state.versions import Migrations, Versioned
+from stateroom.state.schema import Migrations, Versioned
 
 _MARK = "__stateroom_applies__"
 

@@ -10,9 +10,8 @@ from stateroom.errors import DefinitionError, ReadOnlyState
 from stateroom.state.compiler import shape_of_model
 from stateroom.state.draft_context import DraftContext
 from stateroom.state.events import Appliers, Event, find_appliers
-from stateroom.state.schema import Schema, read_schema
+from stateroom.state.schema import Migrations, Schema, Versioned, read_schema
 from stateroom.state.shape import ModelShape
-from stateroom.state.versions import Migrations, Versioned
 
 
 class State(Versioned, BaseModel):
@@ -61,12 +60,12 @@ class State(Versioned, BaseModel):
 
         If its method raises, the call fails: what is to be checked is checked before.
         """
-        desk: DraftContext | None = getattr(self, "_draft_desk", None)
-        if desk is None:
+        context: DraftContext | None = getattr(self, "_draft_context", None)
+        if context is None:
             raise ReadOnlyState(
                 f"events are emitted by tools; what they make of a {type(self).__name__} of your own says fold(…)"
             )
-        desk.emit(self, event)
+        context.emit(self, event)
 
 
 def shape_of(state: type[State]) -> ModelShape:

@@ -25,7 +25,7 @@ MOST = 8
 
 def leave_spares(draft: Any, state: BaseModel | None = None) -> None:
     """Keep the drafts of wide fields of an ended draft, which was committed as `state`, or only read."""
-    spares = draft._draft_desk.spares
+    spares = draft._draft_context.spares
     if spares is not None and draft._draft_shape.branches:
         _leave(draft, draft._draft_base if state is None else state, spares)
 

@@ -22,9 +22,9 @@ from stateroom.session import Result, Session, Verdict
 from stateroom.session.containment import contained
 from stateroom.session.reader import Reader
 from stateroom.state import Patch, decode, encode, encode_patch
-from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.describe import differences, readable
 from stateroom.state.event_context import committed
+from stateroom.state.sameness import Sameness
 
 LARGE = 4096
 """Bytes from which a commit is worth a look at how much of the state it has written again."""

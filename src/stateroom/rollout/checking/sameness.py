@@ -6,8 +6,8 @@ from itertools import zip_longest
 
 from stateroom.rollout.checking.playing import Play, Step
 from stateroom.rollout.recorded import same
-from stateroom.state.comparison.sameness import Sameness
 from stateroom.state.describe import brief
+from stateroom.state.sameness import Sameness
 
 
 def apart(one: Play, other: Play) -> str | None:

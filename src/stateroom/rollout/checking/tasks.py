@@ -14,7 +14,7 @@ from stateroom.rollout.checking.finding import Fault, Finding, finding, listed
 from stateroom.rollout.tasks import generate_tasks
 from stateroom.rollout.world import Row
 from stateroom.session.containment import contained
-from stateroom.state.comparison.sameness import Sameness
+from stateroom.state.sameness import Sameness
 
 NAME = "tasks"
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from stateroom.errors import DefinitionError, Path
 from stateroom.state.comparison.changes import Changes, Crowd, Entry, Spot, Table
-from stateroom.state.comparison.forms import ABSENT, Names, form_of, form_of_entry
-from stateroom.state.comparison.names import Side, Unit, names_of
+from stateroom.state.comparison.names import ABSENT, Names, Side, Unit, form_of, form_of_entry, names_of
 from stateroom.state.comparison.places import Place, place_of
 from stateroom.state.comparison.report import lines, shown
 from stateroom.state.describe import Difference
@@ -94,7 +93,7 @@ def _committed(state: Any) -> Any:
     """The state itself, if this is a draft of it."""
     if not is_draft(state):
         return state
-    return thaw(state) if state._draft_desk.closed is None else state._draft_base
+    return thaw(state) if state._draft_context.closed is None else state._draft_base
 
 
 def _units(changes: Changes, side: str) -> Iterator[Unit]:
