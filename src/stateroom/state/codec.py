@@ -54,7 +54,7 @@ _NO_PARTS = _pack([])
 
 
 class Elsewhere(msgspec.Struct):
-    """What is not written out where it stands, because whoever reads it finds it elsewhere.
+    """What is not written out where it stands, because a reader finds it elsewhere.
 
     A text of at least `least` characters, or bytes of at least `least`, are large. The keys of a dict and the members
     of a set are always written out: those are looked up by what they are.

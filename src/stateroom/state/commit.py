@@ -30,7 +30,7 @@ ENDED = "this call has ended: its state can no longer be changed"
 
 
 class Change(NamedTuple):
-    """What a draft came to."""
+    """A new state, and the patch that leads to it."""
 
     state: Any
     patch: Patch

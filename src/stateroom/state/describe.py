@@ -14,7 +14,7 @@ from stateroom.state.codec import to_json
 from stateroom.state.patch import apply
 
 WIDTH = 60
-"""Longer values are cut to so many characters."""
+"""Characters to which longer values are cut."""
 
 
 def describe(state: Any, patch: Iterable[Any]) -> list[str]:

@@ -20,10 +20,10 @@ Splice = tuple[int, int, Sequence[int]]
 """Replace the items from one index up to another by those that are now at these places."""
 
 OPERATION = 16
-"""What an operation of a patch, or an item that is stored again, costs: as much as so many indices of an order."""
+"""Cost of an operation of a patch, or of an item that is stored again, in indices of an order."""
 
 UNCOMPARED = 2
-"""Up to so many items, C code can take one from a list without asking whether they know `<`."""
+"""Largest list from which C code can take an item without asking whether the items know `<`."""
 
 
 class DraftList(list[Any]):

@@ -2,7 +2,7 @@
 
 A state class with a method marked `@applies` changes by events only, so that it is at any time what its events have
 made of the seeded one. The log has the events of a call beside its patch: to read a log needs no code of the author's
-(the command line and a cold load use the patch), and whoever has that code can see who did what, and fold the events
+(the command line and a cold load use the patch), and a process with that code can see who did what, and fold the events
 anew, with another class perhaps.
 """
 

@@ -1,7 +1,7 @@
 """Large values: texts and bytes that are stored by themselves, once, under the digest of their content.
 
 Where one stands in a state or in a log, its digest and size are written. Data that was decoded holds a `Large` in its
-place, until whoever has the contents puts them in.
+place, until the contents are put in.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from stateroom.state.draft_list import DraftList
 from stateroom.state.draft_table import DraftDict
 
 WIDE = 256
-"""From so many items on, a container is worth keeping."""
+"""Items from which on a container is worth keeping."""
 
 MOST = 8
-"""So many spares a session keeps."""
+"""Spares per session."""
 
 
 def leave_spares(draft: Any, state: BaseModel | None = None) -> None:

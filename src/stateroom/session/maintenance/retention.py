@@ -27,12 +27,11 @@ class Policy(NamedTuple):
     """How much is kept."""
 
     keep: int | None = None
-    """So many of each session's last revisions stay in its log, and at least those that a process at work may have at
-    hand; None keeps all."""
+    """Revisions that stay in each session's log, and at least those that a process may have in memory; None: all."""
     unused: float = 0.0
-    """That is for sessions to which nothing was added for so many seconds."""
+    """Seconds without a new entry after which a session is cut."""
     closed: float | None = None
-    """Sessions that were closed so many seconds ago are removed, unless forks read them; None keeps all."""
+    """Seconds after which closed sessions are removed, unless forks read them; None keeps all."""
 
 
 class Cut(NamedTuple):
@@ -44,16 +43,15 @@ class Cut(NamedTuple):
     entries: int
     """How many entries that are."""
     in_use: bool = False
-    """A worker holds the session, so it was left as it is."""
+    """A worker has the lease, so the session was left as it is."""
 
 
 class Retention:
     """Cuts off what a policy does not keep.
 
-    With an entry its call id goes, so a call that is repeated after so long would run again. A revision that has gone
-    can no longer be read, forked or gone back to. A session is held while it is cut, so whoever is about to go back in
-    it has done so before, or finds that it cannot; only a fork of a revision that is just going, or a fork that goes
-    back to one, can come too late.
+    With an entry its call id is removed, so a call that is repeated later would run again. A revision that was removed
+    can no longer be read, forked or gone back to. A session is leased while it is cut, so a rewind has either happened
+    before or is refused. Only a fork of a revision that is being removed, or a fork that goes back to one, can be late.
     """
 
     def __init__(self, store: Store, policy: Policy, now: Callable[[], float]) -> None:

@@ -61,7 +61,7 @@ def compare(base: S, found: S, gold: S, *, ignore: Iterable[str] = (), by_conten
     list, `"*.*.updated_at"` the same of all records. A `*` is any one step; entries of a dict or list are named by it
     only.
 
-    `by_content` names the dicts whose keys depend on order and luck, such as ids, and the lists whose order does not
+    `by_content` names the dicts whose keys depend on order and chance, such as ids, and the lists whose order does not
     count. Their new entries are the same if they say the same, so independent actions may come in any order.
 
     - Where a new record holds its own id, that does not count.

@@ -1,9 +1,9 @@
 """Which new record of one state is which of the other.
 
-The ids of new records depend on order and chance, so they say nothing. Two new records are the same if they say the same,
-and the same is said of them. What is said may mention further new records: so their ids get colours, at first by what
-the records say themselves, then again and again by what mentions them, in the colours found so far, until no more of
-them can be told apart. Where two are still alike it does not matter which is which, so one pair is chosen, and its
+The ids of new records depend on order and chance, so they are not compared. Two new records are the same if they say
+the same, and the same is said of them. A record may mention further new records: so their ids get colours, at first by
+what the records say themselves, then again and again by what mentions them, in the colours found so far, until no more
+of them can be told apart. Where two are still alike it does not matter which is which, so one pair is chosen, and its
 choice may tell others apart.
 """
 

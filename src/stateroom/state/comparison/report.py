@@ -17,10 +17,10 @@ ALIKE = 0.5
 """The share of equal fields from which on an unexpected record is told as a missing one gone wrong."""
 
 WIDTH = 200
-"""Longer records are cut to so many characters."""
+"""Characters to which longer records are cut."""
 
 LEAD = 12
-"""So many characters are shown of what two long texts have in common before they part."""
+"""Characters that are shown of what two long texts have in common before they differ."""
 
 
 def shown(value: Any, place: Place, own: Any = None) -> Any:
