@@ -17,7 +17,7 @@
 | `abandoned` | `by`: the shared state whose intent was not decided in time |
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
-and the fields of each event that was emitted. `resources` are the marks of those that the call has used (see
+and the fields of each event that was emitted. `resources` are the versions of those that the call has used (see
 `resources`), and `restarted` which of these had to be started afresh before it.
 
 `agent` is the agent's status from here on (an `AgentStatus`); any entry may have one, and `message` and

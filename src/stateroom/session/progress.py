@@ -4,8 +4,8 @@ Random numbers, time and ids follow from the session's seed and the number of wr
 a fork and a rewind have the same ones again, and a call that fails uses none up. Without a state nothing counts the
 calls: there they follow from the seed and the call's id, if it has one.
 
-What happened outside cannot be repeated: progress has the external calls whose outcome is unknown, and the marks of the
-session's resources. It also has the agent's status.
+What happened outside cannot be repeated: progress has the external calls whose outcome is unknown, and the versions of
+the session's resources. It also has the agent's status.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     pending: tuple[str, ...] = ()
     """The ids of external calls that were started, and of which it is not known what came of them."""
     resources: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-    """The marks of what its resources are, by name; of those that were used."""
+    """The versions of its resources, by name; of those that were used."""
     agent: AgentStatus = INITIAL
     """The status of its agent."""
     made: tuple[str, ...] = ()

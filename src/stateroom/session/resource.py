@@ -1,14 +1,14 @@
 """Resources: what a session has outside its state, such as a sandbox, a browser or a folder.
 
-A session's progress has a *mark* of each resource that was used, which says what it is at that revision:
+A session's progress has a *version* of each resource that was used, which says what it is at that revision:
 
-| kind | mark | where it is needed again |
+| kind | version | where it is needed again |
 |---|---|---|
 | `exportable` | `saved`, `bytes`: the digest and the size of its content, stored with the call | it is restored |
 | `restart_only` | `used`, `revision`: a token of its last use, and when that was | it is started afresh |
 | `stateless` | none | all sessions of a process share one |
 
-So what this process has of a resource is right as long as its mark is that of the session's progress.
+So what this process has of a resource is right as long as its version is that of the session's progress.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ done to such a one before stays done; a call that fails in any other way costs i
 
 H = TypeVar("H")
 
-Mark = Mapping[str, Any]
+ResourceVersion = Mapping[str, Any]
 
-NO_MARK: Mark = {}
+NO_VERSION: ResourceVersion = {}
 
 EXPORTING = ("save", "restore")
 
@@ -84,28 +84,28 @@ def _has(resource: Resource[Any], hook: str) -> bool:
     return getattr(type(resource), hook) is not getattr(Resource, hook)
 
 
-def identity(mark: Mark) -> str | None:
-    """By what two marks are known to be of the same; None without a mark."""
-    return mark.get("saved") or mark.get("used")
+def identity(version: ResourceVersion) -> str | None:
+    """By what two versions are known to be of the same; None without a version."""
+    return version.get("saved") or version.get("used")
 
 
-def saved_as(mark: Mark) -> Large | None:
-    """Under which digest the content is stored that a mark speaks of."""
-    return Large(mark["saved"], mark["bytes"], is_text=False) if "saved" in mark else None
+def saved_as(version: ResourceVersion) -> Large | None:
+    """Under which digest the content is stored that a version speaks of."""
+    return Large(version["saved"], version["bytes"], is_text=False) if "saved" in version else None
 
 
-def contents(marks: Mapping[str, Mark]) -> Iterator[Large]:
-    """The contents that marks speak of."""
-    for mark in marks.values():
-        if (content := saved_as(mark)) is not None:
+def contents(versions: Mapping[str, ResourceVersion]) -> Iterator[Large]:
+    """The contents that versions speak of."""
+    for version in versions.values():
+        if (content := saved_as(version)) is not None:
             yield content
 
 
-def why_not_again(then: Mapping[str, Mark], now: Mapping[str, Mark]) -> str | None:
-    """Why resources that have these marks now cannot be what they were then, if they cannot."""
-    for name, mark in then.items():
-        if "used" in mark and identity(mark) != identity(now.get(name, NO_MARK)):
-            used = f"it was used at revision {mark['revision']}"
+def why_not_again(then: Mapping[str, ResourceVersion], now: Mapping[str, ResourceVersion]) -> str | None:
+    """Why resources that have these versions now cannot be what they were then, if they cannot."""
+    for name, version in then.items():
+        if "used" in version and identity(version) != identity(now.get(name, NO_VERSION)):
+            used = f"it was used at revision {version['revision']}"
             return f"the {name} of this session can only be started afresh, and {used}"
     return None
 
@@ -113,7 +113,7 @@ def why_not_again(then: Mapping[str, Mark], now: Mapping[str, Mark]) -> str | No
 class Used(msgspec.Struct, frozen=True):
     """What a call has made of the resources that it has used."""
 
-    marks: dict[str, Mark]
+    versions: dict[str, ResourceVersion]
     """Those that are new."""
     restarted: list[str]
     """Which of them had to be started afresh before it, though they had been used."""
@@ -122,6 +122,9 @@ class Used(msgspec.Struct, frozen=True):
 
     def facts(self, revision: int) -> dict[str, Any]:
         """What the entry of the call, which has this revision, says of them."""
-        marks = {name: mark if "saved" in mark else {**mark, "revision": revision} for name, mark in self.marks.items()}
-        facts: dict[str, Any] = {"resources": marks} if marks else {}
+        versions = {
+            name: version if "saved" in version else {**version, "revision": revision}
+            for name, version in self.versions.items()
+        }
+        facts: dict[str, Any] = {"resources": versions} if versions else {}
         return {**facts, "restarted": self.restarted} if self.restarted else facts

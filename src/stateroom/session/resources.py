@@ -21,7 +21,7 @@ from stateroom.session.history import History
 from stateroom.session.invocation import Ran, Scene, run_tool
 from stateroom.session.log import UNSTORABLE
 from stateroom.session.program import Operation, Procedure
-from stateroom.session.resource import NO_MARK, Mark, Resource, Used, identity, saved_as, why_not_again
+from stateroom.session.resource import NO_VERSION, Resource, ResourceVersion, Used, identity, saved_as, why_not_again
 from stateroom.session.result import Code, Failed
 from stateroom.session.runner import Runner
 from stateroom.state import decode, digest_of, encode
@@ -43,7 +43,7 @@ class HeldResource(msgspec.Struct):
 
     handle: Any
     identity: str | None
-    """That of the mark which says what it is."""
+    """That of the version which it is of."""
     restarted: bool
     """Whether it was started afresh though it had been used, and no entry says so yet."""
     sure: bool = True
@@ -201,9 +201,9 @@ class SessionResources:
 
         Raises a `SessionError` if it would be given one afresh in place of one that was used.
         """
-        marks = {name: mark for name, mark in scene.progress.resources.items() if name in procedure.resources}
+        versions = {name: version for name, version in scene.progress.resources.items() if name in procedure.resources}
         there = {name: {"used": one.identity} for name, one in self._held.items() if one.sure and not one.restarted}
-        if why := why_not_again(marks, there):
+        if why := why_not_again(versions, there):
             raise SessionError(scene.session, f"session {scene.session!r} cannot be judged here: {why}")
         self._distrust(procedure)
         scene = await self.lend(procedure, scene)
@@ -245,25 +245,25 @@ class SessionResources:
         manager = self._manager
         if manager.resources[name].kind == "stateless":
             return await manager.stateless(name, scene)
-        mark = scene.progress.resources.get(name, NO_MARK)
+        version = scene.progress.resources.get(name, NO_VERSION)
         held = self._held.get(name)
-        if held is not None and held.sure and held.identity == identity(mark):
+        if held is not None and held.sure and held.identity == identity(version):
             return held.handle
         if held is not None:
             del self._held[name]
             await manager.let_go((name, held.handle))
-        held = self._held[name] = await self._made(name, mark, scene)
+        held = self._held[name] = await self._made(name, version, scene)
         return held.handle
 
-    async def _made(self, name: str, mark: Mark, scene: Scene) -> HeldResource:
+    async def _made(self, name: str, version: ResourceVersion, scene: Scene) -> HeldResource:
         manager = self._manager
-        large = saved_as(mark)
+        large = saved_as(version)
         if manager.resources[name].kind == "exportable" and large is not None:
             content = await History(manager.store).content(scene.session, large)
             return HeldResource(await manager.restored(name, scene, content), large.digest, restarted=False)
-        if mark:
+        if version:
             logger.warning("the %s of session %s is started afresh: the one that was used is gone", name, scene.session)
-        return HeldResource(await manager.started(name, scene), identity(mark), restarted=bool(mark))
+        return HeldResource(await manager.started(name, scene), identity(version), restarted=bool(version))
 
     async def _used(self, held: Mapping[str, HeldResource]) -> Used:
         """What a call that went well has made of resources; what they are from now on is known."""
@@ -273,11 +273,11 @@ class SessionResources:
                 content = await self._manager.saved(name, one.handle)
                 new = digest_of(content)
                 if new != one.identity:
-                    used.marks[name] = {"saved": new, "bytes": len(content)}
+                    used.versions[name] = {"saved": new, "bytes": len(content)}
                     used.blobs[new] = content
             else:
                 new = token_hex(8)
-                used.marks[name] = {"used": new}
+                used.versions[name] = {"used": new}
             if one.restarted:
                 used.restarted.append(name)
             one.identity, one.restarted, one.sure = new, False, True

@@ -57,7 +57,7 @@ class Transcript:
 
 def entry_data(entry: LogEntry, changes: list[str]) -> dict[str, Any]:
     """An entry as JSON data."""
-    call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a mark of the session's own
+    call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a suffix of the session's own
     said = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
     facts = dict(entry.facts)
     if (schema := facts.pop("schema", None)) and entry.kind != "seed":
