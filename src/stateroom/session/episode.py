@@ -223,7 +223,7 @@ class Episode:
 
     __slots__ = ("_path", "_rehearsal", "_response", "path_is_missed", "response_was_read", "task")
 
-    def __init__(self, task: Any, response: Any = None, rehearsal: Rehearsal | None = None) -> None:
+    def __init__(self, task: Any, response: Any = None, rehearsal: Callable[[], Rehearsal] | None = None) -> None:
         self.task = task
         self._response = response
         self._rehearsal = rehearsal
@@ -264,7 +264,7 @@ class Episode:
         """
         if self._rehearsal is None:
             raise DefinitionError("episode.after() starts from a session's first state, and there is none here")
-        return await self._rehearsal.after(actions, external=external)
+        return await self._rehearsal().after(actions, external=external)
 
     def look_back(self, path: Path) -> None:
         """Give the path that the verifier reads from now on."""

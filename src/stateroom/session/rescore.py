@@ -1,4 +1,4 @@
-"""Judging stored sessions again: the verifier of now on the states of then. Nothing is written."""
+"""Rescoring: the current verifier runs on the states of stored sessions. Nothing is written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Rescorer:
         self._manager = ResourceManager(environment.resources, store, self._runner, timeout)
 
     async def stop(self) -> None:
-        """Let go of all resources that verifiers were lent."""
+        """Stop all resources that verifiers were given."""
         await self._manager.stop()
 
     async def judge(self, session: str, response: Any = None, *, at: int | None = None) -> Rescored:
@@ -81,7 +81,7 @@ class Rescorer:
 
         scene = Scene(standing.state, standing.progress, session, revision, task, None, None, shared)
         first_state = partial(self._first, session)
-        rehearsal = Rehearsal(environment, self._runner, self._timeout, session, task, first_state, self._mend)
+        rehearsal = partial(Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._mend)
         episode = Episode(environment.parse_task(row), response, rehearsal)
         path = partial(load_path, self._reader, session, revision)
         holding = SessionResources(self._manager)

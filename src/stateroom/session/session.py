@@ -225,7 +225,7 @@ class Session(Generic[S]):
         """Run the verifier; gives its verdict, and what the log says of it."""
         cache, cached = self._cache, self._cached
         runtime, procedure = cache.runtime, cache.runtime.environment.verifying
-        episode = Episode(self.task, response, self._rehearsal())
+        episode = Episode(self.task, response, self._rehearsal)
         views = await shared_views(cache, cached, procedure)
         path = partial(load_path, cached.reader, self.id, cached.head.revision)
         lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
