@@ -95,9 +95,9 @@ class SessionCache:
     async def renewed(self, head: Head) -> Head:
         """The head of a session whose life is renewed, because it is used."""
         now = self.runtime.now()
-        expires = None if head.closed else self.runtime.renewal(head, now)
-        if expires is None:
+        if head.closed or head.expires - now > self.runtime.renewed:
             return head
+        expires = now + self.runtime.ttl
         await self.runtime.store.touch(head.id, now=now, expires=expires)
         return replace(head, expires=expires)
 

@@ -232,7 +232,7 @@ class CachedSession:
             facts = {**facts, "schema": schema_facts(self.state_type)}
         body = write_body(facts, patch, large)
         head, at = self.head, limits.now()
-        expires = limits.renewal(head, at)
+        expires = None if head.expires - at > limits.renewed else at + limits.ttl
         if call_id is None and self.store.remote:
             call_id = OWN + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import inf
 from secrets import token_hex
 from time import time
 from typing import Any
@@ -37,10 +38,8 @@ class Limits:
         self.max_log = max_log
         self.ttl = ttl
         self.now = now
-
-    def renewal(self, head: Head, at: float) -> float | None:
-        """The new expiry of a session that is used; None when the old one is as good, which saves the store work."""
-        return None if not self.ttl or head.expires - at > RENEWED * self.ttl else at + self.ttl
+        self.renewed = RENEWED * ttl if ttl else -inf
+        """While an expiry is this many seconds away it is not renewed, which saves the store work."""
 
 
 class Runtime(Limits):
