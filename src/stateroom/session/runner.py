@@ -54,6 +54,8 @@ class Runner:
         self.paces: dict[Callable[..., Any], Pace] = {}
         """Of the plain functions that have run."""
         self._workers = _Workers()
+        if _garbage not in gc.callbacks:
+            gc.callbacks.append(_garbage)
 
     async def run(self, procedure: Procedure, arguments: dict[str, Any], default_timeout: float) -> Any:
         """Call the function; raises `TimedOut`, or what the function raises, as an `Exception`."""
@@ -71,7 +73,7 @@ class Runner:
 
 
 class _Garbage:
-    """Knows when Python last stopped to collect garbage: a pause that is no fault of the function it fell into."""
+    """Knows when Python last collected garbage: such a pause does not make the function slow that it interrupted."""
 
     collected = 0.0
 
@@ -81,7 +83,6 @@ class _Garbage:
 
 
 _garbage = _Garbage()
-gc.callbacks.append(_garbage)
 
 
 class Pace:

@@ -1,8 +1,10 @@
 """Spares: drafts of wide containers, used again by the next call.
 
 A draft of a list or dict is a shallow copy, which for 10,000 items costs more than all the rest of a call. When a call
-has ended and nobody holds its draft of a wide container, that draft becomes a draft of what was committed, by changing
-the few places that the call changed, and waits for the next call on the session.
+has ended and nothing else refers to its draft of a wide container, that draft becomes a draft of what was committed, by
+changing the few places that the call changed, and waits for the next call on the session.
+
+CPython's reference count tells whether anything else refers to it. A count that is too high costs a copy, no more.
 """
 
 from __future__ import annotations
