@@ -316,7 +316,7 @@ async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> 
     async with Threads.open("memory://") as others:
         others.sessions.runtime.store = store
         for use in (others.get(thread), others.delete(thread), others.run(thread, ECHO), others.items(thread)):
-            with pytest.raises(SessionError, match="purse, not (of|to) thread"):
+            with pytest.raises(SessionError, match=r"purse, not (of|to) thread"):
                 await use
         assert (await others.list()).found == []
     assert [each.id for each in (await purses.list()).found] == [thread.id]

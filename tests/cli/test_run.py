@@ -207,7 +207,7 @@ def written(folder: Path) -> set[Path]:
     [
         ("run nope", "no environment is named 'nope'; there are: counter, extraction, office, refund, weather"),
         ("tasks nope", "no environment is named 'nope'"),
-        ("tasks own.py:PileEnvironment", "pile has no generator of tasks"),
+        ("tasks own.py:PileEnvironment", "pile cannot generate tasks"),
         ("run nope.py:Class", "there is no file nope.py"),
         ("run nope:Class", "there is no module 'nope'"),
         ("run own.py:Nope", "own.py has no 'Nope'; its classes are: Pile, PileEnvironment"),

@@ -14,18 +14,10 @@ from stateroom.model.items import (
     outputs_of,
     text_of,
 )
-from stateroom.model.items import (
-    checked_items as checked_items,
-)
-from stateroom.model.items import (
-    is_content as is_content,
-)
-from stateroom.model.items import (
-    kind_of as kind_of,
-)
-from stateroom.model.items import (
-    message_text as message_text,
-)
+from stateroom.model.items import checked_items as checked_items
+from stateroom.model.items import is_content as is_content
+from stateroom.model.items import kind_of as kind_of
+from stateroom.model.items import message_text as message_text
 from stateroom.model.judge import Judge, Judgement, Reading, Vote, majority, read_score
 from stateroom.model.model import NO_SETTINGS, Answer, Model, Request, Usage, answer_of
 from stateroom.model.policy import Faltering, Policy, Scripted
