@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from random import Random
 from types import FrameType
-from typing import Any, ClassVar, Generic, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin, get_type_hints
 from typing import TypeVar as TypingTypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,18 +29,11 @@ from stateroom.environment.tool import (
     type_name,
 )
 from stateroom.errors import BadTask, DefinitionError, NotFound
-from stateroom.session import (
-    INJECTED,
-    SHARED,
-    STANDARD,
-    Lifecycle,
-    Procedure,
-    Resource,
-    Verdict,
-    check_resource,
-    contained,
-)
+from stateroom.session import INJECTED, SHARED, STANDARD, Lifecycle, Procedure, Resource, check_resource, contained
 from stateroom.state import State, merge_rules, shape_of
+
+if TYPE_CHECKING:
+    from stateroom.session import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -183,8 +176,8 @@ class Environment(Generic[S, T]):
         found: dict[str, type[State]] = {}
         hooks = {name: inspect.getattr_static(cls, name) for name in ("verify", "reply")}
         for name, method in {**cls._marked(), **hooks}.items():
-            if not inspect.isfunction(method):
-                continue  # _check_hooks refuses it
+            if not inspect.isfunction(method) or method is getattr(Environment, name, None):
+                continue  # _check_hooks refuses the first
             hints = cls._hints(name, method, scope)
             for shared in sorted(SHARED & frozenset(_parameters(method))):
                 where, given = f"{cls.__name__}.{name}", hints.get(shared)
@@ -250,12 +243,12 @@ class Environment(Generic[S, T]):
     @classmethod
     def _check_hook(cls, hook: str, known: frozenset[str], scope: dict[str, Any]) -> None:
         where, method = f"{cls.__name__}.{hook}", inspect.getattr_static(cls, hook)
+        if method is getattr(Environment, hook):
+            return
         check_method(where, method)
         hints = cls._hints(hook, method, scope)
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         for parameter in list(inspect.signature(method).parameters.values())[1:]:
-            if method is getattr(Environment, hook):
-                continue
             if parameter.name not in known or parameter.kind not in named:
                 there_is = ", ".join(sorted(known)) or "none"
                 raise misfit(where, method, f"there is no parameter `{parameter}` to inject; there are: {there_is}")
