@@ -1,7 +1,8 @@
 """Stateful environments for agents: every episode gets its own room."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stateroom.lazy import lazy
 
 if TYPE_CHECKING:
     from stateroom.agent import Agent, Context, Conversation, TaskState, Threads
@@ -12,6 +13,18 @@ if TYPE_CHECKING:
     from stateroom.state import Event, Merge, State, applies
     from stateroom.state.comparison import Comparison, compare
     from stateroom.store import open_store
+else:
+    __getattr__ = lazy(
+        __name__,
+        "stateroom.errors",
+        "stateroom.state",
+        "stateroom.environment",
+        "stateroom.store",
+        "stateroom.session",
+        "stateroom.model",
+        "stateroom.agent",
+        "stateroom.state.comparison",
+    )
 
 __all__ = [
     "Agent",
@@ -43,36 +56,3 @@ __all__ = [
     "open_store",
     "tool",
 ]
-
-_HOMES = {
-    "stateroom.agent": ("Agent", "Context", "Conversation", "TaskState", "Threads"),
-    "stateroom.environment": (
-        "Environment",
-        "Episode",
-        "Resource",
-        "SessionInfo",
-        "Task",
-        "TempFolder",
-        "Verdict",
-        "tool",
-    ),
-    "stateroom.errors": ("StateroomError", "ToolError"),
-    "stateroom.model": ("Judge", "Model", "Policy"),
-    "stateroom.session": ("Lifecycle", "Session", "Sessions"),
-    "stateroom.state": ("Event", "Merge", "State", "applies"),
-    "stateroom.state.comparison": ("Comparison", "compare"),
-    "stateroom.store": ("open_store",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use: most of what an import costs is pydantic's schema builder."""
-    for home, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(home), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__

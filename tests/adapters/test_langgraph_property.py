@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from stateroom.adapters.langgraph import StateroomSaver, edits
-from stateroom.adapters.langgraph.change import Change
-from stateroom.adapters.langgraph.thread import Thread
+from stateroom.adapters.langgraph.thread import GraphThread, ThreadChange
 from stateroom.session.history import History
 from stateroom.session.maintenance import check_session
 from stateroom.state import apply, patched
@@ -200,15 +199,15 @@ def test_the_log_leads_to_the_state_that_is_held(seed: int, length: int) -> None
             room = await saver._threads.find(thread)
             assert room is not None
             document = await History(store).document(room.head.id)
-            assert Thread.model_validate(document.state) == room.state
+            assert GraphThread.model_validate(document.state) == room.state
 
     asyncio.run(tell())
 
 
 def test_a_change_leaves_what_was_there_before_as_it_was() -> None:
-    before = Thread(channels={"": {"a": [b"1", b"2"], "b": [b"3"]}, "n": {}})
+    before = GraphThread(channels={"": {"a": [b"1", b"2"], "b": [b"3"]}, "n": {}})
     kept = deepcopy(before)
-    change = Change(before)
+    change = ThreadChange(before)
     change.splice("channels", "", "a", start=1, stop=2, values=[b"4", b"5"])
     change.set("channels", "", "c", value=[b"6"])
     change.splice("channels", "", "c", start=1, stop=1, values=[b"7"])
@@ -219,4 +218,4 @@ def test_a_change_leaves_what_was_there_before_as_it_was() -> None:
     assert patched(before, change.patch) == change.thread
     plain = before.model_dump()
     apply(plain, change.patch)
-    assert Thread.model_validate(plain) == change.thread
+    assert GraphThread.model_validate(plain) == change.thread

@@ -188,7 +188,7 @@ async def test_to_prune_a_thread_leaves_its_copies_whole(store: Store, saver: St
 
 async def test_a_strategy_that_is_not_known_is_refused(saver: StateroomSaver) -> None:
     await put(saver, "t", "1", {})
-    with pytest.raises(NotFound, match="keep_latest, delete"):
+    with pytest.raises(NotFound, match="keep_latest or delete"):
         await saver.aprune(["t"], strategy="keep_last")
     assert await ids_of(saver, "t") == ["1"]
 

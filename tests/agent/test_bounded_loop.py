@@ -55,7 +55,7 @@ class Reporting(Model):
 
 
 async def test_a_result_that_no_view_has_room_for_fails_the_task_and_is_on_record_once(session: Session[Shelf]) -> None:
-    with pytest.raises(ContextOverflow, match="for what is newest"):
+    with pytest.raises(ContextOverflow, match="for the newest items"):
         await run(Agent(Scripted([LOOK, "Done."]), context=Context(500)), session)
     assert session.agent.status.phase == "failed"
     assert [item["type"] for item in (await recall(session.agent)).items] == ["function_call", "function_call_output"]

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from stateroom.agent.context import Anchor, Context
-from stateroom.agent.strategies import CLEARED, Bounds, ClearToolResults, DropOldest, KeepLastTurns
-from stateroom.agent.summary import HEADING, PROMPT, Summarise
+from stateroom.agent.strategies import (
+    CLEARED,
+    HEADING,
+    PROMPT,
+    Bounds,
+    ClearToolResults,
+    DropOldest,
+    KeepLastTurns,
+    Summarise,
+)
 from stateroom.agent.tokens import Estimate
-from stateroom.agent.units import units_of
-from stateroom.agent.window import Window
+from stateroom.agent.window import Window, units_of
 from stateroom.errors import ContextOverflow, DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
 
@@ -228,7 +235,7 @@ async def test_a_summary_within_a_turn_comes_after_the_question() -> None:
     [
         (Scripted(ModelFailed("it refused")), "it refused"),
         (Scripted(RuntimeError("a bug")), "a bug"),
-        (Scripted(words(500)), r"has 5\d\d tokens, and may have"),
+        (Scripted(words(500)), r"has 5\d\d tokens; at most"),
         (Scripted("They", truncated=True), "cut off"),
         (Scripted("  "), "empty"),
     ],
@@ -309,10 +316,10 @@ async def test_what_does_not_fit_is_told_in_its_parts() -> None:
     with pytest.raises(ContextOverflow) as caught:
         await Context(50, counter=WORDS).fit(window, Anchor(10, 17))
     assert str(caught.value) == (
-        "the model may be shown 50 tokens, and what is left to show takes 130 (5 for tools and instructions, 10 for "
-        "system and developer messages, 20 for pinned items and what belongs to them, 41 for what is newest, 54 that "
-        "the model reports beyond the count; counted by words): raise the budget, pin less, let tools return less, or "
-        "let DropOldest() be the last strategy"
+        "the budget is 50 tokens, and the rest takes 130 (5 for tools and instructions, 10 for system and developer "
+        "messages, 20 for pinned items and what belongs to them, 41 for the newest items, 54 that the model reports "
+        "beyond the count; counted by words): raise the budget, pin less, let tools return less, or use DropOldest() "
+        "as the last strategy"
     )
 
 
@@ -320,7 +327,7 @@ def test_a_context_without_a_model_needs_no_waiting() -> None:
     window = window_of(*[said("user", words(30)) for _ in range(9)])
     assert Context(100, counter=WORDS).fit_now(window).total == 60
     model = Scripted("never")
-    with pytest.raises(DefinitionError, match="Summarise takes time"):
+    with pytest.raises(DefinitionError, match="Summarise is async"):
         Context(100, [DropOldest(), Summarise(model)], counter=WORDS).fit_now(window)
     assert model.asked == []
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateroom.agent.context import Anchor, Context
-from stateroom.agent.strategies import CLEARED, Bounds, ClearToolResults, DropOldest, KeepLastTurns
-from stateroom.agent.summary import HEADING, Summarise
+from stateroom.agent.strategies import CLEARED, HEADING, Bounds, ClearToolResults, DropOldest, KeepLastTurns, Summarise
 from stateroom.agent.window import Window
 from stateroom.errors import ContextOverflow, ModelFailed, ModelUnavailable
 from stateroom.model import Answer, Model, Request, message

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent.context import Anchor, Context
 from stateroom.agent.conversation import Conversation, CountedItem
-from stateroom.agent.strategies import DropOldest
-from stateroom.agent.summary import Summarise
+from stateroom.agent.strategies import DropOldest, Summarise
 from stateroom.agent.tokens import Estimate
 from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
@@ -139,7 +138,7 @@ def test_a_view_that_takes_time_is_refused() -> None:
 
     talk = Conversation()
     talk.add([user("x" * 1000)] * 2)
-    with pytest.raises(DefinitionError, match="Summarise takes time"):
+    with pytest.raises(DefinitionError, match="Summarise is async"):
         talk.view(Context(500, [Summarise(Late())]))
 
 

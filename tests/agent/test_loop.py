@@ -231,14 +231,17 @@ NONSENSE: list[tuple[Callable[[], Any], str]] = [
     (lambda: [1], "must answer with a list"),
     (lambda: [{"role": "assistant"}], "must answer with a list"),
     (lambda: [{"type": ["message"]}], "must answer with a list"),
-    (lambda: [{"type": "message", "content": 7}], "no text and no list of parts"),
-    (lambda: [{"type": "message", "content": ["hello"]}], "no text and no list of parts"),
-    (lambda: [{"type": "reasoning", "content": [{"text": 7}]}], "no text and no list of parts"),
+    (lambda: [{"type": "message", "content": 7}], "without a text or a list of parts"),
+    (lambda: [{"type": "message", "content": ["hello"]}], "without a text or a list of parts"),
+    (lambda: [{"type": "reasoning", "content": [{"text": 7}]}], "without a text or a list of parts"),
     (lambda: [{"type": "function_call", "name": "add"}], "without call_id, name or arguments"),
     (lambda: [raw_call("{}", name=["add"])], "without call_id, name or arguments"),
     (lambda: [raw_call("{}", name=None)], "without call_id, name or arguments"),
     (lambda: [raw_call("{}", call_id=None)], "without call_id, name or arguments"),
-    (lambda: [raw_call("{}"), {"type": "function_call_output", "call_id": "c", "output": "3"}], "made up what a"),
+    (
+        lambda: [raw_call("{}"), {"type": "function_call_output", "call_id": "c", "output": "3"}],
+        "made up the result of a",
+    ),
     (lambda: [{"type": "message", "content": {1, 2}}], "not JSON"),
     (lambda: {}["key"], "raised KeyError: 'key'"),
     (lambda: sys.exit("enough"), "raised SystemExit: enough"),
@@ -257,7 +260,7 @@ async def test_a_policy_that_raises_or_talks_nonsense_has_failed(
 
 @pytest.mark.parametrize("usage", [{"input_tokens": 7}, Usage(None, 7), Usage("7", 7)])  # type: ignore[arg-type]
 async def test_a_usage_that_cannot_be_summed_is_nonsense_too(session: Session[Tally], usage: Any) -> None:
-    with pytest.raises(ModelFailed, match="scripted must tell its Usage in whole numbers"):
+    with pytest.raises(ModelFailed, match="scripted must report its Usage in whole numbers"):
         await run(Agent(Scripted([Answer(DONE, usage)])), session)
 
 
@@ -349,5 +352,5 @@ async def test_calls_that_were_open_when_a_turn_was_ended_are_not_made_in_the_ne
 
 
 async def test_an_agent_that_asks_and_a_tool_of_the_same_name_are_one_too_many(session: Session[Tally]) -> None:
-    with pytest.raises(DefinitionError, match="a tool is named 'ask_user'"):
+    with pytest.raises(DefinitionError, match="the tool 'ask_user' clashes"):
         await act(session, session.agent, Agent(Says(DONE), asks=True), [{"type": "function", "name": "ask_user"}], ASK)

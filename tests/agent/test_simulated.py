@@ -287,10 +287,10 @@ def test_tools_that_cannot_be_given_to_a_user_are_refused() -> None:
 
     refused = {
         "whose first parameter is the state": [nothing, Thing().method, print],
-        "asks for rng; it can have the state": [lucky],
+        "asks for rng; only `state`": [lucky],
         "needs a type": [untyped],
         "needs a docstring": [silent],
-        "is taken by the tool that ends": [end_conversation],
+        "clashes with the tool that ends": [end_conversation],
     }
     for complaint, functions in refused.items():
         for function in functions:

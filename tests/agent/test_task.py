@@ -93,11 +93,11 @@ def test_a_task_that_failed_tells_why_and_where() -> None:
     [
         ([], "complete", "begin or fail"),
         (["begin"], "begin", "complete or fail"),
-        (["begin", "complete"], "complete", "do nothing more"),
-        (["begin", "complete"], "begin", "do nothing more"),
-        (["begin", "complete"], "fail", "do nothing more"),
-        (["fail"], "begin", "do nothing more"),
-        (["fail"], "fail", "do nothing more"),
+        (["begin", "complete"], "complete", ""),
+        (["begin", "complete"], "begin", ""),
+        (["begin", "complete"], "fail", ""),
+        (["fail"], "begin", ""),
+        (["fail"], "fail", ""),
     ],
 )
 def test_other_moves_are_refused(moves: list[str], wrong: str, can: str) -> None:
@@ -106,14 +106,14 @@ def test_other_moves_are_refused(moves: list[str], wrong: str, can: str) -> None
     for move in moves:
         getattr(task, move)(*given[move])
     before = task.model_copy(deep=True)
-    with pytest.raises(InvalidState, match=rf"status: a task that is {task.status} cannot {wrong}; it can {can}"):
+    with pytest.raises(InvalidState, match=rf"status: a {task.status} task cannot {wrong}; .*{can}"):
         getattr(task, wrong)(*given[wrong])
     assert task == before
 
 
 def test_a_task_without_steps_cannot_begin() -> None:
     task = TaskState(goal="dinner")
-    with pytest.raises(InvalidState, match="left: a task begins with at least one step"):
+    with pytest.raises(InvalidState, match="left: a task needs at least one step to begin"):
         task.begin()
     assert task.status == "pending"
 
@@ -144,11 +144,11 @@ async def test_tools_move_it_and_a_wrong_move_changes_nothing(store: Store) -> N
     session = await Sessions(KitchenEnvironment(), store).seed({})
     result = await session.call("complete", {"result": "?"})
     assert not result.ok
-    assert "a task that is pending cannot complete; it can begin or fail" in str(result.error)
+    assert "a pending task cannot complete; it can begin or fail" in str(result.error)
     assert (await session.call("begin", {})).output == "look"
     result = await session.call("pretend", {})
     assert not result.ok
-    assert "task: current: a task that is done is at no step, and this one is at 'look'" in str(result.error)
+    assert "task: current: a done task has no step, and this one has 'look'" in str(result.error)
     assert session.state.task.status == "running"
     for step in ("cook", "eat", None):
         assert (await session.call("complete", {"result": "ok"})).output == step

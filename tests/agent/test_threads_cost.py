@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from stateroom import Sessions, open_store
-from stateroom.agent import Agent, Context
-from stateroom.agent.threads import Conversing, Threads
+from stateroom.agent import Agent, Context, ThreadEnvironment, Threads
 from stateroom.model import Item, Policy, message
 from stateroom.store import Entry, Loaded, Store
 from stateroom.store.wrapper import WrappedStore
@@ -54,7 +53,7 @@ class Turns:
         """Operations, entries and bytes of each turn."""
 
     def threads(self) -> Threads:
-        return Threads(Sessions(Conversing(), self.counting))
+        return Threads(Sessions(ThreadEnvironment(), self.counting))
 
     async def go(self, thread: str, number: int) -> None:
         counting = self.counting

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from stateroom import Sessions, open_store
-from stateroom.agent import Agent
-from stateroom.agent.threads import Threads
+from stateroom.agent import Agent, Threads
 from stateroom.store import Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
 from tests.processes import Start, line, starting

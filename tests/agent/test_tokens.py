@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from stateroom.agent.tokens import PER_IMAGE, PER_ITEM, Counter, Estimate, Tiktoken, TokenizerFile
+from stateroom.agent.tokens import PER_IMAGE, PER_ITEM, Estimate, Tiktoken, TokenCounter, TokenizerFile
 from stateroom.errors import BadData, NotFound
 from stateroom.model import Item, function_call, function_call_output, message
 
@@ -41,7 +41,7 @@ def bytes_encoding() -> Encoding:
 
 
 @pytest.fixture(params=["estimate", "file", "tiktoken"])
-def counter(request: pytest.FixtureRequest, tokenizer_file: Path) -> Counter:
+def counter(request: pytest.FixtureRequest, tokenizer_file: Path) -> TokenCounter:
     if request.param == "estimate":
         return Estimate()
     return TokenizerFile(tokenizer_file) if request.param == "file" else Tiktoken(bytes_encoding())
@@ -71,7 +71,7 @@ def test_an_encoding_takes_a_text_for_text() -> None:
     assert counter.count(user("<|end|>")) == PER_ITEM + 7
 
 
-def test_everything_that_a_model_reads_counts(counter: Counter) -> None:
+def test_everything_that_a_model_reads_counts(counter: TokenCounter) -> None:
     long = "a b " * 50
     texts = [
         user(long),
@@ -95,20 +95,20 @@ def test_everything_that_a_model_reads_counts(counter: Counter) -> None:
         assert counter.count(item) >= counter.count(user(long)), item
 
 
-def test_what_is_kept_for_others_does_not_count(counter: Counter) -> None:
+def test_what_is_kept_for_others_does_not_count(counter: TokenCounter) -> None:
     item = message("a")
     kept: Item = {**item, "id": "msg_1", "generation_token_ids": [1] * 1000, "generation_log_probs": [0.5] * 1000}
     assert counter.count(kept) == counter.count(item)
 
 
-def test_an_image_counts_the_same_whatever_its_bytes(counter: Counter) -> None:
+def test_an_image_counts_the_same_whatever_its_bytes(counter: TokenCounter) -> None:
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,{'A' * 100_000}"}
     expected = counter.count(user("a")) + PER_IMAGE
     assert counter.count(user([{"type": "input_text", "text": "a"}, picture])) == expected
 
 
 @pytest.mark.parametrize("content", [None, 7, {}, [None], [[]], [{}], [{"text": None}], [{"text": 7}], {"a": ["b"]}])
-def test_odd_content_is_counted_somehow(counter: Counter, content: Any) -> None:
+def test_odd_content_is_counted_somehow(counter: TokenCounter, content: Any) -> None:
     assert counter.count(user(content)) >= PER_ITEM
     assert counter.count({"type": None, "content": content}) >= PER_ITEM
 

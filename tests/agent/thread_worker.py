@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stateroom import Environment, Sessions, State, Task, open_store, tool
-from stateroom.agent import Agent
-from stateroom.agent.threads import Threads
+from stateroom.agent import Agent, Threads
 from stateroom.model import Item, Policy, function_call, last_user_text, message, outputs_of, text_of
 
 

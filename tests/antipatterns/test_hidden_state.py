@@ -129,7 +129,7 @@ async def test_the_log_says_so_once_when_an_attribute_of_an_environment_in_use_i
     said = [record.getMessage() for record in caplog.records if "was set" in record.getMessage()]
     assert said == [
         "TallyEnvironment.total was set while the environment is in use, and one instance serves all sessions: keep "
-        "what belongs to an episode in its state, and set the rest in __init__"
+        "the data of an episode in its state, and set the rest in __init__"
     ]
 
 

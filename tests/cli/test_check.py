@@ -92,7 +92,7 @@ def test_an_environment_that_is_not_defined_well_is_told_of_in_the_table(statero
     done = stateroom("check", "door.py:DoorEnvironment")
     assert done.code == 1
     said = " ".join(done.out.split())
-    assert "schema problem DoorEnvironment.open: a tool needs a docstring" in said
+    assert "schema problem a tool needs a docstring" in said
     assert "tasks skipped it is not defined" in said
 
 

@@ -207,7 +207,7 @@ def written(folder: Path) -> set[Path]:
     [
         ("run nope", "no environment is named 'nope'; there are: counter, extraction, office, refund, weather"),
         ("tasks nope", "no environment is named 'nope'"),
-        ("tasks own.py:PileEnvironment", "pile has no generator of tasks"),
+        ("tasks own.py:PileEnvironment", "pile cannot generate tasks"),
         ("run nope.py:Class", "there is no file nope.py"),
         ("run nope:Class", "there is no module 'nope'"),
         ("run own.py:Nope", "own.py has no 'Nope'; its classes are: Pile, PileEnvironment"),
@@ -218,7 +218,7 @@ def written(folder: Path) -> set[Path]:
         ("run broken.py:Class", "broken.py cannot be imported: SyntaxError"),
         ("run counter --model nope", "no model is called 'nope'; there are reference, faltering, and openai:NAME"),
         ("run counter --model own.py:Pile", "own.py:Pile is not a subclass of stateroom.model.Policy"),
-        ("run counter --model own.py:Idle", "own.py:Idle cannot act: it has no respond of its own"),
+        ("run counter --model own.py:Idle", "own.py:Idle is abstract: it does not define respond"),
         ("run counter --model broken.py:P", "broken.py cannot be imported: SyntaxError"),
         ("run counter --model nope.py:P", "there is no file nope.py"),
         ("run counter --input nope.jsonl", "there is no task file nope.jsonl"),

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from stateroom import Sessions, open_store
-from stateroom.agent import Agent, Context
-from stateroom.agent.threads import Conversing, Threads
+from stateroom.agent import Agent, Context, ThreadEnvironment, Threads
 from stateroom.model import Item, Policy, message
 from tests.agent.thread_worker import Payer, PurseEnvironment
 
@@ -114,7 +113,7 @@ def test_a_log_tells_of_compactions_and_cuts_what_is_long(stateroom: Any) -> Non
 
     async def fill() -> str:
         async with open_store(STORE) as store:
-            threads = Threads(Sessions(Conversing(), store))
+            threads = Threads(Sessions(ThreadEnvironment(), store))
             thread = await threads.create()
             for _ in range(3):
                 await threads.add(thread, "x" * 300)

@@ -47,9 +47,9 @@ class Empty(Resource[int]):
         ("box", Nameless(), r"\['box'\] needs a kind: 'exportable', 'restart_only' or 'stateless', not None"),
         ("box", Empty(), r"\['box'\] needs a start method"),
         ("box", TempFolder, r"\['box'\] must be an instance of a Resource, not <class"),
-        ("rng", TempFolder(), r"\['rng'\]: a tool cannot ask for it by this name"),
-        ("episode", TempFolder(), r"\['episode'\]: a tool cannot ask for it by this name"),
-        ("my box", TempFolder(), r"\['my box'\]: a tool cannot ask for it by this name"),
+        ("rng", TempFolder(), r"\['rng'\]: no parameter can have this name"),
+        ("episode", TempFolder(), r"\['episode'\]: no parameter can have this name"),
+        ("my box", TempFolder(), r"\['my box'\]: no parameter can have this name"),
     ],
 )
 def test_a_resource_that_cannot_be_used_is_refused_by_name(name: str, resource: Any, message: str) -> None:
@@ -61,14 +61,16 @@ def test_a_resource_that_cannot_be_used_is_refused_by_name(name: str, resource: 
 
 @pytest.mark.parametrize("resource", [TempFolder(), Browser()])
 def test_without_a_state_nothing_can_be_kept_of_a_session(resource: Resource[Any]) -> None:
-    with pytest.raises(DefinitionError, match=rf"\['box'\] is {resource.kind}, but without a state nothing is kept"):
+    with pytest.raises(
+        DefinitionError, match=rf"\['box'\] is {resource.kind}, which needs an environment with a state"
+    ):
 
         class Wrong(Environment):
             resources = {"box": resource}
 
 
 def test_a_seed_has_no_resources_yet() -> None:
-    with pytest.raises(DefinitionError, match=r"seed asks for 'folder: pathlib.Path'"):
+    with pytest.raises(DefinitionError, match=r"no parameter `folder: pathlib.Path` to inject"):
 
         class Wrong(Environment[Desk]):
             resources = {"folder": TempFolder()}

@@ -111,7 +111,7 @@ async def test_the_world_is_of_real_size_and_every_reference_leads_somewhere() -
 
 
 async def test_the_tasks_file_is_what_the_generator_makes() -> None:
-    assert example_tasks() == TASKS
+    assert example_tasks(OfficeEnvironment().tools) == TASKS
 
 
 async def test_there_are_tasks_of_all_sorts() -> None:

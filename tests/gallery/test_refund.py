@@ -9,8 +9,7 @@ from stateroom import Sessions
 from stateroom.agent import Agent, run
 from stateroom.errors import BadTask
 from stateroom.gallery.refund import Desk, RefundEnvironment
-from stateroom.gallery.refund.customer import ANOTHER, OPENING, PUZZLED
-from stateroom.gallery.refund.rules import Order, due
+from stateroom.gallery.refund.shop import ANOTHER, OPENING, PUZZLED, Order, due
 from stateroom.model import Model, Scripted, function_call
 from stateroom.session import Session, Verdict
 from stateroom.store import Store, open_store

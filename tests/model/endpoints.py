@@ -13,10 +13,9 @@ from typing import Any
 
 import uvicorn
 
-from stateroom.model.endpoint import Address, Limits, Timing
-from stateroom.model.endpoint.chat import ChatModel
-from stateroom.model.endpoint.endpoint import Endpoint
-from stateroom.model.endpoint.responses import ResponsesModel
+from stateroom.model import Limits
+from stateroom.model.address import ModelAddress
+from stateroom.model.endpoint import ChatModel, Endpoint, ResponsesModel, Timing
 
 KEY = "sk-the-key-of-the-tests-0123456789"
 
@@ -139,7 +138,7 @@ async def asking(
     kind: str, url: str, limits: Limits | None = None, clock: FakeTime | None = None, key: str = KEY
 ) -> AsyncIterator[ChatModel | ResponsesModel]:
     """A model behind a URL, which speaks `chat` or `responses`."""
-    address = Address("m", url, key)
+    address = ModelAddress("m", url, key)
     endpoint = Endpoint(f"{kind}:m@{url}", address, limits or Limits(), (clock or FakeTime()).timing)
     try:
         yield ChatModel(endpoint) if kind == "chat" else ResponsesModel(endpoint, tells_seed=True)

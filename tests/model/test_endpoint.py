@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.model import Request, answer_of, input_items, text_of
-from stateroom.model.endpoint import Limits
+from stateroom.model import Limits, Request, answer_of, input_items, text_of
 from tests.model.endpoints import FakeTime, Hang, Reply, Server, asking, says
 
 HELLO = Request(items=input_items("Hello."))

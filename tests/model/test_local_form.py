@@ -8,8 +8,7 @@ import pytest
 from stateroom.errors import ModelFailed
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import function_call, function_call_output, message
-from stateroom.model.local.form import Form
-from stateroom.model.local.prompt import messages_for
+from stateroom.model.local_prompt import Form, messages_for
 
 TOOLS = CounterEnvironment().tool_definitions()
 

@@ -3,8 +3,7 @@
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.model import Answer, Request, Usage, answer_of, function_call, message
-from stateroom.model.scripted import Scripted
+from stateroom.model import Answer, Request, Scripted, Usage, answer_of, function_call, message
 
 
 async def test_each_step_has_its_answer_in_whichever_order_they_are_asked_for() -> None:
@@ -21,5 +20,5 @@ async def test_an_exception_is_raised() -> None:
 
 
 async def test_a_script_ends() -> None:
-    with pytest.raises(ModelFailed, match="the script has 1 answers, and is asked for number 2"):
+    with pytest.raises(ModelFailed, match="the script has no answer 2"):
         await answer_of(Scripted(["Hi."]), Request([], step=1))

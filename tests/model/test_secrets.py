@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from stateroom.errors import NotFound, StateroomError
-from stateroom.model import Request, answer_of, input_items, text_of
-from stateroom.model.endpoint import Address, Limits
-from stateroom.model.url import open_model
+from stateroom.model import Limits, Request, answer_of, input_items, open_model, text_of
+from stateroom.model.address import ModelAddress
 from tests.model.endpoints import KEY, Asked, Hang, Reply, Server, asking, says
 
 HELLO = Request(input_items("Hello."))
@@ -82,7 +81,7 @@ async def test_names_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
             model = source.for_episode(0)
             assert source.name == model.name == spec
             assert KEY not in f"{source!r} {model!r} {source.name}"
-    assert KEY not in repr(Address("m", "http://h/v1", KEY))
+    assert KEY not in repr(ModelAddress("m", "http://h/v1", KEY))
 
 
 @pytest.mark.parametrize(

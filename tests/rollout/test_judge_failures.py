@@ -10,8 +10,19 @@ from msgspec.structs import replace
 
 from stateroom import Environment, Episode, Sessions, State, Task, Verdict, tool
 from stateroom.errors import JudgeFailed, NotFound, StoreUnavailable
-from stateroom.model import Answer, Item, Judge, Model, Policy, Request, Usage, function_call, message, outputs_of
-from stateroom.model.url import ModelSource
+from stateroom.model import (
+    Answer,
+    Item,
+    Judge,
+    Model,
+    ModelSource,
+    Policy,
+    Request,
+    Usage,
+    function_call,
+    message,
+    outputs_of,
+)
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.rollout.files import write_rows
 from stateroom.rollout.reverify import Reverification, Reverified, reverify

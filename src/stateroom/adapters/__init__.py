@@ -1,1 +1,1 @@
-"""Other frameworks on our stores: each package puts one of theirs on the `Store` contract, and needs its extra."""
+"""Other frameworks on any store: LangGraph, the OpenAI Agents SDK and LangChain, each with its extra."""

@@ -1,21 +1,26 @@
-"""Who acts: the tool loop, its record and its limits; what a model is shown; threads."""
+"""Agents: the tool loop, its log and limits, what a model sees of a conversation, and threads."""
 
-from stateroom.agent.agent import MAX_STEPS, Agent
-from stateroom.agent.calls import Outcome, Place, call_tool, output_text
+from stateroom.agent.agent import MAX_STEPS, Agent, AgentLog, Outcome, Workspace
+from stateroom.agent.calls import call_tool, output_text
 from stateroom.agent.context import Anchor, Context
 from stateroom.agent.conversation import Conversation
 from stateroom.agent.loop import Trajectory, act, run
-from stateroom.agent.record import Record, recall
+from stateroom.agent.loop import TurnStatus as TurnStatus
 from stateroom.agent.simulated_user import SimulatedUser, UserSide
-from stateroom.agent.strategies import ClearToolResults, DropOldest, KeepLastTurns
-from stateroom.agent.summary import Summarise
+from stateroom.agent.strategies import ClearToolResults, DropOldest, KeepLastTurns, Summarise
 from stateroom.agent.task import TaskState
+from stateroom.agent.threads import OnItems as OnItems
 from stateroom.agent.threads import Thread, Threads
+from stateroom.agent.threads import ThreadEnvironment as ThreadEnvironment
 from stateroom.agent.tokens import Estimate, Tiktoken, TokenizerFile
+from stateroom.agent.transcript import Utterance as Utterance
+from stateroom.agent.transcript import recall
+from stateroom.agent.transcript import transcript as transcript
 
 __all__ = [
     "MAX_STEPS",
     "Agent",
+    "AgentLog",
     "Anchor",
     "ClearToolResults",
     "Context",
@@ -24,8 +29,6 @@ __all__ = [
     "Estimate",
     "KeepLastTurns",
     "Outcome",
-    "Place",
-    "Record",
     "SimulatedUser",
     "Summarise",
     "TaskState",
@@ -35,6 +38,7 @@ __all__ = [
     "TokenizerFile",
     "Trajectory",
     "UserSide",
+    "Workspace",
     "act",
     "call_tool",
     "output_text",

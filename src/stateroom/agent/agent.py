@@ -1,19 +1,20 @@
-"""`Agent`: who acts, and within what limits."""
+"""`Agent`, and what it needs to work: a workspace with tools, and a log of its conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from stateroom.agent.context import Context
 from stateroom.model import Item, Model
+from stateroom.session import AgentStatus, LogEntry, Update
 
 MAX_STEPS = 50
-"""How often a model may answer in one turn."""
+"""Answers of a model in one turn, by default."""
 
 MAX_STRIKES = 10
-"""How many tool calls in a row may be such that they cannot even be tried."""
+"""Consecutive tool calls that could not run, by default."""
 
 ASK_USER: Item = {
     "type": "function",
@@ -27,28 +28,77 @@ ASK_USER: Item = {
     },
     "strict": True,
 }
-"""The tool by which a model asks for input."""
+"""The tool with which a model asks for input."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A model, what it is told, and within what limits it works. It keeps nothing of any conversation."""
+    """A model, its instructions and its limits. An agent keeps nothing of a conversation."""
 
     model: Model
     instructions: str = ""
-    """What the model is told before all else, in every conversation."""
+    """System instructions for every conversation."""
     context: Context = field(default_factory=Context)
-    """How much of a conversation the model is shown."""
+    """Bounds on the part of a conversation that the model sees."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Other parameters of the Responses API, such as `temperature`."""
     seed: int = 0
-    """Decides the chance in its model's answers, as far as that lets itself be told."""
+    """The seed of the model's answers, for models that take one."""
     max_steps: int = MAX_STEPS
-    """How often its model may answer in one turn."""
+    """Answers of the model in one turn."""
     deadline: float | None = None
-    """Seconds that a turn may take, of those that a process works on it."""
+    """Seconds of work on a turn, in one process."""
     max_strikes: int = MAX_STRIKES
-    """How many tool calls in a row may be such that they cannot even be tried: of unknown tools, or with bad
-    arguments."""
+    """Consecutive tool calls that could not run: of unknown tools, or with invalid arguments."""
     asks: bool = False
-    """Whether the model can ask for input: with a tool, `ask_user`."""
+    """Whether the model can ask for input, with the tool `ask_user`."""
+
+
+class Outcome(Protocol):
+    """The result of a tool call, as far as an agent needs it."""
+
+    @property
+    def content(self) -> Any:
+        """The result for the model, as JSON data."""
+
+    @property
+    def code(self) -> str | None:
+        """The error code of a failed call."""
+
+
+class Tools(Protocol):
+    """Runs tool calls: a session, or a client of one."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
+        """Call a tool. A `call_id` that was used before returns the same result, and runs nothing."""
+
+
+class Workspace(Tools, Protocol):
+    """What an agent works in: a session, or a client of one."""
+
+    @property
+    def replies(self) -> bool:
+        """Whether the environment answers the agent's messages."""
+
+    def reads(self, name: str) -> bool:
+        """Whether a tool only reads the state, so that such calls may run side by side."""
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        """The answer to a message of the agent; None ends the conversation. A `call_id` is answered once."""
+
+
+class AgentLog(Protocol):
+    """Keeps the agent's conversation and status: `SessionAgent` in a session, or `AgentInMemory`."""
+
+    @property
+    def status(self) -> AgentStatus:
+        """The agent's status."""
+
+    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
+        """Add to the conversation; see `SessionAgent.say`."""
+
+    async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
+        """Let the model's view start from a window; see `SessionAgent.compact`."""
+
+    async def said(self, since: int = 0) -> list[LogEntry]:
+        """The entries of the conversation, from a revision on; see `SessionAgent.said`."""

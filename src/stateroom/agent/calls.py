@@ -1,123 +1,89 @@
-"""Carrying out a model's tool calls: reads side by side, everything else in the order given."""
+"""A model's tool calls: reads run side by side, all other calls in order."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from stateroom.agent.agent import ASK_USER
-from stateroom.agent.record import Record
+from stateroom.agent.agent import ASK_USER, AgentLog, Outcome, Tools, Workspace
 from stateroom.errors import Conflict
 from stateroom.model import Item, function_call_output
 from stateroom.session import Result
 from stateroom.state import to_json
 
 UNTRIED = ("unknown_tool", "invalid_arguments")
-"""The codes of calls that could not even be tried."""
+"""The codes of calls that could not run."""
 
 
-class Outcome(Protocol):
-    """What a call came to, as far as an agent cares."""
-
-    @property
-    def content(self) -> Any:
-        """What the model is shown, as JSON data."""
-
-    @property
-    def code(self) -> str | None:
-        """Why it failed, if it did and that is known."""
-
-
-class Tools(Protocol):
-    """What tools are called in: a session, or whatever stands for one that is kept elsewhere."""
-
-    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        """Call a tool; a `call_id` that was used before in the same place gives the same result, and runs nothing."""
-
-
-class Place(Tools, Protocol):
-    """Where an agent works."""
-
-    @property
-    def replies(self) -> bool:
-        """Whether somebody answers the agent's messages."""
-
-    def reads(self, name: str) -> bool:
-        """Whether a tool is known to only look at the state, so that such calls may run side by side."""
-
-    async def reply(self, message: str, *, call_id: str) -> str | None:
-        """The answer to a message of the agent's; None if that was all. A `call_id` is answered once."""
-
-
-class Call(NamedTuple):
-    """A tool call of a model's."""
+class ToolCall(NamedTuple):
+    """A tool call of a model."""
 
     item: Item
     id: str
-    """By which the place knows it."""
+    """The call id in the workspace."""
 
 
 @dataclass
 class Outcomes:
-    """What calls came to, one after another."""
+    """The results of calls, one after another."""
 
     strikes: int
-    """How many in a row could not even be tried."""
+    """Consecutive calls that could not run."""
     results: list[Item] = field(default_factory=list)
-    noted: int = 0
-    """How many of the results are on record."""
-    loose: bool = False
-    """Whether one of the others is nowhere else: it could be another one if its call was made later."""
+    logged: int = 0
+    """The number of results in the log."""
+    volatile: bool = False
+    """Whether a result outside the log could differ if its call ran again."""
     question: str | None = None
-    """What the call after these asks somebody."""
+    """The question of the call after these."""
     asking: str | None = None
-    """The id of that call, if a tool asks and not the model."""
+    """The id of that call, if a tool asks, not the model."""
     late: bool = False
-    """Whether the time was up before all were done."""
+    """Whether the deadline passed before all calls were done."""
 
     @property
     def new(self) -> list[Item]:
-        """The results that are not on record."""
-        return self.results[self.noted :]
+        """The results that are not in the log."""
+        return self.results[self.logged :]
 
-    def note(self) -> None:
-        """All of them are on record now."""
-        self.noted, self.loose = len(self.results), False
+    def mark_logged(self) -> None:
+        """All results are in the log now."""
+        self.logged, self.volatile = len(self.results), False
 
-    def add(self, call: Call, outcome: Outcome, *, read: bool) -> None:
-        """Add what one more call came to; what a `read` does, and one that failed, is in no log."""
+    def add(self, call: ToolCall, outcome: Outcome, *, read: bool) -> None:
+        """Add the result of a call. Calls that only read, or fail, are in no log."""
         if outcome.code == "needs_input":
             self.asking, self.question = call.id, outcome.content["error"]["message"]
             return
         untried = outcome.code in UNTRIED
         self.strikes = self.strikes + 1 if untried else 0
-        self.loose = self.loose or read or (outcome.code is not None and not untried)
+        self.volatile = self.volatile or read or (outcome.code is not None and not untried)
         self.results.append(function_call_output(call.item["call_id"], output_text(outcome)))
 
 
 async def carry_out(
-    place: Place, record: Record, calls: Sequence[Call], outcomes: Outcomes, *, asks: bool = False
+    workspace: Workspace, log: AgentLog, calls: Sequence[ToolCall], outcomes: Outcomes, *, asks: bool = False
 ) -> None:
-    """Make calls, and add what they come to, up to one that asks; `asks` says whether the model itself can.
+    """Run calls, and add their results, up to one that asks a question; `asks` says whether the model can ask.
 
-    It also stops before a call that may change something, if what came before has to be noted first.
+    It also stops before a call that may change something, if volatile results have to be logged first.
     """
-    for batch in _batches(place, calls):
-        if record.status.phase == "cancelled":
+    for batch in _batches(workspace, calls):
+        if log.status.phase == "cancelled":
             raise Conflict("", 0, "the agent was cancelled")
-        read = place.reads(batch[0].item["name"])
-        if outcomes.loose and not read:
+        read = workspace.reads(batch[0].item["name"])
+        if outcomes.volatile and not read:
             return
         if asks and batch[0].item["name"] == ASK_USER["name"]:
             outcomes.question = _question(batch[0].item)
         elif len(batch) == 1:
-            outcomes.add(batch[0], await call_tool(place, *batch[0]), read=read)
+            outcomes.add(batch[0], await call_tool(workspace, *batch[0]), read=read)
         else:
-            for call, outcome in zip(batch, await _side_by_side(place, batch), strict=True):
+            for call, outcome in zip(batch, await _side_by_side(workspace, batch), strict=True):
                 outcomes.add(call, outcome, read=read)
                 if outcomes.question is not None:
                     break
@@ -125,39 +91,39 @@ async def carry_out(
             return
 
 
-def _batches(place: Place, calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """The calls in order: reads that follow one another together, all others alone."""
+def _batches(workspace: Workspace, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+    """The calls in order: consecutive reads together, all others alone."""
     if len(calls) == 1:
         yield [*calls]
         return
-    for reads, batch in groupby(calls, lambda call: place.reads(call.item["name"])):
+    for reads, batch in groupby(calls, lambda call: workspace.reads(call.item["name"])):
         if reads:
             yield list(batch)
         else:
             yield from ([call] for call in batch)
 
 
-async def _side_by_side(place: Place, calls: Sequence[Call]) -> list[Outcome]:
-    found = await asyncio.gather(*(call_tool(place, *call) for call in calls), return_exceptions=True)
-    for outcome in found:  # only now: none is left behind
+async def _side_by_side(workspace: Workspace, calls: Sequence[ToolCall]) -> list[Outcome]:
+    found = await asyncio.gather(*(call_tool(workspace, *call) for call in calls), return_exceptions=True)
+    for outcome in found:  # only after all have ended
         if isinstance(outcome, BaseException):
             raise outcome
     return found  # type: ignore[return-value]
 
 
-async def call_tool(place: Tools, item: Item, call_id: str | None) -> Outcome:
-    """Make the tool call of a `function_call` item."""
+async def call_tool(tools: Tools, item: Item, call_id: str | None) -> Outcome:
+    """Run the tool call of a `function_call` item."""
     try:
         arguments = json.loads(item.get("arguments") or "{}")
     except (ValueError, TypeError, RecursionError) as error:
         return Result(False, None, f"the arguments are not JSON: {error}", "invalid_arguments")
     if not isinstance(arguments, dict):
         return Result(False, None, "the arguments must be a JSON object", "invalid_arguments")
-    return await place.call(item["name"], arguments, call_id=call_id)
+    return await tools.call(item["name"], arguments, call_id=call_id)
 
 
 def _question(item: Item) -> str:
-    """What a model asks. Whatever it sent is put to the user as it is, rather than lost."""
+    """The question of a model; invalid arguments are the question as they are."""
     given = item.get("arguments") or ""
     try:
         return str(json.loads(given)["question"])
@@ -166,5 +132,5 @@ def _question(item: Item) -> str:
 
 
 def output_text(outcome: Outcome) -> str:
-    """What a call came to as the text that a model reads."""
+    """The result of a call as text for the model."""
     return to_json(outcome.content).decode()

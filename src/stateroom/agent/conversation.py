@@ -1,4 +1,4 @@
-"""`Conversation`: what was said, as part of an author's state."""
+"""`Conversation`: what was said, as a field of an author's state."""
 
 from __future__ import annotations
 
@@ -8,69 +8,68 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt
 
 from stateroom.agent.context import NOT_ANCHORED, Anchor, Context
-from stateroom.agent.tokens import Counter, Estimate
-from stateroom.agent.units import asks
+from stateroom.agent.tokens import Estimate, TokenCounter
 from stateroom.agent.window import Window
-from stateroom.model import Item
-from stateroom.state.values import detach
+from stateroom.model import Item, kind_of
+from stateroom.state import detach
 
 ESTIMATE = Estimate()
 
 
 class CountedItem(BaseModel):
-    """An item of a conversation, and what it counts."""
+    """An item of a conversation, and its tokens."""
 
     model_config = ConfigDict(extra="forbid")
 
     item: dict[str, JsonValue]
     tokens: NonNegativeInt
     pinned: bool = False
-    """Whether a model is always shown it."""
+    """Whether a model always sees it."""
 
 
 class Conversation(BaseModel):
-    """What was said, with the tokens of each item as it came; a field of this type can be in any `State`.
+    """What was said, with the tokens of each item; a field of this type can be in any `State`.
 
-    All of it is kept. What a model is shown is a view within bounds, which costs as much as what it shows if it starts
-    from what was shown before: see `compact`.
+    It keeps all items. A model sees a bounded view of them, which costs O(its size) if it starts from the view before:
+    see `compact`.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     said: list[CountedItem] = []
-    """All items, in order. Add to it by `add`."""
+    """All items, in order; `add` adds to them."""
     shown: list[CountedItem] = []
-    """What a model is shown in the place of the first `since` items."""
+    """What a model sees in place of the first `since` items."""
     since: NonNegativeInt = 0
 
-    def add(self, given: Item | Sequence[Item], *, counter: Counter = ESTIMATE, pinned: bool = False) -> None:
-        """Say something more: an item, or several."""
+    def add(self, given: Item | Sequence[Item], *, counter: TokenCounter = ESTIMATE, pinned: bool = False) -> None:
+        """Add an item, or several."""
         items = [given] if isinstance(given, dict) else given
         self.said.extend(CountedItem(item=item, tokens=counter.count(item), pinned=pinned) for item in items)
 
     @property
     def items(self) -> list[Item]:
-        """All that was said."""
+        """All items."""
         return _items(self.said)
 
     @property
     def total(self) -> int:
-        """The tokens of all that was said."""
+        """The tokens of all items."""
         return sum(each.tokens for each in self.said)
 
     @property
     def turns(self) -> list[list[Item]]:
-        """What was said in each turn. A turn begins with a message of the user's; what is before belongs to none."""
+        """The items of each turn. A turn begins with a user message; items before the first are in none."""
         turns: list[list[Item]] = []
         for item in self.items:
-            if asks(item):
+            if kind_of(item) == "user":
                 turns.append([item])
             elif turns:
                 turns[-1].append(item)
         return turns
 
     def window(self, beside: int = 0) -> Window:
-        """What a model would be shown if there were no bounds; `beside` are the tokens of what is shown besides."""
+        """The view without bounds; `beside` is the tokens of the rest of a request."""
         window = Window(beside)
         for part in (self.shown, self.said[self.since :]):
             pinned = {place for place, each in enumerate(part) if each.pinned}
@@ -78,20 +77,20 @@ class Conversation(BaseModel):
         return window
 
     def view(self, context: Context, anchor: Anchor = NOT_ANCHORED) -> list[Item]:
-        """What a model is shown, within bounds. A context that asks a model takes time: `await context.fit(window())`.
+        """The items that a model sees, within a context. Use `await context.fit(window())` if a strategy asks a model.
 
-        Raises `ContextOverflow` if what must stay does not fit.
+        Raises `ContextOverflow` if the items that must stay do not fit.
         """
         return context.fit_now(self.window(), anchor).items
 
     def compact(self, window: Window) -> None:
-        """Let the view start from a window that was made of it; nothing of what was said is lost."""
+        """Let the view start from a window that was made of it; all items stay in `said`."""
         plain = zip(window.items, window.tokens, window.pinned, strict=True)
         self.shown = [CountedItem(item=item, tokens=tokens, pinned=pinned) for item, tokens, pinned in plain]
         self.since = len(self.said)
 
 
 def _items(counted: Sequence[CountedItem]) -> list[Item]:
-    """The items themselves, as data that is nobody else's."""
+    """The items, as copies."""
     items: Any = [detach(each.item, ()) for each in counted]
     return list(items)

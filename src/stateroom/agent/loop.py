@@ -1,8 +1,7 @@
-"""The tool loop: a model and an environment's tools, in turn, each step of it on record.
+"""The tool loop: a model and an environment's tools take turns, and each step is logged.
 
-One entry of the record holds a model's answer together with the results of the calls of the answer before. So nothing
-is written twice, and whoever takes over after a crash finds the answers that were received, and calls with ids by which
-those that were committed do not run again.
+One log entry holds a model's answer together with the results of the calls before it. So nothing is written twice, and
+a process that takes over after a crash finds all answers, and the ids of all calls: committed calls do not run again.
 """
 
 from __future__ import annotations
@@ -16,22 +15,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from stateroom.agent.agent import ASK_USER, Agent
-from stateroom.agent.calls import Call, Outcomes, Place, carry_out
+from stateroom.agent.agent import ASK_USER, Agent, AgentLog, Workspace
+from stateroom.agent.calls import Outcomes, ToolCall, carry_out
 from stateroom.agent.context import Anchor
-from stateroom.agent.record import Recalled, Record
+from stateroom.agent.transcript import Recalled
 from stateroom.agent.window import Window
 from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
-from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items, text_of
-from stateroom.session import AgentStatus, Session, Update
-from stateroom.session.agent import ended_call
+from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items, message_text
+from stateroom.session import AgentStatus, Session, Update, ended_call
 
 OnStep = Callable[[list[Item]], Awaitable[None]]
-"""Is given the items of an answer, and of what its calls came to."""
+"""Is given the items of an answer, and the results of its calls."""
 
-Status = Literal["completed", "incomplete", "waiting", "failed", "cancelled"]
+TurnStatus = Literal["completed", "incomplete", "waiting", "failed", "cancelled"]
 
-_ENDED: dict[str, Status] = {"done": "completed", "failed": "failed", "cancelled": "cancelled"}
+_ENDED: dict[str, TurnStatus] = {"done": "completed", "failed": "failed", "cancelled": "cancelled"}
 
 _AT_WORK = ("idle", "planning", "executing")
 
@@ -40,19 +38,19 @@ WAITING = "waiting_feedback"
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What a model and the tools did, and how it ended."""
+    """The items of a turn, and how it ended."""
 
     output: list[Item]
-    status: Status
+    status: TurnStatus
     reason: str | None = None
     """Why it is incomplete: `max_steps`, `deadline`, `max_output_tokens` or `bad_calls`."""
     usage: Usage | None = None
-    """The tokens that the model took, as far as it told."""
+    """The tokens of the model, as far as reported."""
     question: str | None = None
-    """What it waits to be told."""
+    """The question that it waits to have answered."""
 
     def following(self, before: Recalled) -> Trajectory:
-        """The whole of it, with what came before."""
+        """The trajectory together with the conversation before it."""
         if not before.items:
             return self
         usage = self.usage if before.usage is None else before.usage + (self.usage or Usage())
@@ -60,41 +58,41 @@ class Trajectory:
 
 
 async def run(agent: Agent, session: Session[Any]) -> Trajectory:
-    """Let an agent work in a session on its task, or on what it was told since, from where it stands."""
+    """Run an agent in a session, on its task or on what was said since; it continues from its status."""
     await session.agent.refresh()  # another process may have continued its work
     request = getattr(session.task, "responses_create_params", {})
     return await act(session, session.agent, agent, session.tools, input_items(request.get("input")))
 
 
 async def act(
-    place: Place,
-    record: Record,
+    workspace: Workspace,
+    log: AgentLog,
     agent: Agent,
     tools: Sequence[Item],
     task: Sequence[Item] = (),
     *,
     on_step: OnStep | None = None,
 ) -> Trajectory:
-    """Let an agent work in a place until it is done, has to wait for input, or reaches a limit.
+    """Run an agent until it is done, waits for input, or reaches a limit.
 
-    `task` are the items that its conversation begins with. It goes on from where it stands by its record, be that the
-    beginning; what is given back is what came to be said since. What was done before a limit stays done. `on_step` is
-    told of each answer that was carried out.
+    The conversation begins with the items of `task`. The agent continues from its status in the log, and the trajectory
+    holds what was said since. Calls before a limit stay committed. `on_step` is called after each answer whose calls
+    have run.
     """
-    return await _Turn(place, record, agent, tools, on_step).run(task)
+    return await _Turn(workspace, log, agent, tools, on_step).run(task)
 
 
 class _Turn:
-    """An agent at work."""
+    """One turn of an agent."""
 
     def __init__(
-        self, place: Place, record: Record, agent: Agent, tools: Sequence[Item], on_step: OnStep | None
+        self, workspace: Workspace, log: AgentLog, agent: Agent, tools: Sequence[Item], on_step: OnStep | None
     ) -> None:
-        self._place = place
-        self._record = record
+        self._workspace = workspace
+        self._log = log
         self._agent = agent
         if agent.asks and any(tool.get("name") == ASK_USER["name"] for tool in tools):
-            raise DefinitionError(f"a tool is named {ASK_USER['name']!r}, as that of an agent that asks: rename it")
+            raise DefinitionError(f"the tool {ASK_USER['name']!r} clashes with that of an agent that asks; rename it")
         self._tools = [*tools, ASK_USER] if agent.asks else tools
         told = {"instructions": agent.instructions} if agent.instructions else {}
         self._settings = {**agent.settings, **told}
@@ -112,124 +110,124 @@ class _Turn:
         return 0 if context.budget is None else context.beside(self._tools, self._agent.instructions)
 
     async def run(self, task: Sequence[Item]) -> Trajectory:
-        stance = self._record.status
-        await self._load(stance, task)
+        status = self._log.status
+        await self._load(status, task)
         if self._agent.deadline is not None:
             self._until = asyncio.get_running_loop().time() + self._agent.deadline
         try:
-            while stance.phase not in _ENDED:
-                await asyncio.sleep(0)  # a model and tools that never wait must not keep others from their turn
-                if stance.phase == WAITING:
-                    if not self._place.replies or stance.question is not None:
-                        return self._trajectory("waiting", stance)
-                    stance = await self._hear_reply(stance)
-                elif stance.phase in _AT_WORK:
-                    stance = await self._step(stance)
-                else:  # a phase of the environment's own, which somebody has to lead it out of
-                    return self._trajectory("waiting", stance)
+            while status.phase not in _ENDED:
+                await asyncio.sleep(0)  # other tasks run too, even if the model and tools never wait
+                if status.phase == WAITING:
+                    if not self._workspace.replies or status.question is not None:
+                        return self._trajectory("waiting", status)
+                    status = await self._hear_reply(status)
+                elif status.phase in _AT_WORK:
+                    status = await self._step(status)
+                else:  # a phase of the environment's own lifecycle, which an event of its own must end
+                    return self._trajectory("waiting", status)
         except Conflict:
-            if self._record.status.phase != "cancelled":
+            if self._log.status.phase != "cancelled":
                 raise
-            stance = self._record.status
-        done_early = stance.phase == "done" and self._reason is not None
-        return self._trajectory("incomplete" if done_early else _ENDED[stance.phase], stance)
+            status = self._log.status
+        done_early = status.phase == "done" and self._reason is not None
+        return self._trajectory("incomplete" if done_early else _ENDED[status.phase], status)
 
-    def _trajectory(self, status: Status, stance: AgentStatus) -> Trajectory:
-        return Trajectory(self._output, status, self._reason, self._usage, stance.question)
+    def _trajectory(self, ended: TurnStatus, status: AgentStatus) -> Trajectory:
+        return Trajectory(self._output, ended, self._reason, self._usage, status.question)
 
-    async def _load(self, stance: AgentStatus, task: Sequence[Item]) -> None:
-        """Look at the conversation as the model is shown it."""
+    async def _load(self, status: AgentStatus, task: Sequence[Item]) -> None:
+        """Load the part of the conversation that the model sees."""
         window, context = self._window, self._agent.context
-        if not stance.view:
+        if not status.view:
             window.add(task, context.count(task), range(len(task)))
-        for entry in await self._record.said(stance.view) if stance.said else ():
+        for entry in await self._log.said(status.view) if status.said else ():
             items = entry.facts["items"]
             window.add(items, entry.facts.get("tokens") or context.count(items), entry.facts.get("pinned", ()))
             if entry.facts.get("by") == "model":
                 self._newest = items
-            self._reason = entry.facts.get("reason") if stance.phase in _ENDED else None
+            self._reason = entry.facts.get("reason") if status.phase in _ENDED else None
 
-    async def _step(self, stance: AgentStatus) -> AgentStatus:
-        """Carry out what the model has called, and let it answer."""
-        stance, outcomes = await self._outcomes(stance)
+    async def _step(self, status: AgentStatus) -> AgentStatus:
+        """Run the model's open calls, and let it answer."""
+        status, outcomes = await self._outcomes(status)
         if self._on_step is not None and self._newest:
             await self._on_step([*self._newest, *outcomes.results])
         if outcomes.question is not None:
             waits: dict[str, Any] = {"question": outcomes.question, "asking": outcomes.asking}
-            if outcomes.asking is not None and outcomes.asking == stance.asking:
-                waits["inputs"] = stance.inputs
-            return await self._say(stance, outcomes.new, moves=("needs_input",), **waits)
+            if outcomes.asking is not None and outcomes.asking == status.asking:
+                waits["inputs"] = status.inputs
+            return await self._say(status, outcomes.new, moves=("needs_input",), **waits)
         if outcomes.late:
-            return await self._end(stance, outcomes.new, "deadline")
-        if stance.step >= self._agent.max_steps:
-            return await self._end(stance, outcomes.new, "max_steps")
+            return await self._end(status, outcomes.new, "deadline")
+        if status.step >= self._agent.max_steps:
+            return await self._end(status, outcomes.new, "max_steps")
         if outcomes.strikes >= self._agent.max_strikes:
-            return await self._end(stance, outcomes.new, "bad_calls")
-        return await self._think(stance, outcomes)
+            return await self._end(status, outcomes.new, "bad_calls")
+        return await self._think(status, outcomes)
 
-    async def _outcomes(self, stance: AgentStatus) -> tuple[AgentStatus, Outcomes]:
-        """What the calls come to that the model has made and that have no result yet."""
-        outcomes = Outcomes(stance.strikes)
-        if not stance.step:  # the turn before was ended while these were open
-            outcomes.results.extend(ended_call(call_id, "cancelled", "the turn was ended") for call_id in stance.open)
-            return stance, outcomes
-        calls = self._open_calls(stance) if stance.open else []
-        place, record, asks = self._place, self._record, self._agent.asks
+    async def _outcomes(self, status: AgentStatus) -> tuple[AgentStatus, Outcomes]:
+        """Run the model's calls that have no result yet."""
+        outcomes = Outcomes(status.strikes)
+        if not status.step:  # the turn before ended while these were open
+            outcomes.results.extend(ended_call(call_id, "cancelled", "the turn was ended") for call_id in status.open)
+            return status, outcomes
+        calls = self._open_calls(status) if status.open else []
+        workspace, log, asks = self._workspace, self._log, self._agent.asks
         while (left := calls[len(outcomes.results) :]) and outcomes.question is None:
-            if outcomes.loose:
-                stance = await self._note(stance, outcomes)
-            if not await self._in_time(partial(carry_out, place, record, left, outcomes, asks=asks)):
+            if outcomes.volatile:
+                status = await self._log_results(status, outcomes)
+            if not await self._in_time(partial(carry_out, workspace, log, left, outcomes, asks=asks)):
                 outcomes.late = True
-                message = "the time of the episode was up before this call came back"
+                message = "the deadline of the turn passed before this call returned"
                 left = calls[len(outcomes.results) :]
                 outcomes.results.extend(ended_call(call.item["call_id"], "deadline", message) for call in left)
-        return stance, outcomes
+        return status, outcomes
 
-    def _open_calls(self, stance: AgentStatus) -> list[Call]:
+    def _open_calls(self, status: AgentStatus) -> list[ToolCall]:
         made = [item for item in self._newest if item["type"] == "function_call"]
-        first = len(made) - len(stance.open)
-        return [Call(item, stance.call_id(first + index)) for index, item in enumerate(made[first:])]
+        first = len(made) - len(status.open)
+        return [ToolCall(item, status.call_id(first + index)) for index, item in enumerate(made[first:])]
 
-    async def _note(self, stance: AgentStatus, outcomes: Outcomes) -> AgentStatus:
-        """Keep what calls came to before another one is made that may change what they were made on.
+    async def _log_results(self, status: AgentStatus, outcomes: Outcomes) -> AgentStatus:
+        """Log results before a call that may change the state.
 
-        Else whoever takes over in between would make them again, and they could come to something else.
+        Otherwise a process that takes over between the two would run the earlier calls again, with other results.
         """
         results = outcomes.new
         counts = self._agent.context.count(results)
         self._window.add(results, counts)
-        stance = await self._say(stance, results, counts, moves=(), strikes=outcomes.strikes)
-        outcomes.note()
-        return stance
+        status = await self._say(status, results, counts, moves=(), strikes=outcomes.strikes)
+        outcomes.mark_logged()
+        return status
 
-    async def _think(self, stance: AgentStatus, outcomes: Outcomes) -> AgentStatus:
-        """Let the model answer, and keep that together with what its calls before came to."""
+    async def _think(self, status: AgentStatus, outcomes: Outcomes) -> AgentStatus:
+        """Let the model answer, and log the answer together with the results of the calls before."""
         agent, results = self._agent, outcomes.new
         context = agent.context
         try:
             counts = context.count(results)
             self._window.add(results, counts)
-            if not context.fits(self._window, Anchor(stance.counted, stance.reported)):
-                if results:  # which the view is to hold
-                    stance = await self._say(stance, results, counts, moves=(), strikes=outcomes.strikes)
+            if not context.fits(self._window, Anchor(status.counted, status.reported)):
+                if results:  # the compacted view must include them
+                    status = await self._say(status, results, counts, moves=(), strikes=outcomes.strikes)
                     results, counts = [], []
-                compacted = await self._compact(stance)
+                compacted = await self._compact(status)
                 if compacted is None:
-                    return await self._end(stance, [], "deadline")
-                stance = compacted
-            request = Request(self._window.items, self._tools, self._settings, agent.seed, stance.answers)
+                    return await self._end(status, [], "deadline")
+                status = compacted
+            request = Request(self._window.items, self._tools, self._settings, agent.seed, status.answers)
             counted = self._window.total
             given: list[Answer] = []
             if not await self._in_time(lambda: self._ask(request, given)):
-                return await self._end(stance, results, "deadline", counts)
+                return await self._end(status, results, "deadline", counts)
         except (ModelFailed, ContextOverflow) as error:
-            with suppress(InvalidMove):  # a lifecycle of the author's own need not know of failures
-                await self._say(stance, results, counts, moves=("fail",), reason=str(error))
+            with suppress(InvalidMove):  # an author's lifecycle need not have failures
+                await self._say(status, results, counts, moves=("fail",), reason=str(error))
             raise
         [answer] = given
         self._newest = answer.items
-        moves = ["step_complete" if stance.phase == "executing" else "plan_ready"]
-        if stance.phase == "idle":
+        moves = ["step_complete" if status.phase == "executing" else "plan_ready"]
+        if status.phase == "idle":
             moves.insert(0, "new_task")
         called = any(item["type"] == "function_call" for item in answer.items)
         changes: dict[str, Any] = {"strikes": outcomes.strikes}
@@ -244,56 +242,56 @@ class _Turn:
                 moves.append("limit_reached")
                 self._reason = "max_output_tokens"
             else:
-                moves.append("needs_input" if self._place.replies else "task_complete")
+                moves.append("needs_input" if self._workspace.replies else "task_complete")
         new = context.count(answer.items)
         self._window.add(answer.items, new)
         items = [*results, *answer.items]
         self._output.extend(items)
         told = None if usage is None else msgspec.to_builtins(usage)
         said = Update(items, "model", moves, [*counts, *new], usage=told, reason=self._reason)
-        return await self._record.say(said, after=stance, **changes)
+        return await self._log.say(said, after=status, **changes)
 
     async def _ask(self, request: Request, given: list[Answer]) -> None:
         given.append(await answer_of(self._agent.model, request))
 
-    async def _compact(self, stance: AgentStatus) -> AgentStatus | None:
-        """Let the model's view start from less; None if the time is up before that is found."""
+    async def _compact(self, status: AgentStatus) -> AgentStatus | None:
+        """Make the model's view smaller; None if the deadline passes before."""
 
         async def shorten() -> None:
-            self._window = await self._agent.context.fit(self._window, Anchor(stance.counted, stance.reported))
+            self._window = await self._agent.context.fit(self._window, Anchor(status.counted, status.reported))
 
         if not await self._in_time(shorten):
             return None
-        return await self._record.compact(self._window.plain(), after=stance)
+        return await self._log.compact(self._window.plain(), after=status)
 
-    async def _hear_reply(self, stance: AgentStatus) -> AgentStatus:
-        """Let the environment's user answer the message of the agent's."""
-        message = "".join(text_of(item) for item in self._newest if item["type"] == "message")
+    async def _hear_reply(self, status: AgentStatus) -> AgentStatus:
+        """Let the environment answer the agent's message."""
+        message = message_text(self._newest)
         replies: list[str | None] = []
 
         async def hear() -> None:
-            replies.append(await self._place.reply(message, call_id=stance.call_id("reply")))
+            replies.append(await self._workspace.reply(message, call_id=status.call_id("reply")))
 
         if not await self._in_time(hear):
-            return await self._end(stance, [], "deadline")
+            return await self._end(status, [], "deadline")
         [reply] = replies
         if reply is None:
-            return await self._say(stance, [], moves=("task_complete",))
+            return await self._say(status, [], moves=("task_complete",))
         item: Item = {"type": "message", "role": "user", "content": reply}
         counts = self._agent.context.count([item])
         self._window.add([item], counts)
-        return await self._say(stance, [item], counts, moves=("input_received",), by="user")
+        return await self._say(status, [item], counts, moves=("input_received",), by="user")
 
     async def _end(
-        self, stance: AgentStatus, results: list[Item], reason: str, counts: Sequence[int] | None = None
+        self, status: AgentStatus, results: list[Item], reason: str, counts: Sequence[int] | None = None
     ) -> AgentStatus:
         """End the turn at a limit."""
         self._reason = reason
-        return await self._say(stance, results, counts, moves=("limit_reached",), reason=reason)
+        return await self._say(status, results, counts, moves=("limit_reached",), reason=reason)
 
     async def _say(
         self,
-        stance: AgentStatus,
+        status: AgentStatus,
         items: list[Item],
         counts: Sequence[int] | None = None,
         *,
@@ -302,13 +300,13 @@ class _Turn:
         reason: str | None = None,
         **changes: Any,
     ) -> AgentStatus:
-        """Note something that is not an answer of the model's."""
+        """Log something that is not an answer of the model."""
         self._output.extend(items)
         tokens = self._agent.context.count(items) if counts is None else counts
-        return await self._record.say(Update(items, by, moves, tokens, reason=reason), after=stance, **changes)
+        return await self._log.say(Update(items, by, moves, tokens, reason=reason), after=status, **changes)
 
     async def _in_time(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do some work, unless the deadline passes before it is done."""
+        """Do some work; False if the deadline passes before it is done."""
         if self._until is None:
             await work()
             return True

@@ -1,4 +1,4 @@
-"""`SimulatedUser`: a user whom a model plays, for an environment's `reply`."""
+"""`SimulatedUser`: a user that a model plays, for an environment's `reply`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pydantic_core import to_jsonable_python
 from stateroom.agent.calls import call_tool, output_text
 from stateroom.agent.context import Context
 from stateroom.agent.conversation import Conversation
-from stateroom.environment.tool import Kept, Tool, make_tool, tool
+from stateroom.environment import Kept, Tool, make_tool, tool
 from stateroom.errors import DefinitionError, InvalidArguments, ModelFailed, ToolError
-from stateroom.model import NO_SETTINGS, Answer, Item, Model, Request, answer_of, function_call_output, text_of
+from stateroom.model import NO_SETTINGS, Answer, Item, Model, Request, answer_of, function_call_output, message_text
 from stateroom.session import Result
 
 MAX_STEPS = 10
-"""How often a user's model may answer before the user has said something."""
+"""Answers of a user's model before the user says something, by default."""
 
 END: Item = {
     "type": "function",
@@ -27,30 +27,30 @@ END: Item = {
     "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
     "strict": True,
 }
-"""The tool by which a user's model ends the conversation."""
+"""The tool with which a user's model ends the conversation."""
 
 
 class UserSide(Conversation):
-    """A conversation as its simulated user has it; a field of this type can be in any `State`.
+    """A conversation from the side of its simulated user; a field of this type can be in any `State`.
 
-    The agent's messages are those of the `user` here, and what the user says are the answers of a model.
+    Here the agent's messages have the role `user`, and the user's messages are the answers of a model.
     """
 
     answers: NonNegativeInt = 0
-    """How often the model has answered."""
+    """The number of answers of the model."""
     ended: bool = False
-    """Whether the user has ended it."""
+    """Whether the user ended it."""
     input_tokens: NonNegativeInt = 0
     output_tokens: NonNegativeInt = 0
-    """What the answers took, as far as the model told."""
+    """The tokens of the answers, as far as reported."""
 
 
 class SimulatedUser:
-    """A user whom a model plays. It keeps nothing itself: what was said is in the state, as a `UserSide`.
+    """A user that a model plays. It keeps nothing itself: the state holds the conversation, as a `UserSide`.
 
-    The user ends the conversation by a tool, `end_conversation`, or, if a `stop` mark is given, by saying that. `tools`
-    are functions by which the user acts on the state: `def pay(state, amount: float) -> str`, with a docstring that the
-    model reads. One that raises `ToolError` tells the model why, and should have changed nothing by then.
+    The user ends the conversation with the tool `end_conversation`, or, if `stop` is given, by saying that text.
+    `tools` are functions with which the user acts on the state: `def pay(state, amount: float) -> str`, with a
+    docstring for the model. A tool that raises `ToolError` tells the model why; it must not have changed the state.
     """
 
     def __init__(
@@ -77,11 +77,10 @@ class SimulatedUser:
     async def reply(
         self, side: UserSide, message: str, *, about: str = "", state: Any = None, seed: int = 0
     ) -> str | None:
-        """What the user answers to a message of the agent's; None if the conversation is over.
+        """Answer a message of the agent; None if the conversation is over.
 
-        `about` is what the user is told of this episode besides: what they want, and how they have begun. Its tools act
-        on `state`, and `seed` decides the chance in the answer, as far as the model lets itself be told. A model that
-        cannot be reached, or talks nonsense, raises `ModelUnavailable` or `ModelFailed`.
+        `about` tells the user about this episode: what they want, and what they said first. The user's tools act on
+        `state`, and `seed` is the seed of the answer. Raises `ModelUnavailable` or `ModelFailed` if the model does.
         """
         if side.ended:
             return None
@@ -91,17 +90,17 @@ class SimulatedUser:
             calls = [item for item in answer.items if item["type"] == "function_call"]
             if not calls:
                 return self._said(side, answer)
-            hands = _Hands(self._tools, state)
+            tools = _UserTools(self._tools, state)
             for call in calls:
                 if self._stop is None and call["name"] == END["name"]:
                     side.ended = True
                     return None
-                outcome = await call_tool(hands, call, None)
+                outcome = await call_tool(tools, call, None)
                 self._hear(side, [function_call_output(call["call_id"], output_text(outcome))])
         raise ModelFailed(f"{self._model.name}, as a user, called tools {self._max_steps} times and said nothing")
 
     async def _answer(self, side: UserSide, about: str, seed: int) -> Answer:
-        """Let the model answer what it is shown of the conversation, and keep that."""
+        """Let the model answer, and keep its answer."""
         instructions = f"{self._instructions}\n\n{about}" if about else self._instructions
         items = await self._shown(side, instructions)
         settings = {**self._settings, "instructions": instructions}
@@ -125,7 +124,7 @@ class SimulatedUser:
         side.add(items, counter=self._context.counter)
 
     def _said(self, side: UserSide, answer: Answer) -> str | None:
-        text = "".join(text_of(item) for item in answer.items if item["type"] == "message").strip()
+        text = message_text(answer.items).strip()
         if self._stop is not None and self._stop in text:
             side.ended = True
             return None
@@ -134,8 +133,8 @@ class SimulatedUser:
         return text
 
 
-class _Hands:
-    """A user's own tools, on a state."""
+class _UserTools:
+    """The user's tools, on a state."""
 
     def __init__(self, tools: Mapping[str, Tool], state: Any) -> None:
         self._tools = tools
@@ -156,19 +155,19 @@ class _Hands:
 
 
 def _tool_of(function: Callable[..., Any]) -> Tool:
-    """The tool that a function of the author's is."""
+    """The tool of an author's function."""
     name = getattr(function, "__name__", repr(function))
     where = f"the user's tool {name!r}"
     if not inspect.isfunction(function) or [*inspect.signature(function).parameters][:1] != ["state"]:
         raise DefinitionError(f"{where} must be a function whose first parameter is the state: def {name}(state, …)")
     if name == END["name"]:
-        raise DefinitionError(f"{where}: the name is taken by the tool that ends the conversation; give it another")
+        raise DefinitionError(f"{where} clashes with the tool that ends the conversation; rename it")
     try:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
-        raise DefinitionError(f"{where}: its annotations cannot be read: {error}") from None
+        raise DefinitionError(f"{where}: cannot read its annotations: {error}") from None
     made = make_tool(where, name, tool(function), hints, Kept(True, frozenset()))
     if made.procedure.needs:
         asked = ", ".join(sorted(made.procedure.needs))
-        raise DefinitionError(f"{where} asks for {asked}; it can have the state, and what the model fills in")
+        raise DefinitionError(f"{where} asks for {asked}; only `state` and the model's arguments are available")
     return made

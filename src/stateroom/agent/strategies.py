@@ -1,56 +1,70 @@
-"""Strategies: the ways in which a window is made smaller, each a pure function of what it is given."""
+"""Strategies that make a window smaller; none changes the window that it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from stateroom.agent.tokens import Counter
-from stateroom.agent.units import ANSWERS, Unit, kind_of, newest_question, older, units_of, without
-from stateroom.agent.window import Window
-from stateroom.errors import DefinitionError
+from stateroom.agent.tokens import TokenCounter, readable
+from stateroom.agent.window import ANSWERS, INSTRUCTIONS, Unit, Window, newest_question, older, units_of, without
+from stateroom.errors import DefinitionError, ModelFailed, ModelUnavailable
+from stateroom.model import Item, Model, Request, answer_of, kind_of, message, message_text
+
+logger = logging.getLogger(__name__)
+
+CLEARED = "[an old result, no longer shown]"
+
+PROMPT = (
+    "You are given the older part of a conversation between a user and an assistant who uses tools. Write down what "
+    "the assistant needs to know to go on without it: what the user wants, what was done and found out, with the exact "
+    "names, numbers and ids, what was decided, and what is still to be done. Write nothing else."
+)
+
+HEADING = "What was said and done before this, in short:"
+
+LEAST = 64
+"""Tokens; a shorter summary is not worth a request."""
 
 
 class Bounds(NamedTuple):
-    """How small a window is to be, in tokens as they are counted."""
+    """The size that a window should have, in counted tokens."""
 
     target: int
-    """What it is to have at most, if that can be."""
+    """The wanted maximum."""
     budget: int
-    """What it may have at most."""
-    counter: Counter
-    """For items that a strategy makes itself."""
+    """The hard maximum."""
+    counter: TokenCounter
+    """Counts items that a strategy makes."""
 
 
 class Strategy(Protocol):
     """Makes a window smaller. May be async.
 
-    It takes from units as a whole (`units_of`), or changes what is in an item, and leaves pinned items, and system and
-    developer messages, as they are. If it can do nothing, it gives back what it got; it never changes that.
+    A strategy drops whole units (`units_of`), or changes the content of an item. It keeps pinned items, and system and
+    developer messages. It returns a new window, or the one it got if there is nothing to do.
     """
 
     def apply(self, window: Window, bounds: Bounds) -> Window | Awaitable[Window]:
-        """A window with fewer tokens, down to the target if that can be."""
+        """Return a window with fewer tokens, at best within the target."""
 
-
-CLEARED = "[an old result, no longer shown]"
 
 _CLEARABLE = ("function_call_output", "custom_tool_call_output")
 
 
 @dataclass(frozen=True)
 class ClearToolResults:
-    """Puts a placeholder for what old tool calls came to, oldest first; the calls stay.
+    """Replaces old tool results by a placeholder, oldest first; the calls stay.
 
-    The newest `keep` results are not touched, nor are those that the model has not seen yet.
+    The newest `keep` results stay, and those that the model has not seen yet.
     """
 
     keep: int = 3
     placeholder: str = CLEARED
 
     def __post_init__(self) -> None:
-        _refuse_less(self.keep, 0, "ClearToolResults keeps")
+        _check_least("ClearToolResults(keep)", self.keep, 0)
 
     def apply(self, window: Window, bounds: Bounds) -> Window:
         shorter = window.copy()
@@ -64,7 +78,7 @@ class ClearToolResults:
         return shorter
 
     def _old(self, window: Window) -> list[int]:
-        """The places of the results that may be cleared."""
+        """The indexes of the results that may be cleared."""
         items = window.items
         results = [place for place, item in enumerate(items) if item.get("type") in _CLEARABLE]
         seen = next((place for place in range(len(items) - 1, -1, -1) if kind_of(items[place]) in ANSWERS), 0)
@@ -77,12 +91,12 @@ class ClearToolResults:
 
 @dataclass(frozen=True)
 class KeepLastTurns:
-    """Drops all but the last `n` turns. A turn begins with a message of the user's."""
+    """Drops all but the last `n` turns. A turn begins with a user message."""
 
     n: int
 
     def __post_init__(self) -> None:
-        _refuse_less(self.n, 1, "KeepLastTurns keeps")
+        _check_least("KeepLastTurns(n)", self.n, 1)
 
     def apply(self, window: Window, bounds: Bounds) -> Window:
         units = units_of(window)
@@ -94,9 +108,9 @@ class KeepLastTurns:
 
 @dataclass(frozen=True)
 class DropOldest:
-    """Drops what is oldest, until the rest is small enough.
+    """Drops the oldest units, until the rest is small enough.
 
-    What the user said last goes only if there is no other way, and the newest unit never.
+    It drops the newest user message only if nothing else helps, and never the newest unit.
     """
 
     def apply(self, window: Window, bounds: Bounds) -> Window:
@@ -115,6 +129,74 @@ class DropOldest:
         return without(window, dropped)
 
 
-def _refuse_less(given: int, least: int, what: str) -> None:
+@dataclass(frozen=True)
+class Summarise:
+    """Replaces the oldest units by a summary that a model writes, as one assistant message.
+
+    The newest units stay, and the newest user message. If the model fails, or its summary is too long, the window stays
+    as it is, and the next strategy applies.
+    """
+
+    model: Model
+    prompt: str = PROMPT
+    keep: float = 0.5
+    """The share of the free tokens for units newer than the summary."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.keep < 1:
+            raise DefinitionError(f"Summarise(keep) must be at least 0 and below 1, not {self.keep}")
+
+    async def apply(self, window: Window, bounds: Bounds) -> Window:
+        old = self._old(window, bounds)
+        room = bounds.target - window.total + sum(unit.tokens for unit in old)
+        if not old or room < LEAST:
+            return window
+        try:
+            item = message(f"{HEADING}\n{await self._summary(window, old, room)}")
+            tokens = bounds.counter.count(item)
+            if tokens > room:
+                raise ModelFailed(f"the summary has {tokens} tokens; at most {room} are allowed")
+        except (ModelFailed, ModelUnavailable) as error:
+            logger.warning("%s did not summarise a conversation: %s", self.model.name, error)
+            return window
+        shorter = without(window, old)
+        after = len(window) - old[-1].stop
+        shorter.insert(len(shorter) - after, item, tokens)
+        return shorter
+
+    def _old(self, window: Window, bounds: Bounds) -> list[Unit]:
+        """The units to summarise."""
+        units = units_of(window)
+        question = newest_question(units)
+        old = older(units)
+        must_stay = window.total - sum(unit.tokens for unit in old)
+        left = self.keep * (bounds.target - must_stay)
+        while old and old[-1].tokens <= left:
+            left -= old.pop().tokens
+        return [unit for unit in old if unit is not question]
+
+    async def _summary(self, window: Window, old: Sequence[Unit], room: int) -> str:
+        said = "\n\n".join(line for unit in old for line in _lines(window.items[unit.start : unit.stop]))
+        items: list[Item] = [
+            {"type": "message", "role": "system", "content": self.prompt},
+            {"type": "message", "role": "user", "content": said},
+        ]
+        answer = await answer_of(self.model, Request(items, settings={"max_output_tokens": room}))
+        text = message_text(answer.items).strip()
+        if answer.truncated or not text:
+            raise ModelFailed("the summary was cut off" if answer.truncated else "the summary is empty")
+        return text
+
+
+def _check_least(what: str, given: int, least: int) -> None:
     if given < least:
-        raise DefinitionError(f"{what} a number from {least} on, not {given}")
+        raise DefinitionError(f"{what} must be at least {least}, not {given}")
+
+
+def _lines(items: Sequence[Item]) -> Iterator[str]:
+    """The items of a conversation as text for the summary's model."""
+    for item in items:
+        kind = kind_of(item)
+        if kind not in INSTRUCTIONS and kind != "reasoning":
+            texts, _ = readable(item)
+            yield f"{kind}: {' '.join(texts)}"

@@ -1,4 +1,4 @@
-"""`TaskState`: what is to be done, as part of an author's state."""
+"""`TaskState`: a goal and its steps, as a field of an author's state."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydantic import BaseModel, ConfigDict, JsonValue, model_validator
 
 from stateroom.errors import InvalidState
 
-Status = Literal["pending", "running", "done", "failed"]
+TaskStatus = Literal["pending", "running", "done", "failed"]
 
 _MOVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"pending": ("begin", "fail"), "running": ("complete", "fail"), "done": (), "failed": ()}
 )
-"""What can be done with a task, by its status."""
+"""The methods that a task allows, by its status."""
 
 
 class StepDone(BaseModel):
-    """A step of a task that was done."""
+    """A finished step of a task."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -30,37 +30,37 @@ class StepDone(BaseModel):
 class TaskState(BaseModel):
     """A goal, and the steps that lead there; a field of this type can be in any `State`.
 
-    It is `pending` until it begins, then `running`, and at last `done` or `failed`. What does not fit together, such as
-    a task that is done with steps left, is refused when it is stored and when it is loaded.
+    It is `pending` until it begins, then `running`, and at last `done` or `failed`. An inconsistent one, such as a done
+    task with steps left, is refused when it is stored and when it is loaded.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     goal: str
-    status: Status = "pending"
+    status: TaskStatus = "pending"
     done: list[StepDone] = []
-    """The steps that were done, with what they came to."""
+    """The finished steps, with their results."""
     current: str | None = None
-    """The step that it is at, or failed at."""
+    """The current step, or the one that failed."""
     left: list[str] = []
-    """The steps after that."""
+    """The steps after the current one."""
     error: str | None = None
     """Why it failed."""
     data: dict[str, JsonValue] = {}
-    """Whatever else there is to know."""
+    """Any other data."""
 
     def begin(self, *steps: str) -> None:
-        """Begin with the first of the steps that are left, to which these are added."""
-        self._refuse_unless_possible("begin")
+        """Add steps, and begin with the first one that is left."""
+        self._check_possible("begin")
         self.left.extend(steps)
         if not self.left:
-            raise InvalidState(("left",), "a task begins with at least one step")
+            raise InvalidState(("left",), "a task needs at least one step to begin")
         self.status = "running"
         self.current = self.left.pop(0)
 
     def complete(self, result: JsonValue = None) -> None:
-        """Note what the current step came to, and go on to the next; after the last one, the task is done."""
-        self._refuse_unless_possible("complete")
+        """Finish the current step with its result, and go to the next; after the last step the task is done."""
+        self._check_possible("complete")
         assert self.current is not None
         self.done.append(StepDone(name=self.current, result=result))
         self.current = self.left.pop(0) if self.left else None
@@ -68,30 +68,30 @@ class TaskState(BaseModel):
             self.status = "done"
 
     def fail(self, error: str) -> None:
-        """Give up, at the current step."""
-        self._refuse_unless_possible("fail")
+        """Fail at the current step."""
+        self._check_possible("fail")
         self.status = "failed"
         self.error = error
 
-    def _refuse_unless_possible(self, move: str) -> None:
+    def _check_possible(self, move: str) -> None:
         possible = _MOVES[self.status]
         if move not in possible:
-            can = " or ".join(possible) or "do nothing more"
-            raise InvalidState(("status",), f"a task that is {self.status} cannot {move}; it can {can}")
+            rest = f"it can {' or '.join(possible)}" if possible else "it has ended"
+            raise InvalidState(("status",), f"a {self.status} task cannot {move}; {rest}")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistent(self) -> Self:
         status = self.status
         if status == "running" and self.current is None:
-            raise ValueError("current: a task that is running is at a step, and this one is at none")
+            raise ValueError("current: a running task needs a step, and this one has none")
         if status in ("pending", "done") and self.current is not None:
-            raise ValueError(f"current: a task that is {status} is at no step, and this one is at {self.current!r}")
+            raise ValueError(f"current: a {status} task has no step, and this one has {self.current!r}")
         if status == "done" and self.left:
-            raise ValueError(f"left: a task that is done has no steps left, and this one has {self.left[0]!r}")
+            raise ValueError(f"left: a done task has no steps left, and this one has {self.left[0]!r}")
         if status == "pending" and self.done:
-            raise ValueError(f"done: a task that is pending has done nothing, and this one {self.done[0].name!r}")
+            raise ValueError(f"done: a pending task has no finished steps, and this one has {self.done[0].name!r}")
         if status == "failed" and self.error is None:
-            raise ValueError("error: a task that failed tells why, and this one does not")
+            raise ValueError("error: a failed task needs an error, and this one has none")
         if status != "failed" and self.error is not None:
-            raise ValueError(f"error: a task that is {status} has none, and this one has {self.error!r}")
+            raise ValueError(f"error: a {status} task has none, and this one has {self.error!r}")
         return self

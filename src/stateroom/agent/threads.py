@@ -1,6 +1,6 @@
-"""Threads: conversations that go on from call to call and from process to process, and are never sent again.
+"""`Threads`: conversations that continue across calls and processes; the caller sends only what is new.
 
-A thread is a session. What was said is its log, and what its tools do is its state.
+A thread is a session: its log holds the conversation, and its state what the tools do.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from stateroom.agent.agent import Agent
-from stateroom.agent.given import given_items
+from stateroom.agent.agent import Agent, AgentLog
 from stateroom.agent.loop import WAITING, Trajectory, act
-from stateroom.agent.record import Record
-from stateroom.agent.talk import asked_in, talk
-from stateroom.agent.units import kind_of
+from stateroom.agent.transcript import task_items, transcript
 from stateroom.environment import Environment
 from stateroom.errors import (
     BadTask,
@@ -29,52 +26,52 @@ from stateroom.errors import (
     SessionExpired,
     UnknownSession,
 )
-from stateroom.model import Item, text_of
-from stateroom.session import AgentStatus, History, LogEntry, Session, Sessions, Update
-from stateroom.session.log import read_entry
-from stateroom.session.sessions import WEEK
+from stateroom.model import Item, checked_items, kind_of, text_of
+from stateroom.session import WEEK, AgentStatus, History, LogEntry, Session, Sessions, Update, read_entry
 from stateroom.state import State
 from stateroom.store import Head, Store, open_store
 
 SCANNED = 1000
+"""Sessions per scan of the store."""
+
 SCANS = 10
-"""A page of a list looks at so many sessions, so many times, at most; then the next page goes on."""
+"""Scans per page of a list; the next page continues."""
 
 T = TypeVar("T")
 
 Cursor = tuple[float, str]
-"""Where a list goes on: when a thread was created, and its id."""
+"""Where the next page starts: a thread's creation time and id."""
 
 OnItems = Callable[[Sequence[Item]], Awaitable[None]]
-"""Is given the items of a conversation as they are committed."""
+"""Is given the items of a conversation when they are committed."""
 
 
-class Nothing(State):
-    """The state of a thread that has no tools."""
+class ThreadState(State):
+    """The state of a thread without tools: nothing."""
 
 
-class Conversing(Environment[Nothing]):
-    """Talk: a conversation without tools."""
+class ThreadEnvironment(Environment[ThreadState]):
+    """A conversation without tools."""
 
     name = "thread"
 
 
 class Thread(msgspec.Struct, frozen=True):
-    """What there is to know of a thread."""
+    """A thread's metadata and status."""
 
     id: str
     environment: str
     user: str | None
     metadata: dict[str, Any]
     phase: str
-    """What its agent is doing: see `Lifecycle`."""
+    """The phase of its agent; see `Lifecycle`."""
     question: str | None
-    """What its agent waits to be told."""
+    """The question of its agent that waits for an answer."""
     revision: int
     created: float
     expires: float
     parent: tuple[str, int] | None
-    """For a fork: the thread and the revision that it branched from."""
+    """For a fork: the thread and the revision that it was forked from."""
 
 
 Which = Thread | str
@@ -82,30 +79,30 @@ Which = Thread | str
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A part of a list of threads. It may have fewer than were asked for, or none, and not be the last."""
+    """A page of threads. A page may have fewer than asked for, or none, and still not be the last."""
 
     found: list[T]
     next: Cursor | None
-    """Where the next page goes on, if there may be one."""
+    """The cursor of the next page; None on the last."""
 
 
 class Items(msgspec.Struct, frozen=True):
-    """A part of a conversation."""
+    """A page of a conversation."""
 
     items: list[Item]
     revisions: list[int]
-    """At which revision each of them was said."""
+    """The revision of each item."""
     next: int | None
-    """The revision that the next part comes after, if there is one."""
+    """The `after` of the next page; None on the last."""
 
 
 class Threads:
-    """The threads of one environment in one store. It keeps nothing of them in memory that is not in the store."""
+    """The threads of one environment in one store. Everything is in the store; memory holds only a cache."""
 
     def __init__(self, sessions: Sessions[Any]) -> None:
         if sessions.environment.state_type is None:
             raise DefinitionError(
-                f"{sessions.environment.name} has no state, so nothing of a thread would be kept: "
+                f"{sessions.environment.name} has no state, so its threads would not be stored; "
                 "write Environment[YourState]"
             )
         self.sessions = sessions
@@ -115,12 +112,12 @@ class Threads:
     async def open(
         cls, store_url: str, environment: Environment[Any, Any] | None = None, *, ttl: float = WEEK
     ) -> AsyncIterator[Threads]:
-        """The threads in a store, by its URL: of an environment, or else without tools.
+        """Open the threads of an environment in a store, by its URL; without an environment, threads have no tools.
 
-        `ttl` is how many seconds a thread lives after its last use.
+        `ttl` is a thread's time to live after its last use, in seconds.
         """
         async with open_store(store_url) as store:
-            sessions = Sessions[Any](environment or Conversing(), store, ttl=ttl)
+            sessions = Sessions[Any](environment or ThreadEnvironment(), store, ttl=ttl)
             try:
                 yield cls(sessions)
             finally:
@@ -128,10 +125,10 @@ class Threads:
 
     @property
     def store(self) -> Store:
-        """Where they are kept."""
+        """The store of the threads."""
         return self.sessions.store
 
-    # A thread's life.
+    # Threads.
 
     async def create(
         self,
@@ -141,37 +138,37 @@ class Threads:
         instructions: str = "",
         task: Mapping[str, Any] | None = None,
     ) -> Thread:
-        """A new thread, of a user's if one is named.
+        """Create a thread, for a user if one is named.
 
-        `metadata` is kept with it, `instructions` are a system message that it begins with, and `task` is the row that
-        the environment seeds its state by.
+        `metadata` is stored with it, `instructions` become its first message, of the role `system`, and `task` is the
+        row from which the environment seeds its state.
         """
         row = dict(task or {})
         row |= {"user": user} if user is not None else {}
         row |= {"metadata": dict(metadata)} if metadata else {}
         if instructions:
             told: Item = {"type": "message", "role": "system", "content": instructions}
-            row["responses_create_params"] = {**_request(row), "input": [told, *asked_in(row)]}
+            row["responses_create_params"] = {**_request(row), "input": [told, *task_items(row)]}
         session = await self.sessions.seed(row, owner=user or "")
         return await self.get(session.id)
 
     async def get(self, thread: Which) -> Thread:
-        """What there is to know of a thread."""
+        """Return a thread."""
         return await self._described(await self._head(thread))
 
     async def list(self, user: str | None = None, *, after: Cursor | None = None, limit: int = 20) -> Page[Thread]:
-        """Threads, the newest first; only a user's, if one is named. `after` is the `next` of the page before."""
+        """Return a page of threads, newest first, of a user if one is named. `after` is the `next` of the last page."""
         heads, following = await self._heads(user, after, limit)
         found = await asyncio.gather(*map(self._if_there, heads))
         return Page([thread for thread in found if thread is not None], following)
 
     async def fork(self, thread: Which, at: int | str | None = None) -> Thread:
-        """A new thread that goes on from where this one stands, or from where it stood at a revision or checkpoint."""
+        """Fork a thread at its newest revision, or at an earlier revision or checkpoint."""
         session = await self._session(thread)
         return await self.get((await session.fork(at)).id)
 
     async def delete(self, thread: Which) -> None:
-        """Remove a thread at once, with all that was said. Its forks stay."""
+        """Delete a thread and its conversation. Its forks stay."""
         head = await self._head(thread, ended_too=True)
         await self.store.delete(head.id)
         self.sessions.forget(head.id)
@@ -179,78 +176,78 @@ class Threads:
     # The conversation.
 
     async def add(self, thread: Which, message: str | Item | Sequence[Item], *, pin: bool = False) -> AgentStatus:
-        """Say something in a thread: a text of the user's, an item or several. It is answered by `run`.
+        """Add a user message, an item or several to a thread; `run` answers them.
 
-        An agent that waits for input is given it. One that is at work cannot be told anything: `InvalidMove`, or
-        `SessionLeased` if it has just begun. The model is always shown what is pinned, however long the conversation.
+        An agent that waits for input gets it. While an agent works, this raises `InvalidMove`, or `SessionLeased` if
+        it has just begun. The model always sees pinned items, however long the conversation.
         """
-        items = given_items(message)
+        items = checked_items(message)
         session = await self._session(thread)
-        stance = session.agent.status
+        status = session.agent.status
         pinned = range(len(items)) if pin else ()
-        if stance.phase == WAITING:
-            return await self._answer(session, stance, items, pinned)
-        if stance.phase == "planning":  # it was told something before, and nobody has begun with it
+        if status.phase == WAITING:
+            return await self._answer(session, status, items, pinned)
+        if status.phase == "planning":  # a message waits, and no agent has begun to answer it
             async with session.lease():
-                return await session.agent.say(Update(items, "user", (), pinned=[*pinned]), after=stance)
-        return await session.agent.say(Update(items, "user", ("new_task",), pinned=[*pinned]), after=stance)
+                return await session.agent.say(Update(items, "user", (), pinned=[*pinned]), after=status)
+        return await session.agent.say(Update(items, "user", ("new_task",), pinned=[*pinned]), after=status)
 
     async def _answer(
-        self, session: Session[Any], stance: AgentStatus, items: Sequence[Item], pinned: range | tuple[()]
+        self, session: Session[Any], status: AgentStatus, items: Sequence[Item], pinned: range | tuple[()]
     ) -> AgentStatus:
-        """Give an agent what it waits for."""
-        if stance.asking is None and not stance.open:  # nobody in particular has asked
+        """Give an agent the input that it waits for."""
+        if status.asking is None and not status.open:  # no tool and no call waits for it
             return await session.agent.say(
-                Update([*items], "user", ("input_received",), pinned=[*pinned]), after=stance
+                Update([*items], "user", ("input_received",), pinned=[*pinned]), after=status
             )
         if len(items) != 1 or kind_of(items[0]) != "user" or pinned:
             raise InvalidArguments(
-                f"thread {session.id!r} waits for the answer to a question, {stance.question!r}: give one text, "
+                f"thread {session.id!r} waits for the answer to a question, {status.question!r}: send one text, "
                 "and do not pin it"
             )
         return await session.agent.answer(text_of(items[0]))
 
     async def run(self, thread: Which, agent: Agent, *, on_items: OnItems | None = None) -> Trajectory:
-        """Let an agent answer what is new in a thread; gives what came to be said since.
+        """Run an agent on what is new in a thread, and return what was said since.
 
-        A turn that was interrupted goes on where it was, and one that failed is tried again. Meanwhile nobody else can
-        run it: `SessionLeased`. `on_items` is given the items as they are committed.
+        An interrupted turn continues, and a failed one runs again. Meanwhile a second `run` raises `SessionLeased`.
+        `on_items` is given the items when they are committed.
         """
         session = await self._session(thread)
         async with session.lease():
-            asked = asked_in(session.task.model_dump(include={"responses_create_params"}))
+            asked = task_items(session.task.model_dump(include={"responses_create_params"}))
             await self._begin(session, asked)
-            record: Record = session.agent if on_items is None else _Overheard(session.agent, on_items)
-            return await act(session, record, agent, session.tools, asked)
+            log: AgentLog = session.agent if on_items is None else _ObservedLog(session.agent, on_items)
+            return await act(session, log, agent, session.tools, asked)
 
     async def _begin(self, session: Session[Any], asked: Sequence[Item]) -> None:
-        """See that there is something to be answered."""
-        stance, lifecycle = session.agent.status, self.sessions.environment.lifecycle
-        if stance.phase == "failed":
-            await session.agent.say(Update([], "agent", ("new_task",)), after=stance)
-        elif stance.phase == lifecycle.start and "user" not in map(kind_of, asked):
-            raise InvalidMove(stance.phase, "plan_ready", ", ".join(lifecycle.possible(stance.phase)))
+        """Raise `InvalidMove` if there is nothing to answer; move a failed agent on."""
+        status, lifecycle = session.agent.status, self.sessions.environment.lifecycle
+        if status.phase == "failed":
+            await session.agent.say(Update([], "agent", ("new_task",)), after=status)
+        elif status.phase == lifecycle.start and "user" not in map(kind_of, asked):
+            raise InvalidMove(status.phase, "plan_ready", ", ".join(lifecycle.possible(status.phase)))
 
     async def cancel(self, thread: Which, reason: str = "") -> AgentStatus:
-        """End what the agent of a thread is doing, whichever process runs it; that finds out before its next step."""
+        """Cancel the agent of a thread; the process that runs it stops before its next step."""
         return await (await self._session(thread)).agent.cancel(reason)
 
     async def items(self, thread: Which, *, after: int = 0, limit: int | None = None) -> Items:
-        """The conversation, or what was said of it after a revision.
+        """Return the conversation after a revision.
 
-        With a `limit`, nothing more is begun once there are so many; what was said at once is not taken apart.
+        A page ends after `limit` items; items that were added together stay on one page.
         """
         head = await self._head(thread)
         items: list[Item] = []
         revisions: list[int] = []
-        for said in await talk(self.store, head.id, after):
+        for said in await transcript(self.store, head.id, after):
             if limit is not None and len(items) >= limit:
                 return Items(items, revisions, revisions[-1])
             items += said.items
             revisions += [said.revision] * len(said.items)
         return Items(items, revisions, None)
 
-    # In the store.
+    # The store.
 
     async def _session(self, thread: Which) -> Session[Any]:
         return await self.sessions.open(_id(thread))
@@ -258,28 +255,28 @@ class Threads:
     async def _head(self, thread: Which, *, ended_too: bool = False) -> Head:
         head, environment = await self.store.head(_id(thread)), self.sessions.environment.name
         if head.environment != environment:
-            raise SessionError(head.id, f"session {head.id!r} is of {head.environment}, not of {environment}")
+            raise SessionError(head.id, f"session {head.id!r} belongs to {head.environment}, not to {environment}")
         status = head.status(self.sessions.runtime.now())
         if status != "live" and not ended_too:
             raise SessionClosed(head.id) if status == "closed" else SessionExpired(head.id)
         return head
 
     async def _if_there(self, head: Head) -> Thread | None:
-        with suppress(UnknownSession):  # it was deleted just now
+        with suppress(UnknownSession):  # deleted just now
             return await self._described(head)
         return None
 
     async def _described(self, head: Head) -> Thread:
         history = History(self.store)
         document, seeded = await asyncio.gather(history.document(head.id), history.seed(head))
-        metadata, stance = read_entry(seeded).input.get("metadata"), document.progress.agent
+        metadata, status = read_entry(seeded).input.get("metadata"), document.progress.agent
         return Thread(
             id=head.id,
             environment=head.environment,
             user=head.owner or None,
             metadata=metadata if isinstance(metadata, dict) else {},
-            phase=stance.phase,
-            question=stance.question,
+            phase=status.phase,
+            question=status.question,
             revision=document.head.revision,
             created=head.created,
             expires=head.expires,
@@ -287,7 +284,7 @@ class Threads:
         )
 
     async def _heads(self, user: str | None, after: Cursor | None, limit: int) -> tuple[Sequence[Head], Cursor | None]:
-        """The heads of a page, and where the next one goes on."""
+        """The heads of a page, and the cursor of the next."""
         now, environment = self.sessions.runtime.now(), self.sessions.environment.name
         before = None if after is None else Head(after[1], "", "", after[0], 0.0, 0)
         found: list[Head] = []
@@ -305,7 +302,7 @@ class Threads:
 
 
 def _request(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a task's row asks for; `BadTask` if that cannot be."""
+    """The `responses_create_params` of a task row. Raises `BadTask`."""
     request = row.get("responses_create_params", {})
     if not isinstance(request, dict):
         raise BadTask("responses_create_params: should be an object")
@@ -316,25 +313,25 @@ def _id(thread: Which) -> str:
     return thread if isinstance(thread, str) else thread.id
 
 
-class _Overheard:
-    """The record of a session, whose items somebody is told of when they are there for good."""
+class _ObservedLog:
+    """An agent's log that calls back with the items of each commit."""
 
-    def __init__(self, record: Record, on_items: OnItems) -> None:
-        self._record = record
+    def __init__(self, log: AgentLog, on_items: OnItems) -> None:
+        self._log = log
         self._on_items = on_items
 
     @property
     def status(self) -> AgentStatus:
-        return self._record.status
+        return self._log.status
 
     async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
-        status = await self._record.say(update, after=after, **changes)
+        status = await self._log.say(update, after=after, **changes)
         if update.items:
             await self._on_items(update.items)
         return status
 
     async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
-        return await self._record.compact(window, after=after)
+        return await self._log.compact(window, after=after)
 
     async def said(self, since: int = 0) -> list[LogEntry]:
-        return await self._record.said(since)
+        return await self._log.said(since)

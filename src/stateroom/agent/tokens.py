@@ -1,4 +1,4 @@
-"""Tokens: how many an item takes of those that a model may be shown."""
+"""Token counters: how many tokens an item takes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from tiktoken import Encoding
 
 PER_ITEM = 4
-"""What an item takes beside its text: its role, and where it begins and ends."""
+"""Tokens of an item besides its text: its role and delimiters."""
 
 PER_IMAGE = 1_100
-"""What an image takes, at most, in the usual models; its bytes say nothing about it."""
+"""Upper bound of an image's tokens in common models; its size in bytes does not matter."""
 
 BYTES_PER_TOKEN = 3
-"""Between compact JSON, which has 2 to a token, and English, which has 4; other scripts are in between."""
+"""Between compact JSON with 2 bytes a token, and English with 4; other scripts lie between."""
 
 
-class Counter(Protocol):
-    """Counts what an item takes of the tokens that a model may be shown. The same item always counts the same."""
+class TokenCounter(Protocol):
+    """Counts the tokens of items. The same item always has the same count."""
 
     @property
     def name(self) -> str:
-        """How it is called in messages."""
+        """The name in messages."""
 
     def count(self, item: Item) -> int:
         """The tokens of an item, or of a tool's schema."""
@@ -39,25 +39,25 @@ class Counter(Protocol):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A stated estimate that needs no vocabulary: 4 tokens for the item, and one for each 3 bytes of its text.
+    """An estimate without a vocabulary: 4 tokens for an item, and one for each 3 bytes of its text.
 
-    English and code take about a quarter less than that, compact JSON, digits and most other scripts up to a half more.
-    An image is 1,100 tokens.
+    English and code take about a quarter less; compact JSON, digits and most other scripts up to half more. An image is
+    1,100 tokens.
     """
 
     name = "estimate"
 
     def count(self, item: Item) -> int:
-        texts, images = shown(item)
+        texts, images = readable(item)
         size = sum(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts)
         return PER_ITEM + images * PER_IMAGE - (-size // BYTES_PER_TOKEN)
 
 
 class TokenizerFile:
-    """Counts by a tokenizer's JSON file of the user's, as the `tokenizers` package reads it."""
+    """Counts with a tokenizer's JSON file, through the `tokenizers` package."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises `NotFound` if there is no such file or package, and `BadData` if the file is something else."""
+        """Raises `NotFound` if the file or the package is missing, and `BadData` if the file is not a tokenizer."""
         try:
             from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -68,26 +68,26 @@ class TokenizerFile:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package has no narrower one
             raise BadData(f"{str(path)!r} is not a tokenizer's JSON file: {error}") from error
-        self._tokenizer.no_truncation()  # a file may tell to cut what is long, or to fill up what is short
+        self._tokenizer.no_truncation()  # a file may ask for both
         self._tokenizer.no_padding()
         self.name = Path(path).name
 
     def count(self, item: Item) -> int:
-        texts, images = shown(item)
+        texts, images = readable(item)
         encode = self._tokenizer.encode
         found = sum(len(encode(_whole(text), add_special_tokens=False).ids) for text in texts)
         return PER_ITEM + images * PER_IMAGE + found
 
 
 class Tiktoken:
-    """Counts by an encoding of the `tiktoken` package: one that was made already, or one whose vocabulary is on disk.
+    """Counts with an encoding of the `tiktoken` package: an `Encoding`, or the name of one whose vocabulary is on disk.
 
-    Nothing is ever downloaded. A vocabulary is looked for where `tiktoken` keeps those that it has downloaded before:
-    in `TIKTOKEN_CACHE_DIR`, else in `data-gym-cache` in the folder for temporary files.
+    It never downloads a vocabulary. It looks for one in the cache of `tiktoken`: in `TIKTOKEN_CACHE_DIR`, else in
+    `data-gym-cache` in the folder for temporary files.
     """
 
     def __init__(self, encoding: str | Encoding) -> None:
-        """Raises `NotFound` if there is no such encoding, package or vocabulary."""
+        """Raises `NotFound` if the encoding, the package or the vocabulary is missing."""
         try:
             import tiktoken  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -99,7 +99,7 @@ class Tiktoken:
         self.name = encoding.name
 
     def count(self, item: Item) -> int:
-        texts, images = shown(item)
+        texts, images = readable(item)
         encode = self._encoding.encode_ordinary
         return PER_ITEM + images * PER_IMAGE + sum(len(encode(text)) for text in texts)
 
@@ -110,7 +110,7 @@ _VOCABULARIES = {
     "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
 }
-"""The digests of the files, by their names: `tiktoken` downloads one again whose digest is another."""
+"""SHA-256 digests by name: `tiktoken` downloads a file again if its digest differs."""
 
 _ENCODINGS = {**{name: name for name in _VOCABULARIES}, "p50k_edit": "p50k_base", "o200k_harmony": "o200k_base"}
 """The vocabulary of each encoding."""
@@ -127,8 +127,8 @@ def _refuse_download(encoding: str) -> None:
     file = folder / sha1(url.encode(), usedforsecurity=False).hexdigest()
     if given == "" or not file.is_file() or sha256(file.read_bytes()).hexdigest() != _VOCABULARIES[vocabulary]:
         raise NotFound(
-            f"the vocabulary of {encoding!r} is not on this disk, and is not downloaded here: put {url} at {file}, "
-            "or count by a tokenizer's file, or by the estimate"
+            f"the vocabulary of {encoding!r} is not on this disk, and is not downloaded: put {url} at {file}, "
+            "or count with TokenizerFile or Estimate"
         )
 
 
@@ -140,15 +140,15 @@ _READ = {
     "custom_tool_call_output": ("output",),
     "reasoning": ("summary", "content", "encrypted_content"),
 }
-"""The fields of an item that a model reads. Others are for whoever keeps it: ids, log probabilities, token ids."""
+"""The fields of an item that a model reads; not its ids, log probabilities and token ids."""
 
 
-def shown(item: Item) -> tuple[list[str], int]:
-    """The texts that a model reads of an item, and the number of images."""
+def readable(item: Item) -> tuple[list[str], int]:
+    """The texts of an item that a model reads, and its number of images."""
     texts: list[str] = []
     images = 0
     fields = _READ.get(item.get("type") or "message")
-    if fields is None:  # of a kind that is not known here, or a tool's schema
+    if fields is None:  # an unknown kind, or a tool's schema
         return [_json(item)], 0
     for field in fields:
         value = item.get(field)
@@ -181,5 +181,5 @@ def _json(value: Any) -> str:
 
 
 def _whole(text: str) -> str:
-    """A text without halves of surrogate pairs, which are in no tokenizer's alphabet."""
+    """A text without half surrogate pairs, which no tokenizer takes."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,25 +1,51 @@
-"""The window: what a model is shown of a conversation."""
+"""`Window`: the part of a conversation that a model sees, and the units that it consists of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 from stateroom.errors import BadData
-from stateroom.model import Item
+from stateroom.model import Item, kind_of
+
+INSTRUCTIONS = frozenset({"system", "developer"})
+"""The kinds of messages that a model always sees."""
+
+ANSWERS = frozenset({"assistant", "call", "reasoning"})
+"""The kinds of items that a model makes."""
+
+
+class Unit(NamedTuple):
+    """Items that a model sees together or not at all: a message, or calls with results, and the reasoning before."""
+
+    start: int
+    stop: int
+    said: bool
+    """Whether it contains more than system and developer messages, which always stay."""
+    pinned: bool
+    """Whether a pinned item keeps all of it."""
+    asks: bool
+    """Whether it contains a user message, with which a turn begins."""
+    tokens: int
+    """The tokens that dropping it frees."""
+
+    @property
+    def loose(self) -> bool:
+        """Whether it may be dropped."""
+        return self.said and not self.pinned
 
 
 class Window:
-    """The items that a model is shown, what each of them counts, and which of them are pinned.
+    """The items that a model sees, the tokens of each, and which of them are pinned.
 
-    To add items costs what is added: the total is kept, not summed anew.
+    Adding items costs O(what is added): the window keeps its total.
     """
 
     __slots__ = ("beside", "items", "pinned", "tokens", "total")
 
     def __init__(self, beside: int = 0) -> None:
-        """`beside` is what the model is shown besides, such as the schemas of tools, in tokens."""
+        """`beside` is the tokens of the rest of a request, such as the schemas of tools."""
         self.items: list[Item] = []
         self.tokens: list[int] = []
         self.pinned: list[bool] = []
@@ -42,9 +68,9 @@ class Window:
         return f"<Window of {len(self)} items, {self.total} tokens>"
 
     def add(self, items: Sequence[Item], tokens: Sequence[int], pinned: Iterable[int] = ()) -> None:
-        """Show more items, which count so many tokens each; `pinned` are places among these."""
+        """Add items with their token counts; `pinned` are indexes into these items."""
         if len(items) != len(tokens):
-            raise ValueError(f"{len(items)} items cannot count {len(tokens)} times")
+            raise ValueError(f"{len(items)} items need as many token counts, not {len(tokens)}")
         self.items.extend(items)
         self.tokens.extend(tokens)
         places = frozenset(pinned)
@@ -52,7 +78,7 @@ class Window:
         self.total += sum(tokens)
 
     def only(self, kept: Sequence[bool]) -> Window:
-        """A window with those of the items for which `kept` says so."""
+        """A window with the items for which `kept` is true."""
         window = Window(self.beside)
         window.items = list(compress(self.items, kept))
         window.tokens = list(compress(self.tokens, kept))
@@ -61,38 +87,123 @@ class Window:
         return window
 
     def copy(self) -> Window:
-        """A window of its own with the same items."""
+        """A new window with the same items."""
         return self.only([True] * len(self))
 
     def put(self, place: int, item: Item, tokens: int) -> None:
-        """Show another item in the place of one."""
+        """Replace an item."""
         self.total += tokens - self.tokens[place]
         self.items[place], self.tokens[place] = item, tokens
 
     def insert(self, place: int, item: Item, tokens: int) -> None:
-        """Show an item before the one in a place."""
+        """Insert an item."""
         self.items.insert(place, item)
         self.tokens.insert(place, tokens)
         self.pinned.insert(place, False)
         self.total += tokens
 
     def plain(self) -> dict[str, Any]:
-        """The items as JSON data, with what they count and the places of those that are pinned."""
+        """The window as JSON data: items, token counts, and the indexes of pinned items."""
         pinned = list(compress(range(len(self)), self.pinned))
         return {"items": [*self.items], "tokens": [*self.tokens], "pinned": pinned}
 
     @classmethod
     def of_plain(cls, data: Any, beside: int = 0) -> Window:
-        """The window that such data stands for; `BadData` if it stands for none."""
+        """Read a window from such data. Raises `BadData`."""
         window = cls(beside)
         try:
             items, tokens, pinned = data["items"], data["tokens"], data["pinned"]
             if not (_are(items, dict) and _are(tokens, int) and _are(pinned, int)) or len(items) != len(tokens):
-                raise ValueError("it takes a list of items, and what each of them counts")
+                raise ValueError("a window has a list of items, and a token count for each")
             window.add(items, tokens, pinned)
         except (TypeError, KeyError, ValueError) as error:
-            raise BadData(f"a stored window of a conversation cannot be read: {error!r}") from error
+            raise BadData(f"cannot read a stored window of a conversation: {error!r}") from error
         return window
+
+
+def units_of(window: Window) -> list[Unit]:
+    """The units of a window, in order."""
+    kinds = [kind_of(item) for item in window.items]
+    units = []
+    start = 0
+    for stop in _ends(window.items, kinds):
+        units.append(_unit(window, kinds, start, stop))
+        start = stop
+    return units
+
+
+def newest_question(units: Sequence[Unit]) -> Unit | None:
+    """The unit with the newest user message."""
+    return next((unit for unit in reversed(units) if unit.asks), None)
+
+
+def older(units: Sequence[Unit]) -> list[Unit]:
+    """The units that may be dropped, except the newest of all, which the model has not answered yet."""
+    said = [unit for unit in units if unit.said]
+    return [unit for unit in said[:-1] if unit.loose]
+
+
+def without(window: Window, units: Iterable[Unit]) -> Window:
+    """A window without some units; their system and developer messages stay."""
+    kept = [True] * len(window)
+    for unit in units:
+        for place in range(unit.start, unit.stop):
+            kept[place] = kind_of(window.items[place]) in INSTRUCTIONS
+    return window.only(kept)
+
+
+def _unit(window: Window, kinds: Sequence[str], start: int, stop: int) -> Unit:
+    said = pinned = asks = False
+    tokens = 0
+    for place in range(start, stop):
+        kind = kinds[place]
+        if kind not in INSTRUCTIONS:
+            said = True
+            pinned |= window.pinned[place]
+            asks |= kind == "user"
+            tokens += window.tokens[place]
+    return Unit(start, stop, said, pinned, asks, 0 if pinned else tokens)
+
+
+def _ends(items: Sequence[Item], kinds: Sequence[str]) -> list[int]:
+    """The ends of the units. A call without a result belongs together with all that follows, up to a user message."""
+    calls = _calls_of_outputs(items, kinds)
+    answered = set(calls.values())
+    ends: list[int] = []
+    open_calls = 0
+    unanswered = thinking = False
+    for place, kind in enumerate(kinds):
+        if kind == "user":
+            if (unanswered or thinking) and not open_calls:
+                ends.append(place)
+            unanswered = thinking = False
+        elif kind == "call":
+            thinking = False
+            if place in answered:
+                open_calls += 1
+            else:
+                unanswered = True
+        elif place in calls:
+            open_calls -= 1
+        elif kind not in INSTRUCTIONS:
+            thinking = kind == "reasoning"
+        if not (open_calls or unanswered or thinking):
+            ends.append(place + 1)
+    if items and (not ends or ends[-1] < len(items)):
+        ends.append(len(items))
+    return ends
+
+
+def _calls_of_outputs(items: Sequence[Item], kinds: Sequence[str]) -> dict[int, int]:
+    """The index of the call of each result. Models repeat their ids, so the newest open call counts."""
+    waiting: dict[str, list[int]] = {}
+    found: dict[int, int] = {}
+    for place, kind in enumerate(kinds):
+        if kind == "call":
+            waiting.setdefault(str(items[place].get("call_id")), []).append(place)
+        elif kind == "output" and (open_calls := waiting.get(str(items[place].get("call_id")))):
+            found[place] = open_calls.pop()
+    return found
 
 
 def _are(values: Any, kind: type) -> bool:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateroom.cli.output import console
-from stateroom.environment import find_environment
-from stateroom.environment.registry import registered
+from stateroom.environment import find_environment, registered
 from stateroom.errors import NotFound
 from stateroom.model import ModelSource, open_model
 

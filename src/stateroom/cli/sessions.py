@@ -14,8 +14,7 @@ import typer
 from msgspec import to_builtins
 from rich.text import Text
 
-from stateroom.agent.talk import Utterance, talk
-from stateroom.agent.threads import Conversing, Threads
+from stateroom.agent import ThreadEnvironment, Threads, Utterance, transcript
 from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
@@ -215,7 +214,7 @@ async def _states(store_url: str, session: str, at: int | None, diff: int | None
 async def _said(store_url: str, session: str) -> tuple[list[Utterance], AgentStatus]:
     async with existing_store(store_url) as store:
         document = await History(store).document(session)
-        return await talk(store, session), document.progress.agent
+        return await transcript(store, session), document.progress.agent
 
 
 @asynccontextmanager
@@ -233,8 +232,8 @@ async def _threads(store_url: str, session: str, env: str | None) -> AsyncIterat
 def _environment(name: str, env: str | None) -> type[Environment[Any, Any]]:
     if env is not None:
         return find_environment(env)
-    if name == Conversing.name:
-        return Conversing
+    if name == ThreadEnvironment.name:
+        return ThreadEnvironment
     if name not in registered():
         raise NotFound(f"the session is of {name}, which is not registered here: say with --env where it is")
     return find_environment(name)

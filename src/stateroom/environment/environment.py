@@ -1,4 +1,4 @@
-"""`Environment`: what authors write."""
+"""`Environment` and `Task`: what authors write."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from random import Random
 from types import FrameType
-from typing import Any, ClassVar, Generic, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin, get_type_hints
 from typing import TypeVar as TypingTypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypeVar
 
-from stateroom.environment.reply import Reply
-from stateroom.environment.task import Task
-from stateroom.environment.tool import RESERVED, Kept, Marked, Tool, check_method, make_tool, procedure_of
+from stateroom.environment.tool import (
+    RESERVED,
+    Kept,
+    Marked,
+    ReplyHook,
+    Tool,
+    check_method,
+    make_tool,
+    misfit,
+    procedure_of,
+    type_name,
+)
 from stateroom.errors import BadTask, DefinitionError, NotFound
-from stateroom.session.containment import contained
-from stateroom.session.episode import Verdict
-from stateroom.session.lifecycle import STANDARD, Lifecycle
-from stateroom.session.parameters import INJECTED, SHARED
-from stateroom.session.program import Procedure
-from stateroom.session.resource import Resource, check_resource
+from stateroom.session import INJECTED, SHARED, STANDARD, Lifecycle, Procedure, Resource, check_resource, contained
 from stateroom.state import State, merge_rules, shape_of
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from stateroom.session import Verdict
 
-S = TypeVar("S", bound=State | None, default=None)
-T = TypeVar("T", bound=Task, default=Task)
+logger = logging.getLogger(__name__)
 
 SEED_INJECTED = frozenset({"task", "rng", "clock", "new_id"})
 VERIFY_INJECTED = frozenset({"episode", *INJECTED}) - {"ask"}
@@ -40,44 +44,64 @@ TAKEN = frozenset({"self", "task", "message", "ask"}) | VERIFY_INJECTED
 """Names that no resource can have."""
 
 SERVING = frozenset({"tools", "founding", "seeding", "verifying"})
-"""What sessions ask an instance for, and it keeps: with one of these it is in use."""
+"""Cached properties that sessions ask for: an instance that has one is in use."""
+
+
+class Task(BaseModel):
+    """A task row. Subclass it to declare the fields of your environment; it keeps undeclared fields too.
+
+    A field `initial_count` of a row is `task.initial_count`, declared or not. Declared fields are validated before
+    anything runs.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    responses_create_params: dict[str, Any] = Field(
+        default={},
+        description="What the model is asked: `input` (a text, or Responses items) and, if wanted, `tools` and "
+        "sampling settings.",
+    )
+
+
+S = TypeVar("S", bound=State | None, default=None)
+T = TypeVar("T", bound=Task, default=Task)
 
 
 class Environment(Generic[S, T]):
     """Tools, a state and a verifier.
 
     `Environment[Counter]` keeps a `Counter` for every session, `Environment[Counter, CounterTask]` also declares the
-    fields of its tasks, and a plain `Environment` is stateless. Methods marked with `@tool` can be called by the model.
-    `seed(self, task)` gives a session's first state, and `verify(self, state, episode)` its reward: a number, or a
-    `Verdict`. Where all sessions start from the same large state, `world(self)` makes it, once, and `seed(self, state,
-    task)` changes in it what the task needs. Each method may be sync or async, and gets what it asks for by name:
-    `state`, `session`, `rng`, `clock` and `new_id`. A tool that asks for `user: Profile`, a `State` too, gets what is
-    kept of the task's user from session to session, and one that asks for `app: Stock` what all sessions share. What a
-    session has outside its state, a folder, say, is named in `resources`, and asked for by that name. A tool that asks
-    for `ask` can put a question to a person, and `reply(self, state, message)` lets a simulated user answer the agent.
+    fields of its tasks, and a plain `Environment` is stateless. The model can call the methods marked with `@tool`.
+    `seed(self, task)` returns a session's first state, and `verify(self, state, episode)` its reward: a number, or a
+    `Verdict`. If all sessions start from the same large state, `world(self)` makes it once, and `seed(self, state,
+    task)` changes it for the task. `reply(self, state, message)` lets a simulated user answer the agent.
 
-    One instance serves all sessions: keep what belongs to an episode in the state, not on `self`.
+    Each method may be sync or async. Parameters are injected by name: `state`, `session`, `rng`, `clock` and `new_id`;
+    `user: Profile`, the state of the task's user, which outlives the session; `app: Stock`, the state that all sessions
+    share; `ask`, which puts a question to a person; and the names in `resources`, such as a folder.
+
+    One instance serves all sessions: keep the data of an episode in its state, not on `self`.
     """
 
     name: ClassVar[str]
-    """How the environment is called in logs and files; the class's name in snake_case, unless set."""
+    """The name in logs and files; the class's name in snake_case, unless set."""
 
     examples: ClassVar[str | None] = None
-    """A JSONL file of example tasks, beside the module of the class."""
+    """A JSONL file of example tasks, next to the module of the class."""
 
     policies: ClassVar[Mapping[str, type]] = {}
     """Scripted policies by name, such as `reference` and `faltering`."""
 
     resources: ClassVar[Mapping[str, Resource[Any]]] = {}
-    """What each session has outside its state, by the name by which tools ask for it."""
+    """What each session has outside its state, by the name of the injected parameter."""
 
     lifecycle: ClassVar[Lifecycle] = STANDARD
-    """The moves that an agent can make in it."""
+    """The phases and events of its agents."""
 
     state_type: ClassVar[type[State] | None] = None
     task_type: ClassVar[type[Task]] = Task
     shared_types: ClassVar[Mapping[str, type[State]]] = {}
-    """The types of the states that sessions share, by `user` and `app`."""
+    """The types of the shared states: `user` and `app`."""
     _blueprints: ClassVar[dict[str, Tool]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -85,7 +109,7 @@ class Environment(Generic[S, T]):
         if "name" not in cls.__dict__:
             cls.name = _snake_case(cls.__name__)
         cls._read_type_arguments()
-        if cls.__parameters__:  # type: ignore[attr-defined]  # a template: checked when its types are known
+        if cls.__parameters__:  # type: ignore[attr-defined]  # a template is checked when its types are known
             return
         scope = _scope()
         cls._check_resources()
@@ -106,18 +130,14 @@ class Environment(Generic[S, T]):
                 marked = member.__func__ if isinstance(member, staticmethod | classmethod) else member
                 if isinstance(getattr(marked, "__stateroom_tool__", None), Marked):
                     if (hasattr(Environment, name) or name == "name") and name not in RESERVED:
-                        raise DefinitionError(
-                            f"{cls.__name__}.{name}: an environment has a {name!r} of its own; "
-                            "give the tool another name"
-                        )
+                        why = f"the name {name!r} clashes with `Environment.{name}`; rename the tool"
+                        raise misfit(f"{cls.__name__}.{name}", marked, why)
                     found[name] = member
                 elif name in found and member is None:
                     del found[name]
                 elif name in found:
-                    raise DefinitionError(
-                        f"{cls.__name__}.{name} overrides a tool: mark it with @tool too, or set it to None to take "
-                        "the tool away"
-                    )
+                    why = "it overrides a tool; mark it with @tool too, or set it to None to remove the tool"
+                    raise misfit(f"{cls.__name__}.{name}", member, why)
         return found
 
     @classmethod
@@ -133,7 +153,7 @@ class Environment(Generic[S, T]):
                     cls.task_type = argument
                 elif argument is not type(None) and not hasattr(argument, "__bound__"):
                     raise DefinitionError(
-                        f"{cls.__name__}: {_type_name(argument)} is neither a State nor a Task; "
+                        f"{cls.__name__}: {type_name(argument)} is neither a State nor a Task; "
                         "write Environment[YourState] or Environment[YourState, YourTask]"
                     )
 
@@ -143,13 +163,11 @@ class Environment(Generic[S, T]):
         try:
             hints = get_type_hints(method, localns={**scope, **members}, include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
-            raise DefinitionError(f"{cls.__name__}.{name}: its annotations cannot be read: {error}") from None
+            raise misfit(f"{cls.__name__}.{name}", method, f"cannot read its annotations: {error}") from None
         given = hints.get("state", Any)
         if cls.state_type is not None and not _accepts(given, cls.state_type):
-            raise DefinitionError(
-                f"{cls.__name__}.{name}: `state` is {cls.state_type.__name__}, not {_type_name(given)}; "
-                "let the annotation say so"
-            )
+            why = f"`state` is a {cls.state_type.__name__}, not {type_name(given)}; annotate it so"
+            raise misfit(f"{cls.__name__}.{name}", method, why)
         return hints
 
     @classmethod
@@ -158,22 +176,23 @@ class Environment(Generic[S, T]):
         found: dict[str, type[State]] = {}
         hooks = {name: inspect.getattr_static(cls, name) for name in ("verify", "reply")}
         for name, method in {**cls._marked(), **hooks}.items():
-            if not inspect.isfunction(method):
-                continue  # which is refused where hooks are checked
+            if not inspect.isfunction(method) or method is getattr(Environment, name, None):
+                continue  # _check_hooks refuses the first
             hints = cls._hints(name, method, scope)
             for shared in sorted(SHARED & frozenset(_parameters(method))):
                 where, given = f"{cls.__name__}.{name}", hints.get(shared)
                 if not (isinstance(given, type) and issubclass(given, State)):
-                    raise DefinitionError(f"{where}: `{shared}` needs a State as its type: `{shared}: Profile`, say")
+                    why = f"`{shared}` needs a State as its type, such as `{shared}: Profile`; annotate it"
+                    raise misfit(where, method, why)
                 if found.setdefault(shared, given) is not given:
-                    raise DefinitionError(
-                        f"{where}: `{shared}` is {given.__name__} here and {found[shared].__name__} elsewhere; "
-                        "let all agree"
-                    )
+                    other = found[shared].__name__
+                    why = f"`{shared}` is {given.__name__} here, and {other} elsewhere; use one type"
+                    raise misfit(where, method, why)
                 shape_of(given)
                 merge_rules(given)
                 if given.__appliers__:
-                    raise DefinitionError(f"{where}: `{shared}` cannot change by events; only the session's state can")
+                    why = f"`{shared}` cannot change by events; only the session's state can"
+                    raise misfit(where, method, why)
         return found
 
     @classmethod
@@ -182,28 +201,27 @@ class Environment(Generic[S, T]):
             where = f"{cls.__name__}.resources[{name!r}]"
             if not name.isidentifier() or name in TAKEN:
                 taken = ", ".join(sorted(TAKEN))
-                raise DefinitionError(f"{where}: a tool cannot ask for it by this name; choose another than {taken}")
+                raise DefinitionError(f"{where}: no parameter can have this name; rename it, but not to {taken}")
             check_resource(where, resource)
             if cls.state_type is None and resource.kind != "stateless":
                 raise DefinitionError(
-                    f"{where} is {resource.kind}, but without a state nothing is kept of a session; "
-                    "write Environment[YourState]"
+                    f"{where} is {resource.kind}, which needs an environment with a state; write Environment[YourState]"
                 )
 
     @classmethod
     def _check_hooks(cls, scope: dict[str, Any]) -> None:
         if cls._blueprints and cls.verify is Environment.verify:
-            raise DefinitionError(f"{cls.__name__} needs a verify method: it gives an episode its reward")
+            raise DefinitionError(f"{cls.__name__} needs a verify method, which returns the reward of an episode")
         if cls.state_type is None and cls.seed is not Environment.seed:
             raise DefinitionError(
-                f"{cls.__name__}.seed has nothing to give: the environment has no state; write Environment[YourState]"
+                f"{cls.__name__}.seed needs an environment with a state; write Environment[YourState]"
             )
         in_world = cls._has_world()
         if in_world and cls.state_type is None:
-            raise DefinitionError(f"{cls.__name__}.world has no type: write Environment[YourState]")
+            raise DefinitionError(f"{cls.__name__}.world needs a state type; write Environment[YourState]")
         if in_world and cls.seed is not Environment.seed and "state" not in _parameters(cls.seed):
             raise DefinitionError(
-                f"{cls.__name__}.seed needs `state`: sessions start from the world, and it changes what the task needs"
+                f"{cls.__name__}.seed needs the parameter `state`, the world, which it changes for the task; add it"
             )
         resources = cls.resources.keys()
         hooks = {
@@ -225,90 +243,87 @@ class Environment(Generic[S, T]):
     @classmethod
     def _check_hook(cls, hook: str, known: frozenset[str], scope: dict[str, Any]) -> None:
         where, method = f"{cls.__name__}.{hook}", inspect.getattr_static(cls, hook)
+        if method is getattr(Environment, hook):
+            return
         check_method(where, method)
         hints = cls._hints(hook, method, scope)
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         for parameter in list(inspect.signature(method).parameters.values())[1:]:
-            if method is getattr(Environment, hook):
-                continue
             if parameter.name not in known or parameter.kind not in named:
-                there_is = ", ".join(sorted(known)) or "nothing"
-                raise DefinitionError(f"{where} asks for {str(parameter)!r}; it can have {there_is}")
+                there_is = ", ".join(sorted(known)) or "none"
+                raise misfit(where, method, f"there is no parameter `{parameter}` to inject; there are: {there_is}")
             if parameter.name in ("state", *SHARED) and cls.state_type is None:
-                raise DefinitionError(
-                    f"{where} asks for `{parameter.name}`, but the environment has none; write Environment[YourState]"
-                )
+                why = f"`{parameter.name}` needs an environment with a state; write Environment[YourState]"
+                raise misfit(where, method, why)
         given = hints.get("task", Any)
         if not _accepts(given, cls.task_type):
-            raise DefinitionError(
-                f"{where} takes a {_type_name(given)}: say so in the class's bases, "
-                f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {_type_name(given)}]"
-            )
+            bases = f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {type_name(given)}]"
+            raise misfit(where, method, f"`task` is a {cls.task_type.__name__} here; write {bases}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not vars(self).keys().isdisjoint(SERVING) and name not in self._told_of:
-            self._told_of.add(name)
+        if not vars(self).keys().isdisjoint(SERVING) and name not in self._warned_of:
+            self._warned_of.add(name)
             logger.warning(
-                "%s.%s was set while the environment is in use, and one instance serves all sessions: keep what "
-                "belongs to an episode in its state, and set the rest in __init__",
+                "%s.%s was set while the environment is in use, and one instance serves all sessions: keep the data "
+                "of an episode in its state, and set the rest in __init__",
                 type(self).__name__,
                 name,
             )
         super().__setattr__(name, value)
 
     @cached_property
-    def _told_of(self) -> set[str]:
-        """The attributes of which the log was told that they should not be set."""
+    def _warned_of(self) -> set[str]:
+        """The attributes with a warning in the log."""
         return set()
 
     # What an author may override.
 
     def world(self) -> Any:
-        """The state that all sessions start from, and share as far as they do not change it.
+        """Make the state that all sessions start from; they share the parts that they do not change.
 
-        It is made once in a process and stored once in a store, so it may be large. It should be the same each time:
-        one that differs is another world, which is stored by itself.
+        It is made once per process and stored once per store, so it may be large. It should be the same each time: one
+        that differs is another world, and is stored separately.
         """
         raise NotImplementedError
 
     def seed(self, *args: Any, **kwargs: Any) -> Any:
-        """A session's first state; the state type's defaults, unless overridden.
+        """Return a session's first state; by default the defaults of the state type.
 
-        With a `world`, it is given that as `state`, and changes it; unless overridden, it changes nothing.
+        With a `world`, change the world's `state` for the task; by default nothing changes.
         """
         return self.state_type() if self.state_type is not None and self.founding is None else None
 
     def user_of(self, task: Any) -> str:
-        """Whose task it is, for the state kept of that user; the task's `user`, unless overridden."""
+        """The user of a task, for the state of that user; by default the task's `user`."""
         user = getattr(task, "user", None)
         if not isinstance(user, str) or not user:
-            raise BadTask(f"user: {self.name} keeps a state for each user, so a task says whose it is")
+            raise BadTask(f"user: {self.name} keeps a state for each user, so a task needs the field `user`")
         return user
 
     def seed_user(self, task: Any) -> Any:
-        """The first state of a user; the type's defaults, unless overridden."""
+        """Return the first state of a user; by default the defaults of its type."""
         return self.shared_types["user"]()
 
     def seed_app(self) -> Any:
-        """The first state that all sessions share; the type's defaults, unless overridden."""
+        """Return the first state that all sessions share; by default the defaults of its type."""
         return self.shared_types["app"]()
 
     def verify(self, *args: Any, **kwargs: Any) -> float | Verdict | Awaitable[float | Verdict]:
-        """The reward of an episode."""
+        """Return the reward of an episode."""
         raise NotImplementedError
 
     def reply(self, *args: Any, **kwargs: Any) -> str | Awaitable[str | None] | None:
-        """What the user answers to a `message` of the agent's; None when the conversation is over.
+        """Return the user's answer to a `message` of the agent; None ends the conversation.
 
-        An environment that has one is multi-turn: the agent goes on with the answer. It may change the state, and may
-        be async. Without one, a message without tool calls ends the episode.
+        An environment with a `reply` is multi-turn: the agent continues with the answer. It may change the state.
+        Without a `reply`, a message without tool calls ends the episode.
         """
         raise NotImplementedError
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
-        """A new task row; all its chance comes from `rng`."""
-        raise NotFound(f"{cls.name} has no generator of tasks")
+        """Return a new task row; take all randomness from `rng`."""
+        raise NotFound(f"{cls.name} cannot generate tasks")
 
     # What a session needs.
 
@@ -335,12 +350,12 @@ class Environment(Generic[S, T]):
         return procedure_of(self.verify, needs, resources=needs & self.resources.keys())
 
     @cached_property
-    def replying(self) -> Reply | None:
+    def replying(self) -> ReplyHook | None:
         if type(self).reply is Environment.reply:
             return None
         needs = frozenset(_parameters(type(self).reply))
         procedure = procedure_of(self.reply, needs - {"message"}, resources=needs & self.resources.keys())
-        return Reply(procedure, "message" in needs)
+        return ReplyHook(procedure, "message" in needs)
 
     @cached_property
     def seeding_shared(self) -> Mapping[str, Procedure]:
@@ -350,7 +365,7 @@ class Environment(Generic[S, T]):
         }
 
     def parse_task(self, row: Any) -> T:
-        """The typed task of a row; `BadTask` says which field is wrong, and how."""
+        """Validate a task row. Raises `BadTask`, which names the wrong fields."""
         if isinstance(row, self.task_type):
             return row  # type: ignore[return-value]
         try:
@@ -377,20 +392,19 @@ def _parameters(method: Any) -> list[str]:
 
 
 def _scope() -> dict[str, Any]:
-    """The names where a class is being defined: it may be inside a function."""
+    """The local names where a class is defined, which may be inside a function."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_name in ("__new__", "__init_subclass__"):  # of a metaclass, or below
+    while frame is not None and frame.f_code.co_name in (
+        "__new__",
+        "__init_subclass__",
+    ):  # of a metaclass or this
         frame = frame.f_back
     return frame.f_locals if frame is not None else {}
 
 
 def _accepts(hint: Any, given: type) -> bool:
-    """True when a parameter with this annotation can be given an instance of the type."""
+    """Whether a parameter with this annotation takes an instance of the type."""
     return hint is Any or isinstance(hint, TypingTypeVar) or (isinstance(hint, type) and issubclass(given, hint))
-
-
-def _type_name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def _snake_case(name: str) -> str:

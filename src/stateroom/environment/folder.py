@@ -1,4 +1,4 @@
-"""`TempFolder`: a folder of files that belongs to a session, and is forked, rewound and moved with it."""
+"""`TempFolder`: a folder of a session, which is forked, rewound and moved with it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from pathlib import Path
 from stat import S_IXUSR
 
 from stateroom.errors import DefinitionError, TooLarge, ToolError
-from stateroom.session.parameters import SessionInfo
-from stateroom.session.resource import Resource
+from stateroom.session import Resource, SessionInfo
 
 BLOCK = tarfile.BLOCKSIZE
 
-SINCE = 315_532_800
-"""The time that all files of an archive have: 1980, before which some formats know none."""
+MODIFIED = 315_532_800
+"""The modification time of all files in an archive: 1980, the earliest in some formats."""
 
 
 class TempFolder(Resource[Path]):
-    """A private folder, which a tool is given as a `Path`: `resources = {"folder": TempFolder()}`.
+    """A private folder, injected as a `Path`: `resources = {"folder": TempFolder()}`.
 
-    Kept are its files, its folders, links within it, and which files can be executed: all of it, each time that a call
-    has changed something. Times, owners and other permissions are not. A call fails if it leaves more than `max_bytes`
-    there, a link that leads out of the folder, or what is neither a file nor a folder.
+    After each call that changed something, the whole folder is stored: files, folders, links within it, and which files
+    are executable, but not times, owners and other permissions. A call fails if it leaves more than `max_bytes` there,
+    a link that leads out of the folder, or anything but files and folders.
     """
 
     kind = "exportable"
@@ -43,14 +42,14 @@ class TempFolder(Resource[Path]):
     def stop(self, handle: Path, /) -> None:
         try:
             shutil.rmtree(handle)
-        except FileNotFoundError:  # a tool has removed it
+        except FileNotFoundError:  # a tool removed it
             return
         except PermissionError:
             _allow_all(handle)
             shutil.rmtree(handle)
 
     def save(self, handle: Path, /) -> bytes:
-        """An archive that depends on nothing but what is in the folder."""
+        """An archive that depends only on the content of the folder."""
         archive = BytesIO()
         left = self.max_bytes
         with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -58,7 +57,7 @@ class TempFolder(Resource[Path]):
                 info, content = _member(handle, path, left)
                 left -= BLOCK + len(content)
                 if left < 0:
-                    raise TooLarge(f"the folder holds more than the {self.max_bytes:,} bytes that it may")
+                    raise TooLarge(f"the folder has more than {self.max_bytes:,} bytes")
                 tar.addfile(info, BytesIO(content))
         return archive.getvalue()
 
@@ -74,7 +73,7 @@ class TempFolder(Resource[Path]):
 
 
 def _within(folder: Path) -> Iterator[Path]:
-    """All that is in a folder, in an order that depends on the names only; what links lead to is not."""
+    """The content of a folder, ordered by name; it does not follow links."""
     for path in sorted(folder.iterdir()):
         yield path
         if path.is_dir() and not path.is_symlink():
@@ -82,10 +81,10 @@ def _within(folder: Path) -> Iterator[Path]:
 
 
 def _member(folder: Path, path: Path, most: int) -> tuple[tarfile.TarInfo, bytes]:
-    """What an archive says of a file, and its content; of that, a byte more than `most` are enough."""
+    """The archive member of a file, and its content, up to one byte more than `most`."""
     name = path.relative_to(folder).as_posix()
     info = tarfile.TarInfo(name)
-    info.mtime, info.mode = SINCE, 0o755
+    info.mtime, info.mode = MODIFIED, 0o755
     if path.is_symlink():
         info.type, info.linkname = tarfile.SYMTYPE, _target(folder, path, name)
     elif path.is_dir():
@@ -102,11 +101,11 @@ def _member(folder: Path, path: Path, most: int) -> tuple[tarfile.TarInfo, bytes
 
 
 def _target(folder: Path, path: Path, name: str) -> str:
-    """Where a link leads to, if that is within the folder."""
+    """The target of a link. Raises `ToolError` if it is outside the folder."""
     if _is_endless(path):
         raise ToolError(f"{name} is a link that leads in a circle: it cannot be kept")
     target = path.readlink()
-    leads_to = Path(os.path.normpath(path.parent / target))  # as it looks while other links may not be there yet
+    leads_to = Path(os.path.normpath(path.parent / target))  # lexically: other links may not exist yet
     inside = leads_to.is_relative_to(folder) and path.resolve().is_relative_to(folder.resolve())
     if target.is_absolute() or not inside:
         raise ToolError(f"{name} is a link that leads out of the folder: it cannot be kept")
@@ -122,7 +121,7 @@ def _is_endless(link: Path) -> bool:
 
 
 def _allow_all(folder: Path) -> None:
-    """Let the owner do what a tool may have forbidden: a file cannot be removed from a folder that is read-only."""
+    """Make all folders writable again: a tool may have made one read-only, and its files could not be deleted."""
     folder.chmod(0o700)
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Finding an environment, or any class, by what a user typed."""
+"""Environments, and other classes, by name or `module:Class`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from stateroom.environment.environment import Environment
 from stateroom.errors import NotFound, StateroomError
-from stateroom.session.containment import contained
+from stateroom.session import contained
 
 GROUP = "stateroom.environments"
-"""The entry-point group in which packages register their environments."""
+"""The entry-point group of environments."""
 
 
 def registered() -> dict[str, str]:
@@ -24,7 +24,7 @@ def registered() -> dict[str, str]:
 
 
 def find_environment(reference: str) -> type[Environment[Any, Any]]:
-    """The environment class that `name`, `module:Class` or `path.py:Class` stands for."""
+    """The environment class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound`."""
     found: Any
     if ":" in reference:
         found = load_class(reference)
@@ -33,7 +33,7 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
         if reference not in known:
             raise NotFound(
                 f"no environment is named {reference!r}; there are: {', '.join(known) or 'none'}. "
-                "One of your own is module:Class or path.py:Class"
+                "Name your own as module:Class or path.py:Class"
             )
         found = load_class(known[reference])
     if not (isinstance(found, type) and issubclass(found, Environment)) or found is Environment:
@@ -42,7 +42,7 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
 
 
 def load_class(reference: str) -> Any:
-    """What `module:Name` or `path.py:Name` stands for."""
+    """The class of a `module:Class` or `path.py:Class`. Raises `NotFound`."""
     where, _, name = reference.rpartition(":")
     if not where or not name or where.startswith("."):
         raise NotFound(f"{reference!r} is not of the form module:Class or path.py:Class")
@@ -59,7 +59,7 @@ def load_class(reference: str) -> Any:
 
 def _load_module(name: str) -> ModuleType:
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a module beside the user, as with `python -m`
+        sys.path.insert(0, "")  # a module in the current folder, as with `python -m`
     try:
         with contained:
             return importlib.import_module(name)
@@ -85,10 +85,10 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # pydantic looks types up by their module
+    sys.modules[name] = module  # pydantic looks up types by their module
     folder = str(path.resolve().parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # so that it can import what lies beside it, as with `python path.py`
+        sys.path.insert(0, folder)  # so that it can import its neighbours, as with `python path.py`
     try:
         with contained:
             spec.loader.exec_module(module)

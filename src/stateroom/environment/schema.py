@@ -1,4 +1,4 @@
-"""Function schemas: what a model is told about a tool, from its signature and docstring."""
+"""Function schemas: a tool's schema for the model, from its signature and docstring."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pydantic.fields import FieldInfo
 from stateroom.errors import DefinitionError
 
 _DROPPED = {"title", "default", "examples", "minLength", "maxLength", "uniqueItems", "discriminator"}
-"""What strict mode does not know; the arguments are validated all the same."""
+"""Keywords that strict mode does not have; the arguments are validated nevertheless."""
 
-_TELLING = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
-"""One of these says what a value may be."""
+_TYPING = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
+"""Keywords that say what a value may be."""
 
 
 class _NotStrict(Exception):
-    """The parameters cannot be described in strict mode."""
+    """Strict mode cannot describe the parameters."""
 
 
 def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, Any]) -> type[BaseModel]:
-    """A model of the parameters that the model fills in: those of the signature that have a hint here."""
+    """A pydantic model of the parameters that the model fills in: those in `hints`."""
     descriptions = _descriptions(function)
     fields: dict[str, Any] = {}
     try:
@@ -33,7 +33,7 @@ def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, A
                 continue
             hint, default = hints[name], parameter.default
             default = ... if default is inspect.Parameter.empty else default
-            said = FieldInfo.from_annotated_attribute(hint, default).description  # in a Field of the author's own
+            said = FieldInfo.from_annotated_attribute(hint, default).description  # the author's own Field
             if said is None and name in descriptions:
                 hint = Annotated[hint, Field(description=descriptions[name])]
             if field_name(name) != name:
@@ -43,18 +43,18 @@ def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, A
         arguments.model_json_schema()
     except (PydanticUserError, TypeError, ValueError, NameError) as error:
         message = str(error).partition("\n")[0]
-        raise DefinitionError(f"{where}: its parameters have no schema: {message}") from error
+        raise DefinitionError(f"cannot make a schema of its parameters: {message}. In {where}") from error
     return arguments
 
 
 def field_name(parameter: str) -> str:
-    """The field that stands for a parameter: of the same name, unless a pydantic model has a use for that itself."""
+    """The field of a parameter: the same name, unless pydantic models use it themselves."""
     taken = parameter.startswith(("_", "model_")) or hasattr(BaseModel, parameter)
     return f"parameter_{parameter}" if taken else parameter
 
 
 def function_schema(name: str, function: Callable[..., Any], arguments: type[BaseModel]) -> dict[str, Any]:
-    """The tool as an OpenAI function: strict wherever its parameters allow."""
+    """The tool as an OpenAI function; strict if its parameters allow it."""
     schema = arguments.model_json_schema()
     try:
         parameters, strict = _strict(schema, schema.get("$defs", {})), True
@@ -72,7 +72,7 @@ def function_schema(name: str, function: Callable[..., Any], arguments: type[Bas
 
 
 def nullable_defaults(arguments: type[BaseModel]) -> frozenset[str]:
-    """Parameters with a default that are not None: for these a model in strict mode says null when it means 'unset'."""
+    """Parameters with a default that do not take None: in strict mode, a model sends null for 'unset'."""
     properties = arguments.model_json_schema().get("properties", {})
     names = ((field.alias or name, field) for name, field in arguments.model_fields.items())
     return frozenset(
@@ -89,9 +89,9 @@ def _strict(node: Any, definitions: dict[str, Any]) -> Any:
         raise _NotStrict
     if node.get("type") == "object" and "properties" not in node and node.get("additionalProperties") is not False:
         raise _NotStrict
-    if not node.keys() & _TELLING:  # anything goes here, which strict mode cannot say
+    if not node.keys() & _TYPING:  # any value, which strict mode cannot express
         raise _NotStrict
-    if "$ref" in node and len(node.keys() - _DROPPED) > 1:  # strict mode takes a reference only alone
+    if "$ref" in node and len(node.keys() - _DROPPED) > 1:  # strict mode takes a reference only by itself
         target = definitions[node["$ref"].rpartition("/")[2]]
         node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
     made: dict[str, Any] = {}

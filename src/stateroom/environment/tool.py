@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_origin, overload
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from stateroom.environment.schema import arguments_model, field_name, function_schema, nullable_defaults
 from stateroom.errors import DefinitionError, InvalidArguments
-from stateroom.session.containment import contained
-from stateroom.session.parameters import INJECTED, SHARED
-from stateroom.session.program import Effect, Procedure
+from stateroom.session import INJECTED, SHARED, Effect, Procedure, contained
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +27,24 @@ RESERVED = frozenset(
     {"seed_session", "close_session", "verify", "aggregate_metrics", "reverify_mode", "reset", "step", "close"}
     | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads", "reply"}
 )
-"""Names that a server answers itself: no tool can have one, so no model can call one."""
+"""Routes of the server: no tool can have such a name."""
 
-PLAIN = frozenset({str, int, float, bool, type(None)})
+MEANINGS = {
+    "state": "the session's state",
+    "session": "the session's id, step and task",
+    "rng": "the session's random generator",
+    "clock": "the session's clock",
+    "new_id": "a function that makes ids",
+    "ask": "a question to the user",
+    "user": "the state of the task's user",
+    "app": "the state that all sessions share",
+}
+"""The injected parameters, for error messages."""
+
+_PLAIN = (bool, int, float, str, bytes, list, dict, tuple, set)
+"""Types of the model's arguments, which no injected parameter has."""
+
+UNCHANGEABLE = frozenset({str, int, float, bool, type(None)})
 """Types of arguments that a tool cannot change."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -38,7 +52,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class Marked:
-    """What `@tool` was told about a method."""
+    """The options of `@tool` on a method."""
 
     effect: Effect
     timeout: float | None
@@ -61,9 +75,9 @@ def tool(
 ) -> Any:
     """Make a method a tool.
 
-    `effect` says what it does: `"read"` only looks at the state, `"write"` changes the state and nothing else, and
-    `"external"` reaches outside. `timeout` is how many seconds it may take. For an external tool that was started and
-    whose outcome a crash has hidden, `on_unknown` says whether the same call may run it again.
+    `effect` is `"read"` for a tool that only reads the state, `"write"` for one that changes the state and nothing
+    else, and `"external"` for one with effects outside. `timeout` is in seconds. If a crash hides the outcome of an
+    external tool, `on_unknown` says whether the same call fails or runs the tool again.
     """
     if effect not in ("read", "write", "external"):
         raise DefinitionError(f"effect must be 'read', 'write' or 'external', not {effect!r}")
@@ -81,7 +95,7 @@ def tool(
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool of an environment: what it is for the model, and how it is run."""
+    """A tool of an environment: its schema for the model, and its function."""
 
     name: str
     effect: Effect
@@ -90,13 +104,13 @@ class Tool:
     arguments: type[BaseModel]
     nullable: frozenset[str]
     renamed: dict[str, str]
-    """Parameters by the field that stands for them, where that has another name."""
+    """Parameters by their field in `arguments`, where the names differ."""
     definition: dict[str, Any]
-    """The OpenAI function."""
+    """The tool as an OpenAI function."""
 
     def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The validated arguments, by parameter; what the tool does to them does not change what was given."""
-        if not PLAIN.issuperset(map(type, arguments.values())):
+        """Validate the model's arguments, and return them by parameter, as copies. Raises `InvalidArguments`."""
+        if not UNCHANGEABLE.issuperset(map(type, arguments.values())):
             arguments = to_jsonable_python(arguments)
         if self.nullable and None in arguments.values():
             arguments = {
@@ -110,14 +124,14 @@ class Tool:
                     raise
         except ValidationError as error:
             bound = self._without_nulls(arguments, error)
-        except Exception as error:  # what a validator of the author's own may raise
-            logger.warning("the arguments of %s cannot be checked", self.name, exc_info=error)
-            message = f"{self.name}: its arguments cannot be checked: unexpected {type(error).__name__}"
+        except Exception as error:  # from an author's own validator
+            logger.warning("cannot check the arguments of %s", self.name, exc_info=error)
+            message = f"{self.name}: cannot check its arguments: unexpected {type(error).__name__}"
             raise InvalidArguments(message) from error
         return {self.renamed.get(name, name): value for name, value in bound.items()} if self.renamed else bound
 
     def _without_nulls(self, arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
-        """Within a parameter too, null stands for a default: without the nulls that were refused, all may be well."""
+        """Validate again without the nulls that were refused: inside a parameter too, null means the default."""
         nulls = [found["loc"] for found in error.errors(include_url=False) if found["input"] is None]
         if nulls:
             pruned = deepcopy(dict(arguments))
@@ -135,6 +149,22 @@ class Tool:
         return Tool(**{**self.__dict__, "procedure": replace(self.procedure, function=function)})
 
 
+@dataclass(frozen=True)
+class ReplyHook:
+    """An environment's `reply`: like a tool that writes, but no model can call it."""
+
+    procedure: Procedure
+    takes_message: bool
+    name: ClassVar[str] = "reply"
+    effect: ClassVar[Effect] = "write"
+    retries_unknown: ClassVar[bool] = False
+    definition: ClassVar[dict[str, Any]] = {}
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The agent's message, if `reply` takes it."""
+        return dict(arguments) if self.takes_message else {}
+
+
 class Kept(NamedTuple):
     """What an environment keeps for its sessions."""
 
@@ -148,33 +178,30 @@ def procedure_of(
     timeout: float | None = None,
     resources: frozenset[str] = frozenset(),
 ) -> Procedure:
-    """A function with what it needs."""
+    """A function of the author, with the parameters to inject."""
     return Procedure(function, needs, inspect.iscoroutinefunction(function), timeout, resources)
 
 
 def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], kept: Kept) -> Tool:
-    """The tool that a marked method stands for; `where` names it in errors."""
+    """The tool of a marked method; `where` names it in errors."""
     check_method(where, method)
     marked: Marked = method.__stateroom_tool__  # type: ignore[attr-defined]
     if not _NAME.fullmatch(name):
-        raise DefinitionError(
-            f"{where}: a tool's name starts with a letter and has at most 64 letters, digits, _ and -"
-        )
+        why = "a tool's name has at most 64 letters, digits, _ and -, and starts with a letter; rename it"
+        raise misfit(where, method, why)
     if name in RESERVED:
-        raise DefinitionError(f"{where}: the name {name!r} is reserved; give the tool another")
+        raise misfit(where, method, f"the name {name!r} is reserved for a route of the server; rename the tool")
     parameters = list(inspect.signature(method).parameters.values())[1:]
     needs = frozenset(parameter.name for parameter in parameters) & (kept.resources | frozenset(INJECTED))
     for parameter in parameters:
-        _check_parameter(where, parameter, needs, hints)
+        _check_parameter(where, method, parameter, needs, hints)
     for missing in () if kept.has_state else sorted({"state", "session", "ask", *SHARED} & needs):
-        raise DefinitionError(
-            f"{where} asks for `{missing}`, but the environment has none; write Environment[YourState]"
-        )
+        raise misfit(where, method, f"`{missing}` needs an environment with a state; write Environment[YourState]")
     wanted = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name not in needs}
     arguments = arguments_model(where, method, wanted)
     definition = function_schema(name, method, arguments)
     if not definition["description"]:
-        raise DefinitionError(f"{where}: a tool needs a docstring; the model reads it")
+        raise misfit(where, method, "a tool needs a docstring, which the model reads; write one")
     return Tool(
         name=name,
         effect=marked.effect,
@@ -188,17 +215,17 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
 
 
 def check_method(where: str, method: Any) -> None:
-    """Refuse what cannot be run as a method that takes `self` and returns a result."""
+    """Raise `DefinitionError` unless it is a plain method that takes `self` and returns a result."""
     if not inspect.isfunction(method):
-        raise DefinitionError(f"{where} must be a plain method: take {type(method).__name__} away and let it have self")
+        raise misfit(where, method, f"it must be a plain method; remove {type(method).__name__}, and add self")
     if not inspect.signature(method).parameters:
-        raise DefinitionError(f"{where} must have self as its first parameter")
+        raise misfit(where, method, "its first parameter must be self; add it")
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
-        raise DefinitionError(f"{where} yields: return a list instead")
+        raise misfit(where, method, "it must not yield; return a list instead")
 
 
 def _remove(arguments: Any, place: tuple[int | str, ...]) -> None:
-    """Delete the null at a place, if it stands in a dict there."""
+    """Delete the null at a place, if a dict contains it."""
     owner: Any = None
     key: Any = None
     for step in place:
@@ -206,20 +233,38 @@ def _remove(arguments: Any, place: tuple[int | str, ...]) -> None:
             try:
                 owner, key, arguments = arguments, step, arguments[step]  # type: ignore[index]
             except (LookupError, TypeError):
-                continue  # the name of a union's member, which is no step in the data
+                continue  # the name of a union's member is not in the data
     if isinstance(owner, dict) and arguments is None:
         del owner[key]
 
 
-def _check_parameter(where: str, parameter: inspect.Parameter, injected: frozenset[str], hints: dict[str, Any]) -> None:
+def _check_parameter(
+    where: str, method: Any, parameter: inspect.Parameter, injected: frozenset[str], hints: dict[str, Any]
+) -> None:
+    name, hint = parameter.name, hints.get(parameter.name)
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-        raise DefinitionError(f"{where}: a tool's parameters are named, so {parameter} cannot be one of them")
-    if parameter.name not in injected and parameter.name not in hints:
-        raise DefinitionError(f"{where}: the parameter {parameter.name!r} needs a type; the model is told it")
+        raise misfit(where, method, f"`{parameter}` has no name for the model; use named parameters")
+    if name in injected and (hint in _PLAIN or get_origin(hint) in _PLAIN) and name in MEANINGS:
+        injected_one = f"the injected parameter `{name}` ({MEANINGS[name]})"
+        raise misfit(where, method, f"`{name}: {type_name(hint)}` clashes with {injected_one}; rename it")
+    if name not in injected and name not in hints:
+        raise misfit(where, method, f"`{name}` needs a type, which the model is told; annotate it")
+
+
+def type_name(hint: Any) -> str:
+    """The name of a type, as in an annotation."""
+    return hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+
+
+def misfit(where: str, method: Any, message: str) -> DefinitionError:
+    """The error for a method of the author, with its place in the source."""
+    code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None)
+    place = f"{Path(code.co_filename).name}:{code.co_firstlineno} in {where}" if code else f"in {where}"
+    return DefinitionError(f"{message}. {place}")
 
 
 def _complaints(error: ValidationError) -> dict[str, str]:
-    """What is wrong, by the place where it is."""
+    """The errors by the place of the argument."""
     complaints = {}
     for found in error.errors(include_url=False, include_context=False):
         place = ".".join(str(step) for step in found["loc"])

@@ -1,34 +1,84 @@
-"""Answers that are kept, so that the same question need not be paid for twice."""
+"""Caches for a judge's answers, so that the same question is not paid for twice."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
-MOST = 10_000
-"""So many answers are kept in memory; the oldest give way."""
+from stateroom.errors import CannotWrite
 
+logger = logging.getLogger(__name__)
 
-class Cache(Protocol):
-    """Texts by key."""
+MAX_TEXTS = 10_000
+"""Texts in a memory cache; the oldest is dropped for a new one."""
 
-    async def find(self, key: str) -> str | None:
-        """What was kept under a key."""
-
-    async def keep(self, key: str, text: str) -> None:
-        """Keep a text, in place of what was kept under its key."""
+TIMEOUT = 10.0
+"""Seconds to wait for another process that writes to the file."""
 
 
 class MemoryCache:
-    """Texts for as long as this object lives."""
+    """Texts by key, in memory."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, max_texts: int = MAX_TEXTS) -> None:
         self._texts: dict[str, str] = {}
-        self._most = most
+        self._max_texts = max_texts
 
-    async def find(self, key: str) -> str | None:
+    async def get(self, key: str) -> str | None:
+        """The text of a key."""
         return self._texts.get(key)
 
-    async def keep(self, key: str, text: str) -> None:
+    async def put(self, key: str, text: str) -> None:
+        """Keep a text; it replaces the one that has the key."""
         self._texts[key] = text
-        if len(self._texts) > self._most:
+        if len(self._texts) > self._max_texts:
             del self._texts[next(iter(self._texts))]
+
+
+class FileCache:
+    """Texts by key, in an SQLite file that any number of processes may share.
+
+    Each use opens the file, so there is nothing to close; next to a model's answer that costs little. If the file
+    cannot be read or written later, the cache is empty, and a warning is logged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises `CannotWrite` if the file cannot be made."""
+        self._path = path
+        try:
+            with closing(self._connect()) as file:
+                file.execute(
+                    "CREATE TABLE IF NOT EXISTS judge_answers (key TEXT PRIMARY KEY, text BLOB NOT NULL) WITHOUT ROWID"
+                )
+        except sqlite3.Error as error:
+            raise CannotWrite(f"cannot keep a judge's answers in {path}: {error}") from error
+
+    async def get(self, key: str) -> str | None:
+        """The text of a key."""
+        return await asyncio.to_thread(self._get, key)
+
+    async def put(self, key: str, text: str) -> None:
+        """Keep a text; it replaces the one that has the key."""
+        await asyncio.to_thread(self._put, key, text)
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=TIMEOUT, isolation_level=None)
+
+    def _get(self, key: str) -> str | None:
+        try:
+            with closing(self._connect()) as file:
+                found = file.execute("SELECT text FROM judge_answers WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            logger.warning("cannot read a judge's answer from %s: %s", self._path, error)
+            return None
+        return None if found is None else bytes(found[0]).decode("utf-8", "surrogatepass")
+
+    def _put(self, key: str, text: str) -> None:
+        written = text.encode("utf-8", "surrogatepass")  # JSON allows half a surrogate pair
+        try:
+            with closing(self._connect()) as file:
+                file.execute("INSERT OR REPLACE INTO judge_answers VALUES (?, ?)", (key, written))
+        except sqlite3.Error as error:
+            logger.warning("cannot keep a judge's answer in %s: %s", self._path, error)

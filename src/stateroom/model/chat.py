@@ -1,16 +1,16 @@
-"""Chat Completions and Responses: the same conversation in the words of either API, both ways.
+"""Conversations: Responses items to Chat Completions messages, and back.
 
-A turn of the assistant's is one message there and several items here: its reasoning, what it says, its tool calls. So
-not every list of items has a form of its own in chat. The **normal form** of a conversation is what comes of it by
-`items_of(messages_of(items))`; to go there and back again changes nothing more:
+An assistant turn is one message in chat, and several items in Responses: reasoning, a message, tool calls. So not every
+list of items has an exact equal in chat. The **normal form** of a conversation is the result of
+`items_of(messages_of(items))`; converting it again changes nothing:
 
-- Within a turn the reasoning comes first, as one `reasoning_text`, then one message, then the calls in their order.
-  Several reasonings, or messages, in a row stay apart, unless calls before them wait for their results: chat wants all
-  calls of a turn in one message, and the results at once after it.
-- A text that is all of a content is a string, but for the assistant's, which is a list of `output_text` and `refusal`.
-- Gone, as chat has no place for it: an empty text beside anything else of a turn, ids and statuses of items,
-  annotations, the summary of a reasoning whose text is there, and reasoning that is encrypted.
-- What a trainer wants to know of a turn (`TRAINING`) is on its last item.
+- In a turn the reasoning comes first, as one `reasoning_text`, then one message, then the calls in their order.
+  Consecutive reasoning items or messages stay separate turns, unless earlier calls wait for their results: chat needs
+  all calls of a turn in one message, and the results right after it.
+- Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`.
+- Lost, because chat has no place for it: an empty text next to other parts of a turn, ids and statuses of items,
+  annotations, the summary of reasoning that has its text, and encrypted reasoning.
+- The last item of a turn has its data for training (`TRAINING`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from stateroom.errors import ModelFailed
 from stateroom.model.items import Item, function_call_output
 
 Message = dict[str, Any]
-"""A message of Chat Completions."""
+"""A Chat Completions message."""
 
 TRAINING = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
-"""What a server may tell of a turn's tokens, for those who train on it."""
+"""Token data of a turn that a server may report, for training."""
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
-    """A conversation of items as messages; `ModelFailed` says which item has no form in chat."""
+    """Convert items to messages. Raises `ModelFailed` for an item that chat cannot express."""
     messages: list[Message] = []
-    turn = _Turn()
+    turn = _AssistantTurn()
     for place, item in enumerate(items):
         kind, role = item.get("type", "message"), item.get("role")
         if kind in ("reasoning", "function_call") or (kind == "message" and role == "assistant"):
             if turn.is_over_before(kind, item):
                 messages.append(turn.message())
-                turn = _Turn()
+                turn = _AssistantTurn()
             turn.add(kind, item)
             continue
         if turn:
             messages.append(turn.message())
-            turn = _Turn()
+            turn = _AssistantTurn()
         if kind == "message" and isinstance(role, str):
             messages.append({"role": role, "content": _chat_content(item.get("content"))})
         elif kind == "function_call_output":
@@ -56,7 +56,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
 
 
 def items_of(messages: Iterable[Message]) -> list[Item]:
-    """A conversation of messages as items; `ModelFailed` says which message is none."""
+    """Convert messages to items. Raises `ModelFailed` for an invalid message."""
     items: list[Item] = []
     for place, message in enumerate(messages):
         role = message.get("role") if isinstance(message, dict) else None
@@ -69,16 +69,16 @@ def items_of(messages: Iterable[Message]) -> list[Item]:
                 items += _turn_items(message)
             case _:
                 raise ModelFailed(
-                    f"messages[{place}] is no message of a system, developer, user, assistant or tool "
-                    f"(which has a tool_call_id): {message!r:.200}"
+                    f"messages[{place}] must be a message of a system, developer, user, assistant or tool "
+                    f"(with a tool_call_id), not {message!r:.200}"
                 )
     return items
 
 
 def completion_items(message: Any) -> list[Item]:
-    """The message of a completion as the items of an answer. A call that came without an id gets one."""
+    """Convert the message of a completion to items. A call without an id gets one."""
     if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
-        raise ModelFailed(f"a completion must have a message of the assistant's, not {message!r:.200}")
+        raise ModelFailed(f"a completion must have an assistant message, not {message!r:.200}")
     items = _turn_items(message)
     for item in items:
         if item["type"] == "function_call" and not item["call_id"]:
@@ -87,8 +87,8 @@ def completion_items(message: Any) -> list[Item]:
 
 
 def completion_message(items: Iterable[Item]) -> Message:
-    """The items of an answer as the one message of a completion."""
-    turn = _Turn()
+    """Convert the items of an answer to the message of a completion."""
+    turn = _AssistantTurn()
     for item in items:
         kind = item.get("type", "message")
         if kind not in ("message", "reasoning", "function_call"):
@@ -101,17 +101,17 @@ def completion_message(items: Iterable[Item]) -> Message:
 
 
 def chat_tools(tools: Iterable[Item]) -> list[Item]:
-    """Tools of Responses as tools of chat."""
+    """Convert tools of Responses to tools of chat."""
     return [{"type": "function", "function": _without(_function(tool), "type")} for tool in tools]
 
 
 def responses_tools(tools: Iterable[Item]) -> list[Item]:
-    """Tools of chat as tools of Responses."""
+    """Convert tools of chat to tools of Responses."""
     return [{"type": "function", **_function(tool)["function"]} for tool in tools]
 
 
-class _Turn:
-    """What the assistant says, thinks and calls, until somebody else has a word."""
+class _AssistantTurn:
+    """The reasoning, messages and calls of the assistant, up to the next item of another role."""
 
     def __init__(self) -> None:
         self.thoughts: list[str] = []
@@ -125,7 +125,7 @@ class _Turn:
         return bool(self.thoughts or self.spoke or self.calls)
 
     def is_over_before(self, kind: str, item: Item) -> bool:
-        """Whether an item begins another turn; not while calls wait, whose results must follow at once."""
+        """Whether an item begins another turn; never while calls wait for their results."""
         if self.calls or kind == "function_call":
             return False
         said = bool(self.said or self.refusals)
@@ -178,7 +178,7 @@ def _turn_items(message: Message) -> list[Item]:
 
 
 def _said(message: Message, *, alone: bool) -> list[Item]:
-    """The content of what the assistant says; if that is nothing, an empty text only where there is nothing else."""
+    """The content of an assistant message; an empty text only if it is all of the turn."""
     parts = [_output_part(part) for part in _parts(message.get("content")) if _words(part)]
     if message.get("refusal"):
         parts.append({"type": "refusal", "refusal": message["refusal"]})
@@ -196,7 +196,7 @@ def _parts(content: Any) -> list[Item]:
 
 
 def _words(part: Item) -> Any:
-    """What a part says; nothing, if it is an empty text."""
+    """The text of a part, or the part itself; empty for an empty text."""
     match part.get("type"):
         case "input_text" | "output_text" | "text":
             return part.get("text")
@@ -206,7 +206,7 @@ def _words(part: Item) -> Any:
 
 
 def _simplest(parts: list[Item]) -> str | list[Item]:
-    """Parts of chat; one text alone is a string."""
+    """Parts of chat; a single text becomes a string."""
     if len(parts) == 1 and parts[0].keys() == {"type", "text"} and parts[0]["type"] == "text":
         return str(parts[0]["text"])
     return parts
@@ -217,13 +217,13 @@ def _chat_content(content: Any) -> str | list[Item]:
 
 
 def _content(content: Any) -> Any:
-    """The content of anyone's but the assistant."""
+    """The content of a message that is not the assistant's."""
     parts = _simplest(_parts(content))
     return parts if isinstance(parts, str) else [_input_part(part) for part in parts]
 
 
 def _chat_part(part: Item) -> Item:
-    """A part of a content; one that is not known is passed on as it is."""
+    """A part of a message; an unknown one passes unchanged."""
     match part.get("type"):
         case "input_text" | "output_text" | "text":
             return {"type": "text", "text": part.get("text") or ""}
@@ -262,7 +262,7 @@ def _output_part(part: Item) -> Item:
 
 
 def _thought(item: Item) -> str:
-    """The text of a reasoning item, or else what sums it up."""
+    """The text of a reasoning item, or else its summary."""
     parts: Sequence[Item] = item.get("content") or item.get("summary") or ()
     return "\n\n".join(part.get("text") or "" for part in parts)
 
@@ -293,7 +293,7 @@ def _function_call(call: Any) -> Item:
 
 
 def _arguments(given: Any) -> str:
-    """Arguments as the text that they ought to be; some servers give them as an object."""
+    """Arguments as text; some servers send an object."""
     return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
 
 

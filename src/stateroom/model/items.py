@@ -1,15 +1,20 @@
-"""Responses items: the messages, tool calls and tool results that a conversation is made of, as plain dicts."""
+"""Responses items: the messages, tool calls and tool results of a conversation, as plain dicts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from stateroom.errors import InvalidArguments
 
 Item = dict[str, Any]
 
+ROLES = ("user", "assistant", "system", "developer")
+
 
 def message(text: str) -> Item:
-    """Something that the assistant says."""
+    """A message of the assistant."""
     return {
         "type": "message",
         "role": "assistant",
@@ -19,7 +24,7 @@ def message(text: str) -> Item:
 
 
 def function_call(name: str, call_id: str, **arguments: Any) -> Item:
-    """A tool call that the assistant makes."""
+    """A tool call of the assistant."""
     return {
         "type": "function_call",
         "call_id": call_id,
@@ -30,15 +35,38 @@ def function_call(name: str, call_id: str, **arguments: Any) -> Item:
 
 
 def function_call_output(call_id: str, output: str) -> Item:
-    """What a tool call came to."""
+    """The result of a tool call."""
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
 def input_items(given: Any) -> list[Item]:
-    """The `input` of a request as items: a text is a message of the user's."""
+    """The `input` of a request as items; a text is a user message."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     return list(given or [])
+
+
+def checked_items(given: str | Item | Sequence[Item]) -> list[Item]:
+    """Items to add to a conversation, from a text, an item or several.
+
+    A message may leave out its type. A tool call must be followed by its result, because no agent will run it. Raises
+    `InvalidArguments` for anything that is not part of a conversation.
+    """
+    if not given or not isinstance(given, str | dict | Sequence):
+        raise _invalid("should be a text, an item or a list of items, and not empty")
+    items = input_items([given] if isinstance(given, dict) else given)
+    found = [_checked_item(item, place) for place, item in enumerate(items)]
+    _check_pairs(found)
+    return found
+
+
+def kind_of(item: Item) -> str:
+    """`call` or `output` for a tool call or its result, else the item's role, else its type."""
+    kind = str(item.get("type"))
+    if "call_id" in item or kind.startswith("function_call"):
+        return "output" if kind.endswith("_output") else "call"
+    role = item.get("role")
+    return role if isinstance(role, str) else kind
 
 
 def text_of(item: Item) -> str:
@@ -49,8 +77,13 @@ def text_of(item: Item) -> str:
     return "".join(part.get("text") or "" for part in content)
 
 
+def message_text(items: Iterable[Item]) -> str:
+    """The text of all messages among some items."""
+    return "".join(text_of(item) for item in items if item["type"] == "message")
+
+
 def is_content(value: Any) -> bool:
-    """Whether something can be the content of a message: a text, a list of parts, or nothing."""
+    """Whether a value can be the content of a message: a text, a list of parts, or None."""
     if value is None or isinstance(value, str):
         return True
     return isinstance(value, list) and all(
@@ -59,7 +92,7 @@ def is_content(value: Any) -> bool:
 
 
 def last_user_text(conversation: list[Item]) -> str:
-    """What the user said last."""
+    """The text of the newest user message."""
     return next((text_of(item) for item in reversed(conversation) if item.get("role") == "user"), "")
 
 
@@ -73,3 +106,37 @@ def _decoded(output: Any) -> Any:
         return json.loads(output)
     except (ValueError, TypeError):
         return output
+
+
+def _checked_item(item: Any, place: int) -> Item:
+    if not isinstance(item, dict):
+        raise _invalid(f"item {place} should be an object, not {item!r:.100}")
+    kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise _invalid(f"the type of item {place} should be a text")
+    if kind == "message" and item.get("role") not in ROLES:
+        raise _invalid(f"the role of item {place} should be one of {', '.join(ROLES)}")
+    if kind == "message" and (item.get("content") is None or not is_content(item["content"])):
+        raise _invalid(f"the content of item {place} should be a text, or a list of parts")
+    if kind_of(item) in ("call", "output") and not isinstance(item.get("call_id"), str):
+        raise _invalid(f"the call_id of item {place} should be a text")
+    return {"type": kind, **item}
+
+
+def _check_pairs(items: Sequence[Item]) -> None:
+    """Raise if a call has no result, or a result has no call."""
+    waiting: list[str] = []
+    for item in items:
+        kind = kind_of(item)
+        if kind == "call":
+            waiting.append(item["call_id"])
+        elif kind == "output":
+            if item["call_id"] not in waiting:
+                raise _invalid(f"there is no tool call for the result of {item['call_id']!r}")
+            waiting.remove(item["call_id"])
+    if waiting:
+        raise _invalid(f"the tool call {waiting[0]!r} has no result")
+
+
+def _invalid(why: str) -> InvalidArguments:
+    return InvalidArguments(f"message: {why}", {"message": why})

@@ -1,27 +1,29 @@
-"""`Judge`: verification by a model, which scores an answer by a rubric."""
+"""`Judge`: a model that scores answers by a rubric."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.errors import DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable
-from stateroom.model.cache import Cache, MemoryCache
 from stateroom.model.items import Item, text_of
-from stateroom.model.lent import Lent
 from stateroom.model.model import NO_SETTINGS, Model, Request, answer_of
-from stateroom.model.votes import Reading, Vote, read_score
-from stateroom.session.episode import Verdict
+from stateroom.model.source import SharedModel
+from stateroom.session import Verdict
+
+if TYPE_CHECKING:
+    from stateroom.model.cache import FileCache, MemoryCache
 
 PROMPT = """\
 You judge an answer by a rubric. You are given a JSON object with the question, the answer and what else is known.
@@ -32,40 +34,87 @@ The rubric:
 
 Give a score from {low} (worst) to {high} (best). Answer with one JSON object and nothing else:
 {{"score": <number>, "reason": "<one or two sentences>"}}"""
-"""What the model is told before it is given the answer. `{rubric}`, `{low}` and `{high}` are filled in."""
+"""The system prompt; `{rubric}`, `{low}` and `{high}` are filled in."""
 
 SECONDS = 25.0
-"""A verifier has 30 seconds, unless said otherwise, and a judge must have failed by then: not the whole verifier."""
+"""The default timeout of a vote. It is below the 30 seconds of a verifier, so that the judge fails first."""
 
 SHOWN = 200
-"""Characters of what a model said that go into a message."""
+"""Characters of a model's answer that an error message quotes."""
+
+
+class Reading(NamedTuple):
+    """The score and the reason in a model's text."""
+
+    score: float
+    reason: str = ""
+
+
+class Vote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One vote on an answer."""
+
+    score: float | None = None
+    """None if the vote failed."""
+    reason: str = ""
+    error: str = ""
+    """Why it failed, and what the model said."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What a judge found."""
+    """A judge's score, its reason, and the votes behind it."""
 
     score: float
     """On the judge's scale."""
     reason: str
-    """Of the vote that is nearest to the score."""
+    """The reason of the vote that is nearest to the score."""
     votes: list[Vote]
-    """All of them, those that failed too."""
+    """All votes, including those that failed."""
+
+
+def read_score(text: str) -> Reading:
+    """Read the score and the reason from the one JSON object in a text; words, or a fence, may surround it.
+
+    Raises `ValueError` if it is not clear which score is meant: it never guesses a number from words, and never picks
+    one of several objects, because one may be a quotation.
+    """
+    start = text.find("{")
+    if start < 0:
+        raise ValueError("there is no JSON object in it")
+    try:
+        found, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its JSON object cannot be read ({error})") from None
+    if "{" in text[end:]:
+        raise ValueError("there is more than one JSON object in it")
+    score, reason = found.get("score"), found.get("reason", "")
+    if type(score) not in (int, float):
+        raise ValueError('its JSON object has no number as "score"')
+    if not isinstance(reason, str):
+        raise ValueError('the "reason" in its JSON object is not a text')
+    return Reading(_float(score), reason)
+
+
+def majority(scores: Sequence[float]) -> float:
+    """The score that more than half of the votes give. Raises `JudgeFailed` if there is none."""
+    [(score, count)] = Counter(scores).most_common(1)
+    if 2 * count <= len(scores):
+        raise JudgeFailed(f"no score has more than half of the votes, which are {', '.join(map(str, scores))}")
+    return score
 
 
 class Judge:
-    """Has a model score answers by a rubric: `await judge.score(question=..., answer=..., **facts)`.
+    """Scores answers by a rubric, with a model: `await judge.score(question=..., answer=..., **facts)`.
 
-    The model is one that you have made, or what you would give as `--model`: `"openai:NAME"`, `"chat:NAME@URL"` and so
-    on. The judge opens and closes such a one itself.
+    The model is a `Model`, or a spec as for `--model`: `"openai:NAME"`, `"chat:NAME@URL"` and so on. The judge opens
+    and closes the model of a spec itself.
 
-    Several `votes` are asked for at once, each with a seed of its own, and `combine` makes one score of them: the mean,
-    `statistics.median`, `majority` or a function of your own. A vote whose answer `parse` cannot read, by raising
-    `ValueError`, or that is not on the `scale`, is asked for again, `tries` times in all within `seconds`. If then
-    fewer than a `quorum` (by default more than half) give a score, `JudgeFailed` says what the model said: there is no
-    score that stands for having none.
+    The judge asks for all `votes` at once, each with its own seed, and `combine` makes one score of them: the mean,
+    `statistics.median`, `majority` or your own function. It asks again for a vote that `parse` cannot read (it raises
+    `ValueError`) or that is off the `scale`, up to `tries` times within `seconds`. If fewer than a `quorum` (by default
+    more than half) give a score, it raises `JudgeFailed` with what the model said: no score stands for a missing one.
 
-    What could be read is kept by content, in memory or in the file that `cache` names: the same question about the same
-    answer to the same model is not asked again.
+    Readable answers are cached by content, in memory or in the file that `cache` names: the judge does not ask the same
+    model twice about the same answer to the same question.
     """
 
     def __init__(
@@ -93,12 +142,12 @@ class Judge:
         self.settings = settings
         self.tries = tries
         self.seconds = seconds
-        self._model = Lent(model)
+        self._model = SharedModel(model)
         self._told = prompt.format(rubric=rubric, low=scale[0], high=scale[1])
-        self._cache: Cache = MemoryCache() if cache is None else _file_cache(Path(cache))
+        self._cache = _open_cache(cache)
 
     async def score(self, *, question: Any, answer: Any, **facts: Any) -> Judgement:
-        """Have an answer scored; `facts` are what else the model is shown, such as a reference answer."""
+        """Score an answer; the model also sees the `facts`, such as a reference answer."""
         items = self._items({"question": question, "answer": answer, **facts})
         votes = await asyncio.gather(*(self._vote(items, number) for number in range(self.votes)))
         scores = [(vote.score, vote.reason) for vote in votes if vote.score is not None]
@@ -109,7 +158,7 @@ class Judge:
         return Judgement(score, reason, votes)
 
     async def verdict(self, *, question: Any, answer: Any, **facts: Any) -> Verdict:
-        """The same as a verdict: the reward is 0 at the lower end of the scale, and 1 at the upper."""
+        """Score an answer as a verdict; the reward is 0 at the lower end of the scale, and 1 at the upper."""
         found = await self.score(question=question, answer=answer, **facts)
         low, high = self.scale
         reward = (found.score - low) / (high - low)
@@ -134,43 +183,39 @@ class Judge:
 
     async def _vote(self, items: list[Item], number: int) -> Vote:
         key = self._key(items, number)
-        kept = await self._cache.find(key)
+        kept = await self._cache.get(key)
         vote = Vote() if kept is None else self._read(kept)
         if vote.score is None:
-            vote, text = await self._ask_for(items, key)
+            vote, text = await self._ask(items, key)
             if vote.score is not None:
-                await self._cache.keep(key, text)
+                await self._cache.put(key, text)
         return vote
 
-    async def _ask_for(self, items: list[Item], key: str) -> tuple[Vote, str]:
-        """A vote, and what the model said for it last."""
+    async def _ask(self, items: list[Item], key: str) -> tuple[Vote, str]:
+        """A vote, and the text of the model's last answer."""
         vote, text = Vote(), ""
         try:
-            async with asyncio.timeout(self.seconds), self._model.lend() as model:
+            async with asyncio.timeout(self.seconds), self._model.use() as model:
                 for attempt in range(self.tries):
                     try:
-                        text = await self._ask(model, items, _seed(key, attempt))
+                        request = Request(items, settings=self.settings, seed=_seed(key, attempt))
+                        answer = await answer_of(model, request)
                     except ModelFailed as error:
                         vote = Vote(error=str(error))
                         continue
+                    text = "\n".join(text_of(item) for item in answer.items if item["type"] == "message")
                     vote = self._read(text)
                     if vote.score is not None:
                         break
-        except ModelUnavailable as error:  # which the model itself has tried long enough to be
+        except ModelUnavailable as error:  # the model itself has retried
             vote = Vote(error=str(error))
         except TimeoutError:
             if vote.score is None:
-                vote = Vote(error=f"no answer that can be read came within {self.seconds:g} s")
+                vote = Vote(error=f"no readable answer within {self.seconds:g} s")
         return vote, text
 
-    async def _ask(self, model: Model, items: list[Item], seed: int) -> str:
-        """What the model says."""
-        request = Request(items, settings=self.settings, seed=seed)
-        answer = await answer_of(model, request)
-        return "\n".join(text_of(item) for item in answer.items if item["type"] == "message")
-
     def _read(self, text: str) -> Vote:
-        """The vote in a text; one that has failed, if there is no score on the scale in it."""
+        """The vote in a text; a failed one, if the text has no score on the scale."""
         low, high = self.scale
         try:
             score, reason = self.parse(text)
@@ -181,19 +226,19 @@ class Judge:
         return Vote(score, reason)
 
     def _key(self, items: list[Item], number: int) -> str:
-        """By what it is known that the same was asked before."""
+        """The cache key of a vote."""
         asked = json.dumps([self._model.name, items, dict(self.settings), number], sort_keys=True, default=str)
         return blake2b(asked.encode(), digest_size=16).hexdigest()
 
     def _complaint(self, votes: Sequence[Vote]) -> str:
         errors = [*dict.fromkeys(vote.error for vote in votes if vote.score is None)]
         failed = sum(vote.score is None for vote in votes)
-        told = f"{failed} of {len(votes)} votes have" if len(votes) > 1 else "the vote has"
-        return f"{told} failed, of {self._model.name}: {'; '.join(errors)}"
+        told = f"{failed} of {len(votes)} votes" if len(votes) > 1 else "the vote"
+        return f"{told} of {self._model.name} failed: {'; '.join(errors)}"
 
 
 def _seed(key: str, attempt: int) -> int:
-    """A seed for each try, the same each time that the same is asked; small enough for any model."""
+    """The seed of an attempt, the same for the same question; small enough for any model."""
     return int.from_bytes(blake2b(f"{key}/{attempt}".encode(), digest_size=4).digest()) >> 1
 
 
@@ -202,7 +247,7 @@ def _shortened(text: str) -> str:
 
 
 def _check(votes: int, quorum: int, tries: int, scale: tuple[float, float], prompt: str) -> None:
-    """Refuse what no judge can work with."""
+    """Raise `DefinitionError` for arguments that no judge can work with."""
     if votes < 1 or tries < 1:
         raise DefinitionError(f"a judge needs at least one vote and one try, not {votes} and {tries}")
     if not 1 <= quorum <= votes:
@@ -219,7 +264,24 @@ def _check(votes: int, quorum: int, tries: int, scale: tuple[float, float], prom
         raise DefinitionError(f"a prompt has a {{rubric}}, and may have a {{low}} and a {{high}}; this has {asked}")
 
 
-def _file_cache(path: Path) -> Cache:
-    from stateroom.model.file_cache import FileCache  # noqa: PLC0415 - this imports sqlite3
+def _open_cache(path: str | Path | None) -> FileCache | MemoryCache:
+    from stateroom.model.cache import FileCache, MemoryCache  # noqa: PLC0415 - imports sqlite3
 
-    return FileCache(path)
+    return MemoryCache() if path is None else FileCache(Path(path))
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _float(score: float) -> float:
+    try:
+        return float(score)
+    except OverflowError:
+        raise ValueError("its score is too large") from None
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_distinct, strict=False)  # a reason may contain line breaks

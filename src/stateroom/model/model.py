@@ -1,4 +1,4 @@
-"""`Model`: what answers a conversation, whatever is behind it."""
+"""`Model`: the one interface to whatever answers a conversation."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ import msgspec
 
 from stateroom.errors import ModelFailed, StateroomError
 from stateroom.model.items import Item, is_content
-from stateroom.session.containment import contained
+from stateroom.session import contained
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a model is asked to answer. It is to be read: the lists may be those of the conversation itself."""
+    """What a model is asked to answer. Do not change its lists: they may be those of the conversation itself."""
 
     items: Sequence[Item]
-    """What it is shown of the conversation, as Responses items."""
+    """The part of the conversation that the model sees, as Responses items."""
     tools: Sequence[Item] = ()
-    """The functions that it may call, as the Responses API has them."""
+    """The functions that it may call, in the format of the Responses API."""
     settings: Mapping[str, Any] = NO_SETTINGS
     """Other parameters of the Responses API, such as `temperature`, `max_output_tokens` and `tool_choice`."""
     seed: int = 0
-    """Decides the chance in an episode, as far as a model lets itself be told."""
+    """The seed of the episode, for models that take one."""
     step: int = 0
-    """How many answers it has given in the episode before."""
+    """The number of answers that the model has given in the episode so far."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The tokens that answers took."""
+    """Token counts of one or more answers."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the input that were cached."""
+    """Input tokens that were cached."""
     reasoning_tokens: int = 0
-    """Those of the output that were spent on reasoning."""
+    """Output tokens that were spent on reasoning."""
 
     def plain(self) -> dict[str, Any]:
-        """The same as the Responses API has it."""
+        """The `usage` object of the Responses API."""
         return {
             "input_tokens": self.input_tokens,
             "input_tokens_details": {"cached_tokens": self.cached_tokens},
@@ -62,20 +62,20 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a model answered: tool calls, or a message without any; reasoning may come before."""
+    """A model's answer: tool calls, or a message without any; reasoning may come first."""
 
     items: list[Item]
     usage: Usage | None = None
-    """What it took, if the model tells."""
+    """Token counts, if the model reports them."""
     truncated: bool = False
-    """Whether the model was cut off by a limit on its output before it was done."""
+    """Whether an output limit cut the answer off."""
 
 
 class Model(ABC):
-    """Answers conversations: one method, over the items of OpenAI's Responses API."""
+    """Answers conversations, which are lists of items of OpenAI's Responses API."""
 
     name: str = "model"
-    """How it is called in files and messages; its class's name, unless set. It never has a secret in it."""
+    """The name in files and messages; the name of the class, unless set. It never contains a secret."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -84,15 +84,15 @@ class Model(ABC):
 
     @abstractmethod
     async def answer(self, request: Request) -> Answer:
-        """The next items of a conversation.
+        """Return the next items of a conversation.
 
-        Raises `ModelUnavailable` when it cannot be reached or is too busy, so that the same request may do later, and
-        `ModelFailed` when it refuses the request or its answer cannot be understood.
+        Raises `ModelUnavailable` when the model cannot be reached or is too busy, so that the same request may succeed
+        later, and `ModelFailed` when it refuses the request or its answer cannot be read.
         """
 
 
 async def answer_of(model: Model, request: Request) -> Answer:
-    """A model's answer, if its items can be carried out and kept; `ModelFailed` says what is wrong with them."""
+    """Ask a model, and check its answer; `ModelFailed` says what is wrong with it."""
     try:
         with contained:
             return _checked(await model.answer(request), model.name)
@@ -104,23 +104,23 @@ async def answer_of(model: Model, request: Request) -> Answer:
 
 def _checked(answer: Any, name: str) -> Answer:
     if not isinstance(answer, Answer):
-        raise ModelFailed(f"{name} must give an Answer, not {answer!r:.200}")
+        raise ModelFailed(f"{name} must return an Answer, not {answer!r:.200}")
     items = answer.items
     if not isinstance(items, list) or not all(map(_is_item, items)):
         raise ModelFailed(f"{name} must answer with a list of Responses items, not {items!r:.200}")
     try:
         json.dumps(items)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ModelFailed(f"{name} answered with something that is not JSON: {error}") from error
+        raise ModelFailed(f"{name} answered with items that are not JSON: {error}") from error
     for item in items:
         if item["type"] == "function_call_output":
-            raise ModelFailed(f"{name} made up what a tool call came to: {item!r:.200}")
+            raise ModelFailed(f"{name} made up the result of a tool call: {item!r:.200}")
         if item["type"] == "function_call" and not _is_call(item):
             raise ModelFailed(f"{name} made a tool call without call_id, name or arguments: {item!r:.200}")
         if item["type"] in ("message", "reasoning") and not is_content(item.get("content")):
-            raise ModelFailed(f"{name} said something that is no text and no list of parts: {item!r:.200}")
+            raise ModelFailed(f"{name} returned a message without a text or a list of parts: {item!r:.200}")
     if answer.usage is not None and not _is_usage(answer.usage):
-        raise ModelFailed(f"{name} must tell its Usage in whole numbers, not {answer.usage!r:.200}")
+        raise ModelFailed(f"{name} must report its Usage in whole numbers, not {answer.usage!r:.200}")
     return answer
 
 

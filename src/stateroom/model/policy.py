@@ -1,23 +1,26 @@
-"""Policies: scripted stand-ins for a model, so that environments can be run, tested and measured without one."""
+"""Policies: models that follow a rule or a script, so that environments run, and are tested, without a real model."""
 
 from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from random import Random
 from typing import ClassVar
 
-from stateroom.model.items import Item
+from stateroom.errors import ModelFailed
+from stateroom.model.items import Item, message
 from stateroom.model.model import Answer, Model, Request
+
+Line = Answer | list[Item] | str | Exception
+"""An answer, its items, or its text; an exception is raised."""
 
 
 class Policy(Model):
-    """Answers a conversation by a rule. One instance acts in one episode; `seed` decides all its chance.
+    """A model that answers by a rule. One instance acts in one episode, and takes all randomness from its `seed`.
 
-    It sees what a model would see, and no more: the conversation so far, and the tools. An episode may be taken over by
-    another process, where a new instance goes on: so it remembers nothing but what it was made with, and its `rng` is a
-    fresh one for each answer.
+    A policy sees what a model sees: the conversation so far, and the tools. Another process may take over an episode
+    with a new instance, so a policy keeps nothing between answers, and its `rng` is seeded again for each of them.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -26,7 +29,7 @@ class Policy(Model):
 
     @abstractmethod
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item] | Awaitable[list[Item]]:
-        """The next items: tool calls, or a message without any, which ends the turn. May be async."""
+        """Return the next items: tool calls, or a message without any, which ends the turn. May be async."""
 
     async def answer(self, request: Request) -> Answer:
         self.rng.seed(self.seed * 1_000_003 + request.step)
@@ -35,14 +38,14 @@ class Policy(Model):
 
 
 class Faltering(Policy):
-    """Does what a better policy does, but errs in a set share of the episodes.
+    """Does what a better policy does, but makes errors in a fixed share of the episodes.
 
-    Subclasses name the better policy and say what an error looks like.
+    A subclass names the better policy in `better`, and makes the errors in `err`.
     """
 
     better: ClassVar[type[Policy]]
     rate: ClassVar[float] = 0.4
-    """The share of episodes in which it errs."""
+    """The share of episodes with errors."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
@@ -60,4 +63,26 @@ class Faltering(Policy):
 
     @abstractmethod
     def err(self, items: list[Item]) -> list[Item]:
-        """The items, with something wrong."""
+        """Return the items with an error in them."""
+
+
+class Scripted(Model):
+    """Gives the answers of a list, in order: one for each request of an episode."""
+
+    name = "scripted"
+
+    def __init__(self, answers: Iterable[Line]) -> None:
+        self.answers = tuple(answers)
+
+    async def answer(self, request: Request) -> Answer:
+        if request.step >= len(self.answers):
+            raise ModelFailed(f"the script has no answer {request.step + 1}; its last is answer {len(self.answers)}")
+        match self.answers[request.step]:
+            case Exception() as error:
+                raise error
+            case str() as text:
+                return Answer([message(text)])
+            case list() as items:
+                return Answer(items)
+            case answer:
+                return answer

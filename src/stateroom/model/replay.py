@@ -1,9 +1,8 @@
-"""Answers that were given before: a model that says again what a rollouts file has on record.
+"""`Replayed`: a model that gives the answers in a rollouts file again.
 
-An episode is found by its task's `input`. If the file has several with the same one, the episode that was run with the
-request's seed is taken, or else one that the seed decides on. Step `k` gets the `k`-th answer of it, as long as the
-conversation is the recorded one up to there: a tool that now says something else would get an answer to what it has not
-said.
+It finds an episode by the task's `input`. If the file has several episodes with the same input, it takes the one with
+the request's seed, or else lets the seed choose. Step `k` gets the `k`-th answer, as long as the conversation so far
+equals the recorded one: if a tool now gives another result, the old answer would not fit it.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from stateroom.model.model import Answer, Model, Request
 
 Row = Mapping[str, Any]
 Key = tuple[bytes, ...]
-"""Items as far as they matter, one by one."""
+"""A digest of each item."""
 
 
 class Recorded(NamedTuple):
-    """An episode on record."""
+    """A recorded episode."""
 
     key: tuple[int, int]
-    """The numbers of its task and of the rollout."""
+    """The indexes of its task and rollout."""
     id: Any
-    """Of its response, which names the seed if the episode was run here."""
+    """The id of its response; it contains the seed if Stateroom ran the episode."""
     output: list[Item]
     answers: list[range]
-    """Where in the output each of the model's answers is."""
+    """The place of each answer of the model in the output."""
 
 
 class Replayed(Model):
-    """Answers as recorded episodes were answered; one instance does for any number of episodes."""
+    """Gives recorded answers again; one instance serves any number of episodes."""
 
     def __init__(self, rows: Iterable[Row], name: str = "replay") -> None:
         self.name = name
@@ -50,24 +49,24 @@ class Replayed(Model):
 
     @classmethod
     def of_file(cls, path: Path, name: str | None = None) -> Replayed:
-        """The episodes of a rollouts file."""
+        """Read the episodes of a rollouts file. Raises `NotFound` or `BadTask`."""
         return cls(_rows(path), name or f"replay:{path}")
 
     async def answer(self, request: Request) -> Answer:
-        items = _telling(request.items)
-        shown = tuple(map(_essence, items))
+        items = _significant(request.items)
+        shown = tuple(map(_digest, items))
         begun, episode = self._find(shown, request)
         if request.step >= len(episode.answers):
             raise ModelFailed(
-                f"{self.name}: the episode on record has {len(episode.answers)} answers, "
-                f"and is asked for number {request.step + 1}"
+                f"{self.name}: the recorded episode has no answer {request.step + 1}; "
+                f"its last is answer {len(episode.answers)}"
             )
         where = episode.answers[request.step]
-        self._compare(items[begun:], shown[begun:], _telling(episode.output[: where.start]))
+        self._compare(items[begun:], shown[begun:], _significant(episode.output[: where.start]))
         return Answer(episode.output[where.start : where.stop])
 
     def _find(self, shown: Key, request: Request) -> tuple[int, Recorded]:
-        """How many items the task's input has, and the episode of it that is played again."""
+        """The length of the task's input, and the episode to replay."""
         for length in self._lengths:
             repeats = self._episodes.get(shown[:length]) if length <= len(shown) else None
             if repeats:
@@ -76,17 +75,17 @@ class Replayed(Model):
         raise ModelFailed(f"{self.name} has no episode of this task: {opening!r:.200}")
 
     def _compare(self, items: Sequence[Item], shown: Key, before: list[Item]) -> None:
-        """Raise `ModelFailed` unless the conversation is the recorded one so far."""
-        for place, (item, essence, old) in enumerate(zip(items, shown, before, strict=False)):
-            if essence != _essence(old):
+        """Raise `ModelFailed` unless the conversation equals the recorded one so far."""
+        for place, (item, digest, old) in enumerate(zip(items, shown, before, strict=False)):
+            if digest != _digest(old):
                 raise ModelFailed(
-                    f"{self.name}: item {place} after the task differs from the episode on record: "
-                    f"it is {_text(item):.300}, and was {_text(old):.300}"
+                    f"{self.name}: item {place} after the task differs from the recorded episode: "
+                    f"it is {_text(item):.300}, and the recorded one {_text(old):.300}"
                 )
         if len(items) != len(before):
             raise ModelFailed(
                 f"{self.name}: the conversation has {len(items)} items after the task, "
-                f"and the episode on record {len(before)} at this point, reasoning aside"
+                f"and the recorded episode {len(before)} at this point, without reasoning"
             )
 
 
@@ -102,14 +101,14 @@ def _recorded(row: Row, number: int) -> tuple[Key, Recorded]:
     output = response.get("output") if isinstance(response, dict) else None
     given = asked.get("input") if isinstance(asked, dict) else None
     if not isinstance(given, str | list) or not isinstance(output, list) or not isinstance(response, dict):
-        raise BadTask(f"episode {number} has no responses_create_params.input or no response.output to play again")
+        raise BadTask(f"episode {number} has no responses_create_params.input or no response.output to replay")
     if not all(isinstance(item, dict) and is_content(item.get("content")) for item in [*input_items(given), *output]):
-        raise BadTask(f"episode {number} has something in its input or its output that is no item of a conversation")
-    opening = tuple(map(_essence, _telling(input_items(given))))
+        raise BadTask(f"episode {number} has something in its input or output that is not an item of a conversation")
+    opening = tuple(map(_digest, _significant(input_items(given))))
     key = _index(row, "_ng_task_index", 0), _index(row, "_ng_rollout_index", number)
     answers = list(_answers(output))
     if response.get("status") == "completed" and not (output and _is_models(output[-1])):
-        answers.append(range(len(output), len(output)))  # it ended because the model had nothing more to say
+        answers.append(range(len(output), len(output)))  # the model ended it with an empty answer
     return opening, Recorded(key, response.get("id"), output, answers)
 
 
@@ -119,7 +118,7 @@ def _index(row: Row, name: str, default: int) -> int:
 
 
 def _answers(output: list[Item]) -> Iterator[range]:
-    """The runs of items that are the model's own; between two of them are results of tools, or a word of the user's."""
+    """The runs of items that the model made; tool results or user messages separate them."""
     start = 0
     for place, item in enumerate([*output, None]):
         if item is not None and _is_models(item):
@@ -134,8 +133,8 @@ def _is_models(item: Item) -> bool:
     return kind != "function_call_output" and (kind != "message" or item.get("role") == "assistant")
 
 
-def _telling(items: Iterable[Item]) -> list[Item]:
-    """The items by which a conversation is known; a model's reasoning, and an empty message, do not get everywhere."""
+def _significant(items: Iterable[Item]) -> list[Item]:
+    """The items that identify a conversation: no reasoning and no empty messages, which some APIs drop."""
     return [item for item in items if item.get("type") != "reasoning" and not _is_empty(item)]
 
 
@@ -144,23 +143,23 @@ def _is_empty(item: Item) -> bool:
     return said and not text_of(item) and not _others(item.get("content"))
 
 
-def _essence(item: Item) -> bytes:
-    """What two items must have in common to be the same: not how a server has named them, or how they are written."""
+def _digest(item: Item) -> bytes:
+    """A digest of an item's content, without ids and formatting."""
     kind = item.get("type", "message")
     match kind:
         case "message":
-            told: Any = [item.get("role"), text_of(item), _others(item.get("content"))]
+            content: Any = [item.get("role"), text_of(item), _others(item.get("content"))]
         case "function_call":
-            told = [item.get("call_id"), item.get("name"), item.get("arguments")]
+            content = [item.get("call_id"), item.get("name"), item.get("arguments")]
         case "function_call_output":
-            told = [item.get("call_id"), item.get("output")]
+            content = [item.get("call_id"), item.get("output")]
         case _:
-            told = {name: value for name, value in item.items() if name not in ("id", "status")}
-    return blake2b(json.dumps([kind, told], sort_keys=True).encode(), digest_size=16).digest()
+            content = {name: value for name, value in item.items() if name not in ("id", "status")}
+    return blake2b(json.dumps([kind, content], sort_keys=True).encode(), digest_size=16).digest()
 
 
 def _others(content: Any) -> list[Any]:
-    """The parts of a content that are no text."""
+    """The parts of a message that are not text."""
     return [part for part in content if "text" not in part] if isinstance(content, list) else []
 
 

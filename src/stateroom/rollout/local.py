@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from stateroom.agent import Record
+from stateroom.agent import AgentLog
 from stateroom.environment import Environment
 from stateroom.errors import UnknownSession
 from stateroom.rollout.rows import verdict_fields
@@ -21,7 +21,7 @@ class LocalSeat:
 
     def __init__(self, session: Session[Any]) -> None:
         self._session = session
-        self.record: Record = session.agent
+        self.record: AgentLog = session.agent
 
     @property
     def replies(self) -> bool:

@@ -15,9 +15,8 @@ import aiohttp
 from msgspec import Raw
 from yarl import URL
 
-from stateroom.agent import Outcome, Record
-from stateroom.environment import Environment
-from stateroom.environment.tool import RESERVED
+from stateroom.agent import AgentLog, Outcome
+from stateroom.environment import RESERVED, Environment
 from stateroom.errors import BadVerdict, JudgeFailed, NotFound, ServerFailed, ServerUnavailable
 from stateroom.rollout.forking import Forking, find_forking, is_stateless
 from stateroom.rollout.wire import Reply, Wire
@@ -75,7 +74,7 @@ class RemoteSeat:
         self.knows_ids = "session_id" in seeded
         """True of Stateroom's own servers: they do nothing twice that comes twice with the same id."""
         self._tools = world.callable_in(row)
-        self.record: Record = AgentInMemory(lifecycle=world.lifecycle)
+        self.record: AgentLog = AgentInMemory(lifecycle=world.lifecycle)
         self._episode = {"rollout_id": f"{row['_ng_task_index']}-{row['_ng_rollout_index']}", "attempt": 0}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from stateroom.agent import Place, Record
+from stateroom.agent import AgentLog, Workspace
 
 Row = dict[str, Any]
 
@@ -23,7 +23,7 @@ class Origin(NamedTuple):
     revision: int
 
 
-class Seat(Place, Protocol):
+class Seat(Workspace, Protocol):
     """One episode's place in a world."""
 
     @property
@@ -34,7 +34,7 @@ class Seat(Place, Protocol):
     def origin(self) -> Origin | None:
         """Where a fork branched off; None for a session that was seeded."""
 
-    record: Record
+    record: AgentLog
     """Where what its agent says and does is kept."""
 
     async def revision(self) -> int | None:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from stateroom.agent.threads import Conversing
-from stateroom.environment import Environment
-from stateroom.environment.tool import RESERVED
+from stateroom.agent import ThreadEnvironment
+from stateroom.environment import RESERVED, Environment
 from stateroom.errors import Busy, DefinitionError, NotFound, StateroomError
 from stateroom.server.admin import Admin
 from stateroom.server.census import Census
@@ -89,7 +88,7 @@ class Application:
         self._hosts = None if options.hosts is None else Hosts(options.hosts)
         self.now = now
         self.keys = Keys(options.keys, now, options.figures)
-        self._all = (*environments, Conversing())
+        self._all = (*environments, ThreadEnvironment())
         self.figures = Figures({each.name: each.tools for each in self._all}, options.figures)
         self.tracing = tracing
         self.hosted: dict[str, Hosted] = {}
@@ -114,7 +113,7 @@ class Application:
                 raise DefinitionError(f"the name {name!r} cannot stand in a path: use letters, digits, _ and -")
             if names.count(name) > 1:
                 raise DefinitionError(f"two of the environments are named {name!r}")
-            if name == Conversing.name:
+            if name == ThreadEnvironment.name:
                 raise DefinitionError(f"the name {name!r} is that of plain threads: give the environment another")
             if len(names) > 1 and name in RESERVED:
                 raise DefinitionError(f"the name {name!r} is one of the server's own: serve this environment alone")

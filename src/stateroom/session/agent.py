@@ -112,8 +112,8 @@ class SessionAgent:
         """
         await self._cache.refresh(self._cached, closed_too=True)
         head = self._cached.head
-        line = await History(self._cached.store).line(head.id, head.revision, after=max(since - 1, 0))
-        return [entry for entry in line if entry.kind in SAID]
+        history = History(self._cached.store)
+        return await history.line(head.id, head.revision, after=max(since - 1, 0), kinds=SAID)
 
     def _refuse_other(self, status: AgentStatus, expected: AgentStatus | None) -> None:
         if expected is not None and status != expected:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from contextlib import suppress
@@ -52,6 +51,8 @@ contained = _Contained()
 
 def _is_from_outside(error: BaseException, traceback: TracebackType | None) -> bool:
     """Whether an error that left a block was not raised by what the block ran."""
+    import asyncio  # noqa: PLC0415 - an author's imports stay light, and few errors come here
+
     match error:
         case asyncio.CancelledError():
             with suppress(RuntimeError):  # a thread has no task

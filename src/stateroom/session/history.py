@@ -169,16 +169,20 @@ class History:
                         yield entry
                 start = stop
 
-    async def line(self, session: str, until: int, *, after: int = 0) -> list[LogEntry]:
-        """The entries above a revision that lead to another; what a rewind has undone is not among them.
+    async def line(
+        self, session: str, until: int | None = None, *, after: int = 0, kinds: Container[str] | None = None
+    ) -> list[LogEntry]:
+        """The entries above a revision that lead to another, by default the newest, without what a rewind has undone.
 
-        Raises `UnknownRevision` if some of them were pruned.
+        With `kinds`, only entries of these kinds. Raises `UnknownRevision` if some of them were pruned.
         """
+        if until is None:
+            until = (await self.store.head(session)).revision
         start, line = line_to([entry async for entry in self.entries(session, after=after, until=until)], until)
         if start > after:
             await self.document(session, max(after, 1))  # this tells that the past was pruned
             raise BadData(f"session {session!r} has no entry {start}")
-        return line
+        return [entry for entry in line if kinds is None or entry.kind in kinds]
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
         """The entry with this call id in the session's log, or in what it shares with its parents."""

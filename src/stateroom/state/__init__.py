@@ -12,6 +12,7 @@ from stateroom.state.model import State, schema_of, shape_of
 from stateroom.state.patch import Operation, Patch, apply, patched
 from stateroom.state.schema import Schema, fingerprint_of, first_difference
 from stateroom.state.spare import leave_spares
+from stateroom.state.values import detach
 
 __all__ = [
     "ENDED",
@@ -30,6 +31,7 @@ __all__ = [
     "apply",
     "commit",
     "decode",
+    "detach",
     "digest_of",
     "draft_of",
     "encode",

@@ -1,4 +1,4 @@
-"""LangGraph's threads on any store: `pip install 'stateroom[langgraph]'`."""
+"""LangGraph threads in any store: `pip install 'stateroom[langgraph]'`."""
 
 from stateroom.adapters.langgraph.saver import StateroomSaver
 

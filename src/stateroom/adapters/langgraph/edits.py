@@ -1,4 +1,4 @@
-"""How a thread changes: each class is one way."""
+"""The edits of a thread, one class each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ from typing import Any
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from stateroom.adapters.langgraph.change import Change
-from stateroom.adapters.langgraph.past import Whole, ancestors, whole, writes_of
-from stateroom.adapters.langgraph.pieces import changes, cut
-from stateroom.adapters.langgraph.thread import Current, Saved, Thread, Write, Writes
-from stateroom.session.cached_session import CachedSession
+from stateroom.adapters.langgraph.chunks import changes, cut
+from stateroom.adapters.langgraph.thread import (
+    Current,
+    FullCheckpoint,
+    GraphThread,
+    Saved,
+    ThreadChange,
+    Write,
+    Writes,
+    ancestors,
+    read_checkpoints,
+    writes_of,
+)
+from stateroom.session import CachedSession
 
 OPEN = 16
-"""Of so many namespaces below the root the current checkpoint is kept at hand; that of the root always is."""
+"""Namespaces below the root whose current checkpoint stays in the state; that of the root always does."""
 
 
 @dataclass(slots=True)
 class Put:
-    """A checkpoint is put: it becomes the current one of its namespace."""
+    """Put a checkpoint: it becomes the current one of its namespace."""
 
     namespace: str
     parent: str | None
@@ -32,12 +41,13 @@ class Put:
     """The channels that differ from the parent's."""
     serde: SerializerProtocol
 
-    async def __call__(self, cached: CachedSession, change: Change) -> None:
+    async def __call__(self, cached: CachedSession, change: ThreadChange) -> None:
         namespace, id = self.namespace, self.checkpoint.id
         thread = change.thread
         old = thread.current.get(namespace)
         if thread.find(namespace, id) is not None and not thread.is_current(namespace, id):
-            _set_writes(change, namespace, id, await writes_of(cached, namespace, id))  # put again, it keeps its writes
+            # A checkpoint that is put again keeps its writes.
+            _set_writes(change, namespace, id, await writes_of(cached, namespace, id))
         if old is None:
             change.set("channels", namespace, value={name: self._cut(value) for name, value in self.values.items()})
             _close_oldest(change)
@@ -48,8 +58,8 @@ class Put:
         change.set("current", namespace, value=self.checkpoint)
         _save(change, namespace, id, Saved(at=cached.head.revision + 1, parent=self.parent, run=self.run))
 
-    def _follow(self, change: Change, *, known: bool) -> None:
-        """Write down in what the values differ from those before; if it is `known`, only what changed is looked at."""
+    def _follow(self, change: ThreadChange, *, known: bool) -> None:
+        """Write the differences of the values from those before; if the parent is `known`, only of changed channels."""
         old = change.thread.channels[self.namespace]
         for name in old.keys() - self.values.keys():
             change.delete("channels", self.namespace, name)
@@ -59,8 +69,8 @@ class Put:
                 change.set("channels", self.namespace, name, value=self._cut(value))
             elif not known or name in self.changed:
                 kind, data = self.serde.dumps_typed(value)
-                for start, stop, parts in changes(was, kind, bytes(data)):
-                    change.splice("channels", self.namespace, name, start=start, stop=stop, values=parts)
+                for start, stop, chunks in changes(was, kind, bytes(data)):
+                    change.splice("channels", self.namespace, name, start=start, stop=stop, values=chunks)
 
     def _cut(self, value: Any) -> list[bytes]:
         kind, data = self.serde.dumps_typed(value)
@@ -69,7 +79,7 @@ class Put:
 
 @dataclass(slots=True)
 class PutWrites:
-    """A task has written to channels; what it wrote before stays, except errors, interrupts and the like."""
+    """Put the writes of a task; its earlier writes stay, except errors, interrupts and the like."""
 
     namespace: str
     id: str
@@ -78,7 +88,7 @@ class PutWrites:
     writes: Sequence[tuple[str, Any]]
     serde: SerializerProtocol
 
-    async def __call__(self, cached: CachedSession, change: Change) -> None:
+    async def __call__(self, cached: CachedSession, change: ThreadChange) -> None:
         known = await writes_of(cached, self.namespace, self.id)
         new: Writes = {}
         for position, (channel, value) in enumerate(self.writes):
@@ -103,32 +113,32 @@ class PutWrites:
 
 @dataclass(slots=True)
 class DropRuns:
-    """The checkpoints of some runs go."""
+    """Drop the checkpoints of some runs."""
 
     runs: frozenset[str]
 
-    async def __call__(self, _: CachedSession, change: Change) -> None:
+    async def __call__(self, _: CachedSession, change: ThreadChange) -> None:
         for namespace, checkpoints in change.thread.saved.copy().items():
             _drop(change, namespace, [id for id, saved in checkpoints.items() if saved.run in self.runs])
 
-    def concerns(self, thread: Thread) -> bool:
-        """Whether a thread has any."""
+    def concerns(self, thread: GraphThread) -> bool:
+        """Whether a thread has such checkpoints."""
         return any(saved.run in self.runs for some in thread.saved.values() for saved in some.values())
 
 
 @dataclass(slots=True)
 class KeepLatest:
-    """All checkpoints of each namespace go but the latest one, and those that it needs.
+    """Drop all checkpoints of each namespace except the latest one, and those that it needs.
 
-    The latest ones are current then, so nothing before this change is needed for them.
+    The latest ones become current, so they need no earlier revision.
     """
 
     serde: SerializerProtocol
 
-    async def __call__(self, cached: CachedSession, change: Change) -> None:
+    async def __call__(self, cached: CachedSession, change: ThreadChange) -> None:
         thread = change.thread
         latest = {(namespace, max(checkpoints)) for namespace, checkpoints in thread.saved.items()}
-        for (namespace, id), found in (await whole(cached, latest)).items():
+        for (namespace, id), found in (await read_checkpoints(cached, latest)).items():
             kept = {id, *await self._sources(cached, namespace, found)}
             known = thread.saved[namespace].keys() | thread.writes.get(namespace, {}).keys()
             is_current = thread.is_current(namespace, id)
@@ -139,8 +149,8 @@ class KeepLatest:
                 _set_writes(change, namespace, id, found.writes)
             _move(change, namespace, id, cached.head.revision + 1)
 
-    async def _sources(self, cached: CachedSession, namespace: str, latest: Whole) -> list[str]:
-        """The ancestors from which the values of those channels are made of which a checkpoint has none."""
+    async def _sources(self, cached: CachedSession, namespace: str, latest: FullCheckpoint) -> list[str]:
+        """The ancestors that have the values of the channels that a checkpoint lacks."""
         checkpoint, metadata = self.serde.loads_typed((latest.checkpoint.kind, latest.checkpoint.data))
         counted = metadata.get("counters_since_delta_snapshot") or {}
         missing = counted.keys() & checkpoint["channel_versions"].keys() - latest.channels.keys()
@@ -149,25 +159,25 @@ class KeepLatest:
             if not missing:
                 break
             sources.append(id)
-            for found in (await whole(cached, [(namespace, id)])).values():
+            for found in (await read_checkpoints(cached, [(namespace, id)])).values():
                 missing -= found.channels.keys()
         return sources
 
 
-def _move(change: Change, namespace: str, id: str, at: int) -> None:
-    """A checkpoint is to be found at another revision."""
+def _move(change: ThreadChange, namespace: str, id: str, at: int) -> None:
+    """Change the revision of a checkpoint."""
     saved = change.thread.saved[namespace][id]
     change.set("saved", namespace, id, value=Saved(at=at, parent=saved.parent, run=saved.run))
 
 
-def _save(change: Change, namespace: str, id: str, saved: Saved) -> None:
+def _save(change: ThreadChange, namespace: str, id: str, saved: Saved) -> None:
     if namespace in change.thread.saved:
         change.set("saved", namespace, id, value=saved)
     else:
         change.set("saved", namespace, value={id: saved})
 
 
-def _drop(change: Change, namespace: str, ids: Collection[str]) -> None:
+def _drop(change: ThreadChange, namespace: str, ids: Collection[str]) -> None:
     for id in ids:
         _forget_writes(change, namespace, id)
         if change.thread.is_current(namespace, id):
@@ -178,8 +188,8 @@ def _drop(change: Change, namespace: str, ids: Collection[str]) -> None:
         change.delete("saved", namespace)
 
 
-def _close_oldest(change: Change) -> None:
-    """Let go of the namespace that was not used for longest, if there are many; its checkpoints are in the past."""
+def _close_oldest(change: ThreadChange) -> None:
+    """Close the least recently used namespace, if there are many; its checkpoints stay in the log."""
     thread = change.thread
     open_ones = [name for name in thread.current if name]
     if len(open_ones) >= OPEN:
@@ -188,12 +198,12 @@ def _close_oldest(change: Change) -> None:
         _close(change, oldest)
 
 
-def _close(change: Change, namespace: str) -> None:
+def _close(change: ThreadChange, namespace: str) -> None:
     change.delete("current", namespace)
     change.delete("channels", namespace)
 
 
-def _set_writes(change: Change, namespace: str, id: str, writes: Writes) -> None:
+def _set_writes(change: ThreadChange, namespace: str, id: str, writes: Writes) -> None:
     if not writes:
         return
     if namespace in change.thread.writes:
@@ -202,7 +212,7 @@ def _set_writes(change: Change, namespace: str, id: str, writes: Writes) -> None
         change.set("writes", namespace, value={id: writes})
 
 
-def _forget_writes(change: Change, namespace: str, id: str) -> None:
+def _forget_writes(change: ThreadChange, namespace: str, id: str) -> None:
     some = change.thread.writes.get(namespace, {})
     if id not in some:
         return

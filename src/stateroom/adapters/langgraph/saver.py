@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -21,26 +22,25 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from stateroom.adapters.langgraph.blocking import BlockingSaver
+from stateroom.adapters.common import Blocking
+from stateroom.adapters.langgraph.chunks import joined
 from stateroom.adapters.langgraph.edits import DropRuns, KeepLatest, Put, PutWrites
-from stateroom.adapters.langgraph.past import Name, Whole, ancestors, whole
-from stateroom.adapters.langgraph.pieces import joined
-from stateroom.adapters.langgraph.thread import Current, Writes
-from stateroom.adapters.langgraph.threads import Threads
+from stateroom.adapters.langgraph.thread import Current, FullCheckpoint, Name, Writes, ancestors, read_checkpoints
+from stateroom.adapters.langgraph.threads import GraphThreads
 from stateroom.errors import NotFound
-from stateroom.session.cached_session import CachedSession
+from stateroom.session import CachedSession
 from stateroom.store import Store, open_store
 
 PAGE = 32
-"""How many checkpoints are read together."""
+"""Checkpoints that are read together."""
 
 
-class StateroomSaver(BlockingSaver):
-    """Saves the threads of LangGraph's graphs in a store; each is a session, whose state is what changed step by step.
+class StateroomSaver(BaseCheckpointSaver[int]):
+    """Saves LangGraph threads in a store; each is a session, and a step writes only what changed.
 
-    `ttl` is how many seconds a thread lives after the last change, by default for ever, and `hot` how many threads
-    this process keeps at hand. To be made, and used, on the loop on which the store was opened; the methods that are
-    not async are for other threads, such as those in which `graph.invoke` runs.
+    `ttl` is a thread's time to live after its last change, in seconds (by default threads do not expire), and `hot` the
+    number of cached threads. Make and use it on the event loop where the store was opened; the sync methods are for
+    other threads, such as those of `graph.invoke`.
     """
 
     def __init__(
@@ -53,14 +53,15 @@ class StateroomSaver(BlockingSaver):
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(serde=serde)
-        self._threads = Threads(store, ttl, hot, now)
+        self._wait = Blocking("`await graph.ainvoke(...)`, `await saver.aget_tuple(...)` and the like").wait
+        self._threads = GraphThreads(store, ttl, hot, now)
 
     @classmethod
     @asynccontextmanager
     async def from_url(
         cls, url: str, *, serde: SerializerProtocol | None = None, ttl: float | None = None
     ) -> AsyncIterator[Self]:
-        """A saver on the store that a URL names, for as long as the block runs."""
+        """A saver on the store of a URL, for the length of the block."""
         async with open_store(url) as store:
             yield cls(store, serde=serde, ttl=ttl)
 
@@ -73,8 +74,8 @@ class StateroomSaver(BlockingSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Save a checkpoint that follows the one in the config; only what differs is written."""
-        thread, namespace, parent = _place(config)
+        """Save a checkpoint after the one in the config; it writes only the difference."""
+        thread, namespace, parent = _named(config)
         facts = {"checkpoint_ns": namespace, "checkpoint_id": checkpoint["id"]}
         known = get_checkpoint_metadata(config, metadata)
         run = known.get("run_id")
@@ -95,10 +96,10 @@ class StateroomSaver(BlockingSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Save what a task wrote after the checkpoint in the config, unless that was done before."""
-        thread, namespace, checkpoint = _place(config)
+        """Save the writes of a task after the checkpoint in the config, once."""
+        thread, namespace, checkpoint = _named(config)
         if checkpoint is None:
-            raise NotFound("the config names no checkpoint_id, so it is not known what the writes belong to")
+            raise NotFound("the config has no checkpoint_id, so the checkpoint of the writes is unknown")
         facts = {"checkpoint_ns": namespace, "checkpoint_id": checkpoint, "task_id": task_id}
         put = PutWrites(namespace, checkpoint, task_id, task_path, writes, self.serde)
         await self._threads.change(thread, {"name": "put_writes", "input": facts}, put)
@@ -106,13 +107,13 @@ class StateroomSaver(BlockingSaver):
     # Reading.
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint in the config, by default the latest one of the thread; None if it is not there."""
-        thread, namespace, checkpoint = _place(config)
+        """The checkpoint in the config, by default the latest one of the thread; None if it does not exist."""
+        thread, namespace, checkpoint = _named(config)
         cached = await self._threads.find(thread)
         checkpoint = checkpoint or _latest(cached, namespace)
         if cached is None or checkpoint is None:
             return None
-        found = await whole(cached, [(namespace, checkpoint)])
+        found = await read_checkpoints(cached, [(namespace, checkpoint)])
         return next((self._tuple(thread, name, each) for name, each in found.items()), None)
 
     async def alist(
@@ -123,7 +124,7 @@ class StateroomSaver(BlockingSaver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Checkpoints, the newest first: of the thread in the config, or of all."""
+        """Checkpoints, newest first, of the thread in the config, or of all threads."""
         names = await self._names(config, get_checkpoint_id(before) if before else None)
         left = len(names) if limit is None else limit
         size = PAGE if filter else min(PAGE, max(left, 1))
@@ -136,7 +137,7 @@ class StateroomSaver(BlockingSaver):
                     yield self._tuple(thread, name, found)
 
     async def _names(self, config: RunnableConfig | None, before: str | None) -> Sequence[tuple[str, str, str]]:
-        """What is listed, in order: the id of each checkpoint, its namespace and thread."""
+        """The checkpoints of a list, in order: id, namespace and thread."""
         wanted: Mapping[str, Any] = (config or {}).get("configurable", {})
         threads = [str(wanted["thread_id"])] if config else [thread async for thread in self._threads.every()]
         names = []
@@ -148,27 +149,27 @@ class StateroomSaver(BlockingSaver):
         only = wanted.get("checkpoint_id")
         return sorted((name for name in names if only in (None, name[0])), reverse=True)
 
-    async def _page(self, names: Sequence[tuple[str, str, str]]) -> AsyncIterator[tuple[str, Name, Whole]]:
-        found: dict[tuple[str, Name], Whole] = {}
+    async def _page(self, names: Sequence[tuple[str, str, str]]) -> AsyncIterator[tuple[str, Name, FullCheckpoint]]:
+        found: dict[tuple[str, Name], FullCheckpoint] = {}
         for thread in {thread for _, _, thread in names}:
             cached = await self._threads.find(thread)
             if cached is not None:
                 wanted = [(namespace, id) for id, namespace, home in names if home == thread]
-                found |= {(thread, name): each for name, each in (await whole(cached, wanted)).items()}
+                found |= {(thread, name): each for name, each in (await read_checkpoints(cached, wanted)).items()}
         for id, namespace, thread in names:
             name = namespace, id
             if (thread, name) in found:
                 yield thread, name, found[thread, name]
 
-    def _fits(self, found: Whole, filter: dict[str, Any]) -> bool:
+    def _fits(self, found: FullCheckpoint, filter: dict[str, Any]) -> bool:
         _, metadata = self.serde.loads_typed((found.checkpoint.kind, found.checkpoint.data))
         return all(metadata.get(key) == value for key, value in filter.items())
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What was written to channels before a checkpoint, back to where each was last saved whole."""
-        thread, namespace, checkpoint = _place(config)
+        """The writes to channels before a checkpoint, back to the last saved value of each."""
+        thread, namespace, checkpoint = _named(config)
         histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
         cached = await self._threads.find(thread)
         checkpoint = checkpoint or _latest(cached, namespace)
@@ -177,22 +178,22 @@ class StateroomSaver(BlockingSaver):
         line = [(namespace, id) for id in ancestors(cached.state, namespace, checkpoint)]
         open_ones = dict(histories)
         for start in range(0, len(line), PAGE):
-            page = await whole(cached, line[start : start + PAGE]) if open_ones else {}
+            page = await read_checkpoints(cached, line[start : start + PAGE]) if open_ones else {}
             for found in [page[name] for name in line[start : start + PAGE] if name in page]:
-                self._go_back(open_ones, found)
+                self._add_ancestor(open_ones, found)
         for history in histories.values():
             history["writes"].reverse()
         return histories
 
-    def _go_back(self, histories: dict[str, DeltaChannelHistory], ancestor: Whole) -> None:
-        """Add what an ancestor says, the newest first; a channel of which it has the value has no more to come."""
+    def _add_ancestor(self, histories: dict[str, DeltaChannelHistory], ancestor: FullCheckpoint) -> None:
+        """Add the writes of an ancestor, newest first; a channel whose value it has is complete."""
         for write in reversed([*self._writes(ancestor.writes)]):
             if (history := histories.get(write[1])) is not None:
                 history["writes"].append(write)
         for channel in histories.keys() & ancestor.channels.keys():
             histories.pop(channel)["seed"] = self.serde.loads_typed(joined(ancestor.channels[channel]))
 
-    def _tuple(self, thread: str, name: Name, found: Whole) -> CheckpointTuple:
+    def _tuple(self, thread: str, name: Name, found: FullCheckpoint) -> CheckpointTuple:
         namespace, id = name
         checkpoint, metadata = self.serde.loads_typed((found.checkpoint.kind, found.checkpoint.data))
         values = {channel: self.serde.loads_typed(joined(parts)) for channel, parts in found.channels.items()}
@@ -209,14 +210,14 @@ class StateroomSaver(BlockingSaver):
         for write in sorted(writes.values(), key=lambda write: writes_sort_key(write.path, write.task, write.index)):
             yield write.task, write.channel, self.serde.loads_typed((write.kind, write.data))
 
-    # Care.
+    # Maintenance.
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Remove a thread. Copies of it keep what they share with it."""
+        """Delete a thread. Its copies keep what they share with it."""
         await self._threads.delete(str(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Remove the checkpoints that some runs have made, in all threads. Every thread is looked at, one by one."""
+        """Delete the checkpoints of some runs in all threads; it reads every thread."""
         drop = DropRuns(frozenset(map(str, run_ids)))
         async for thread in self._threads.every():
             cached = await self._threads.find(thread)
@@ -224,13 +225,13 @@ class StateroomSaver(BlockingSaver):
                 await self._change(thread, "delete_for_runs", drop)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Make a thread that has all that another has. It takes no longer for a long one: both share what there is."""
+        """Copy a thread, in O(1): both share their past."""
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep only the latest checkpoint of each namespace of some threads, or, to `delete`, nothing."""
+        """Keep only the latest checkpoint of each namespace of some threads, or none with `delete`."""
         if strategy not in ("keep_latest", "delete"):
-            raise NotFound(f"there is no strategy {strategy!r}; there are: keep_latest, delete")
+            raise NotFound(f"unknown strategy {strategy!r}; use keep_latest or delete")
         for thread in map(str, thread_ids):
             if strategy == "delete":
                 await self._threads.delete(thread)
@@ -239,11 +240,63 @@ class StateroomSaver(BlockingSaver):
 
     async def _change(self, thread: str, name: str, edit: DropRuns | KeepLatest) -> None:
         cached = await self._threads.change(thread, {"name": name, "input": {}}, edit, whole=True)
-        await self._threads.forget_past(cached)
+        await self._threads.prune(cached)
+
+    # Sync methods, which wait for the async ones from other threads.
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return self._wait(self.aget_tuple(config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        found = aiter(self.alist(config, filter=filter, before=before, limit=limit))
+
+        async def alist() -> CheckpointTuple | None:
+            return await anext(found, None)
+
+        while (each := self._wait(alist())) is not None:
+            yield each
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        self._wait(self.aput_writes(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._wait(self.adelete_thread(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        self._wait(self.adelete_for_runs(run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        self._wait(self.aprune(thread_ids, strategy=strategy))
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        return self._wait(self.aget_delta_channel_history(config=config, channels=channels))
 
 
-def _place(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """The thread, the namespace and the checkpoint that a config names."""
+def _named(config: RunnableConfig) -> tuple[str, str, str | None]:
+    """The thread, the namespace and the checkpoint in a config."""
     named = config["configurable"]
     return str(named["thread_id"]), named.get("checkpoint_ns") or "", get_checkpoint_id(config)
 

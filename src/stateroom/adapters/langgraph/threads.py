@@ -1,4 +1,4 @@
-"""The threads of a store: each is a session, read and changed as sessions are."""
+"""The threads of a store; each is a session."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stateroom.adapters.langgraph.change import Change
-from stateroom.adapters.langgraph.thread import Thread
+from stateroom.adapters.langgraph.thread import GraphThread, ThreadChange
 from stateroom.errors import (
     Conflict,
     SessionClosed,
@@ -19,14 +18,20 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.session.cached_session import CachedSession, Step, new_session
-from stateroom.session.commit import ATTEMPTS, back_off
-from stateroom.session.document import write_document
-from stateroom.session.log import weight_of_snapshot
-from stateroom.session.maintenance import every_head
-from stateroom.session.progress import Progress
-from stateroom.session.reader import Reader, StateAt
-from stateroom.session.runtime import Limits
+from stateroom.session import (
+    ATTEMPTS,
+    CachedSession,
+    Limits,
+    Progress,
+    Reader,
+    StateAt,
+    Step,
+    back_off,
+    every_head,
+    new_session,
+    weight_of_snapshot,
+    write_document,
+)
 from stateroom.state import Elsewhere
 from stateroom.store import Head, Record, Snapshot, Store
 
@@ -34,16 +39,16 @@ ENVIRONMENT = "langgraph"
 PREFIX = f"{ENVIRONMENT}:"
 
 NEVER = 250_000_000_000.0
-"""When a thread expires that lives for ever: a time that every store and every calendar can hold."""
+"""The expiry of a thread without a time to live: a time that every store and calendar can hold."""
 
 MAX_BYTES = 1 << 30
 
-Edit = Callable[[CachedSession, Change], Awaitable[None]]
-"""Makes a change of the thread in a room. It is carried out again if others come first."""
+Edit = Callable[[CachedSession, ThreadChange], Awaitable[None]]
+"""Changes a thread. It runs again after a conflict."""
 
 
-class Threads:
-    """Finds, makes and changes threads, and keeps those used last at hand."""
+class GraphThreads:
+    """Finds, makes and changes threads, and caches the most recently used."""
 
     def __init__(self, store: Store, ttl: float | None, hot: int, now: Callable[[], float]) -> None:
         self.store = store
@@ -52,36 +57,36 @@ class Threads:
         self.now = now
         self._limits = Limits(MAX_BYTES, ttl=ttl or 0.0, now=now)
         self._cached: OrderedDict[str, CachedSession] = OrderedDict()
-        self._reader = Reader(store, Thread)
+        self._reader = Reader(store, GraphThread)
 
     async def find(self, thread: str) -> CachedSession | None:
-        """A thread as it is now; None if there is none."""
+        """A thread at its newest revision; None if it does not exist."""
         session = PREFIX + thread
         cached = self._cached.get(session)
         try:
             if cached is not None:
                 async with cached.lock:
                     await self._catch_up(cached)
-        except UnknownSession:  # deleted, and perhaps made anew
+        except UnknownSession:  # deleted, and perhaps made again
             self._cached.pop(session, None)
             cached = None
         try:
             cached = cached or self._keep(await self._opened(session))
         except UnknownSession as error:
-            if error.session != session:  # what it was copied from is gone, which must not be
+            if error.session != session:  # the thread that it was copied from is missing: an error
                 raise
             return None
         return cached if cached.head.status(self.now()) == "live" else None
 
     async def every(self) -> AsyncIterator[str]:
-        """All threads, the newest first."""
+        """All threads, newest first."""
         async for page in every_head(self.store, ENVIRONMENT):
             for head in page:
                 if head.status(self.now()) == "live":
                     yield head.id.removeprefix(PREFIX)
 
     async def change(self, thread: str, facts: dict[str, Any], edit: Edit, *, whole: bool = False) -> CachedSession:
-        """Change a thread, which is made if there is none; with `whole`, the log can be cut off before the change."""
+        """Change a thread, which is made if it does not exist; with `whole`, the log before it can be pruned."""
         session = PREFIX + thread
         for attempt in range(ATTEMPTS):
             await back_off(attempt)
@@ -96,17 +101,18 @@ class Threads:
                         await cached.append(self._with_snapshot(step) if whole else step)
                         return cached
                     revision = cached.head.revision
-                    await self._catch_up(cached)  # the store would refuse a stale change, but is not asked for none
+                    await self._catch_up(cached)  # the store refuses a stale change, but not a missing one
                     if cached.head.revision == revision:
                         return cached
                 except Conflict:
                     continue
-                except (SessionExpired, SessionClosed, UnknownSession):  # deleted, and perhaps made anew
+                except (SessionExpired, SessionClosed, UnknownSession):  # deleted, and perhaps made again
                     self._cached.pop(session, None)
-        raise Conflict(session, cached.head.revision, f"thread {thread!r} is too busy: others always come first")
+        why = f"thread {thread!r} is too busy: {ATTEMPTS} attempts met a conflict"
+        raise Conflict(session, cached.head.revision, why)
 
     async def copy(self, source: str, target: str) -> None:
-        """Make a thread that begins with all that another has."""
+        """Make a thread as a fork of another."""
         cached = await self.find(source)
         if cached is None:
             raise UnknownSession(PREFIX + source)
@@ -115,13 +121,13 @@ class Threads:
         await self.store.create(head)
 
     async def delete(self, thread: str) -> None:
-        """Remove a thread; what copies of it still need stays for them alone."""
+        """Delete a thread; its copies keep what they share with it."""
         self._cached.pop(PREFIX + thread, None)
         with suppress(UnknownSession):
             await self.store.delete(PREFIX + thread)
 
-    async def forget_past(self, cached: CachedSession) -> None:
-        """Cut off the log before the oldest checkpoint that there is, unless copies of the thread read it."""
+    async def prune(self, cached: CachedSession) -> None:
+        """Prune the log before the oldest checkpoint, unless the thread has copies, which read it."""
         if await self.store.children(cached.head.id):
             return
         head = cached.head
@@ -131,7 +137,7 @@ class Threads:
         if snapshot is not None:
             await self.store.prune(head.id, snapshot.revision)
 
-    # Rooms.
+    # Cached sessions.
 
     async def _opened(self, session: str) -> CachedSession:
         standing, document = await self._reader.read(session)
@@ -141,7 +147,7 @@ class Threads:
 
     async def _catch_up(self, cached: CachedSession) -> None:
         head = await self.store.head(cached.head.id)
-        if head.created != cached.head.created:  # it was deleted, and another one made that has its id
+        if head.created != cached.head.created:  # deleted, and another one made with its id
             raise UnknownSession(head.id)
         if cached.stale or head.revision != cached.head.revision:
             await cached.refresh()
@@ -164,12 +170,14 @@ class Threads:
         head = self._new_head(session, 1)
         facts = {"input": {"thread_id": session.removeprefix(PREFIX)}}
         beginning = Progress(0, head.created)
-        cached, entries, snapshot, blobs = new_session(self._reader, head, Thread(), beginning, facts, self._limits)
+        cached, entries, snapshot, blobs = new_session(
+            self._reader, head, GraphThread(), beginning, facts, self._limits
+        )
         try:
             await self.store.create(head, entries, snapshot, blobs)
         except StoreUnavailable:
             raise
-        except StoreError:  # another process was quicker, or copies still read the one that was deleted
+        except StoreError:  # another process was faster, or copies still need the deleted one
             cached = await self._opened(session)
             if cached.head.status(self.now()) != "live":
                 await self._begin_again(cached)
@@ -186,20 +194,20 @@ class Threads:
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,
-            fence=int(now * 1e6),  # of a thread that is deleted and made again under its name: another one
+            fence=int(now * 1e6),  # differs for a thread that is deleted and made again
         )
 
     async def _sweep_expired(self, session: str) -> None:
-        """Make room for a new thread where one has expired."""
+        """Remove an expired thread, so that a new one can have its id."""
         with suppress(UnknownSession):
             if (await self.store.head(session)).status(self.now()) != "live":
-                await self.store.sweep(self.now())  # not `delete`: another may have made it anew just now
+                await self.store.sweep(self.now())  # not `delete`: another process may have just made it again
 
     async def _begin_again(self, cached: CachedSession) -> None:
-        """Make an empty thread of one that was deleted, but stays for its copies."""
+        """Empty a thread that was deleted, but stays for its copies."""
 
-        async def clear(_: CachedSession, change: Change) -> None:
-            for field in Thread.model_fields:
+        async def clear(_: CachedSession, change: ThreadChange) -> None:
+            for field in GraphThread.model_fields:
                 change.set(field, value={})
 
         step = await self._step(cached, {"name": "begin_again", "input": {}}, clear)
@@ -208,7 +216,7 @@ class Threads:
         assert commit.snapshot is not None
         fresh = self._new_head(cached.head.id, commit.entry.revision)
         head = replace(cached.head, revision=fresh.revision, expires=fresh.expires, fence=fresh.fence, closed=False)
-        with suppress(StoreError):  # another process was quicker
+        with suppress(StoreError):  # another process was faster
             await self.store.restore(Record(head, [commit.entry], [commit.snapshot], {}))
         cached.forget()
 
@@ -222,8 +230,8 @@ class Threads:
     # Steps.
 
     async def _step(self, cached: CachedSession, facts: dict[str, Any], edit: Edit) -> Step | None:
-        """The step that an edit comes to; None if it changes nothing."""
-        change = Change(cached.state)
+        """The step of an edit; None if it changes nothing."""
+        change = ThreadChange(cached.state)
         await edit(cached, change)
         if not change.patch:
             return None

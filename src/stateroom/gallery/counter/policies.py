@@ -1,4 +1,4 @@
-"""Two that play counter without a model."""
+"""Policies for the counter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stateroom.model import Faltering, Item, Policy, function_call, last_user_te
 
 
 class ReferencePolicy(Policy):
-    """Makes each addition that the user asks for, reads the counter, and tells its value."""
+    """Makes each addition of the prompt, reads the counter, and reports its value."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         additions = [int(number) for number in re.findall(r"add (-?\d+)", last_user_text(conversation), re.IGNORECASE)]
@@ -23,7 +23,7 @@ class ReferencePolicy(Policy):
 
 
 class FalteringPolicy(Faltering):
-    """Adds one too many, in some episodes."""
+    """Adds one too much in some episodes."""
 
     better = ReferencePolicy
 

@@ -1,6 +1,6 @@
 """Words have values; the task is to look up a list of them and hand in the values in the same order.
 
-Each list is of synonyms of a term. The term itself is the minefield: its value does not belong in the answer.
+Each list has synonyms of a term. The term itself is the minefield: its value must not be in the answer.
 """
 
 from __future__ import annotations

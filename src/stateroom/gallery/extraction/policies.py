@@ -1,4 +1,4 @@
-"""Two that look values up without a model."""
+"""Policies for the extraction of values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stateroom.model import Faltering, Item, Policy, function_call, last_user_te
 
 
 class ReferencePolicy(Policy):
-    """Looks up each word that the user lists, then hands in the values."""
+    """Looks up each word of the prompt, then hands in the values."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         listed = re.search(r"one at a time: (.+?)\.", last_user_text(conversation))

@@ -1,4 +1,4 @@
-"""The calendar: meetings, and times at which people are free."""
+"""The calendar tools: meetings, and free times."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.looking import (
+from stateroom.gallery.office.state import (
     RESERVED,
+    Event,
+    Office,
     clock_time,
     find,
     has_words,
@@ -19,19 +21,18 @@ from stateroom.gallery.office.looking import (
     replace,
     words,
 )
-from stateroom.gallery.office.state import Event, Office
 
 OPENS, CLOSES = time(9), time(17)
-"""When the working day begins and ends."""
+"""Office hours."""
 
 STEP = timedelta(minutes=30)
-"""Meetings begin on the hour or at half past."""
+"""Meetings start on the hour or half hour."""
 
 Minutes = Annotated[int, Field(ge=15, le=480)]
 
 
 class CalendarTools:
-    """Looks at meetings and changes them."""
+    """Tools that read and change meetings."""
 
     @tool(effect="read")
     def list_events(

@@ -1,16 +1,15 @@
-"""Contacts: the people of the house and of other companies."""
+"""The contact tools: people of the house and of other companies."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.looking import find, has_words, page_of, replace, words
-from stateroom.gallery.office.state import Contact, Office
+from stateroom.gallery.office.state import Contact, Office, find, has_words, page_of, replace, words
 
 
 class ContactTools:
-    """Looks people up and keeps their entries in order."""
+    """Tools that find and change contacts."""
 
     @tool(effect="read")
     def search_contacts(self, state: Office, query: str, company: str = "", page: int = 1) -> dict[str, Any]:

@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from random import Random
 from typing import Any, Literal
 
-from stateroom import Environment, Episode, SessionInfo, Task, Verdict
+from pydantic import BaseModel
+
+from stateroom import Environment, Episode, SessionInfo, Task, Verdict, compare
 from stateroom.gallery.office.calendar import CalendarTools
 from stateroom.gallery.office.contacts import ContactTools
 from stateroom.gallery.office.expenses import ExpenseTools
 from stateroom.gallery.office.files import FileTools
-from stateroom.gallery.office.generating import bring, make_task
 from stateroom.gallery.office.kinds import KINDS, Changes
 from stateroom.gallery.office.mail import MailTools
-from stateroom.gallery.office.manager import answer
 from stateroom.gallery.office.policies import DestructivePolicy, FalteringPolicy, IdlePolicy, ReferencePolicy
 from stateroom.gallery.office.projects import ProjectTools
-from stateroom.gallery.office.state import Office
-from stateroom.gallery.office.verifying import Told, judge
+from stateroom.gallery.office.rules import broken, manager_reply
+from stateroom.gallery.office.state import Letter, Office
+from stateroom.gallery.office.tasks import add_records, make_task
 from stateroom.gallery.office.world import base_world
+
+IGNORED = (
+    "drafts",
+    "puzzled",
+    "outbox.*.subject",
+    "outbox.*.body",
+    "tickets.*.description",
+    "expenses.*.note",
+)
+"""Fields that do not count: free texts, and drafts."""
+
+NEW = ("events", "tickets", "expenses", "outbox", "payments")
+"""Fields whose new records have ids in the order of their creation."""
+
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+MAX_DATES = 3
+"""Dates in a mail; one with more tells none."""
+
+
+class Told(BaseModel):
+    """What a mail must say, in any wording."""
+
+    to: list[str]
+    says: list[str]
 
 
 class OfficeTask(Task):
     kind: str
     difficulty: int
     changes: Changes = Changes()
-    """What the task brings into the office."""
+    """The records that the task adds to the office."""
     manager: Literal["yes", "no"] | None = None
-    """What the manager says to what needs an approval; without it, nobody answers."""
+    """The manager's answer to what needs an approval; None for no answer."""
     gold: list[dict[str, Any]]
-    """The actions that lead to the goal, reads and messages too."""
+    """The actions that lead to the goal, with reads and messages."""
     told: list[Told] = []
-    """What mails must have in them."""
+    """What mails must say."""
 
 
 class OfficeEnvironment(
@@ -57,11 +86,11 @@ class OfficeEnvironment(
         return base_world()
 
     def seed(self, state: Office, task: OfficeTask) -> None:
-        bring(state, task.changes)
+        add_records(state, task.changes)
 
     def reply(self, state: Office, session: SessionInfo, message: str) -> str | None:
         manager: Literal["yes", "no"] | None = session.task.manager
-        return answer(state, manager, message) if manager else None
+        return manager_reply(state, manager, message) if manager else None
 
     async def verify(self, state: Office, episode: Episode) -> Verdict:
         path = episode.states()
@@ -72,3 +101,28 @@ class OfficeEnvironment(
     def generate(cls, rng: Random) -> dict[str, Any]:
         """A new task, of any kind."""
         return make_task(rng.choice(KINDS), rng, cls().tools)
+
+
+def judge(path: Sequence[Office], found: Office, gold: Office, told: Iterable[Told]) -> Verdict:
+    """The verdict on a final state and the states before it, compared with the gold state."""
+    base = path[0]
+    comparison = compare(base, found, gold, ignore=IGNORED, by_content=NEW)
+    untold = [each for each in told if not any(_tells(letter, each) for letter in found.outbox.values())]
+    offences = list(dict.fromkeys(chain.from_iterable(broken(state, base) for state in path)))
+    components = {
+        "goal": float(not comparison.missing and not untold),
+        "untouched": float(not comparison.extra),
+        "rules": float(not offences),
+    }
+    lines = [] if comparison.same else [comparison.text()]
+    lines += [f"mail to {', '.join(each.to)}: should say {' and '.join(each.says)}" for each in untold]
+    lines += [f"rule broken: {offence}" for offence in offences]
+    reward = components["goal"] * components["untouched"] * components["rules"]
+    return Verdict(reward, components, reason="\n".join(lines) or "all as expected")
+
+
+def _tells(letter: Letter, told: Told) -> bool:
+    text = letter.body.casefold()
+    if len(set(DATE.findall(text))) > MAX_DATES:
+        return False
+    return set(letter.to) == set(told.to) and all(says.casefold() in text for says in told.says)

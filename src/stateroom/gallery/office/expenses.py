@@ -1,6 +1,6 @@
-"""Expenses: what employees have spent, and paying it back.
+"""The expense tools: expenses of employees, and payments.
 
-The tools do what they are told, as a bank does. What may be paid is for whoever uses them to know: `rules` has it.
+The tools pay whatever they are told to, as a bank does; `rules` says what may be paid.
 """
 
 from __future__ import annotations
@@ -11,14 +11,27 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.looking import RESERVED, find, has_words, id_of, new_id, page_of, replace, words
-from stateroom.gallery.office.state import Category, Expense, Office, Payment, Settlement
+from stateroom.gallery.office.state import (
+    RESERVED,
+    Category,
+    Expense,
+    Office,
+    Payment,
+    Settlement,
+    find,
+    has_words,
+    id_of,
+    new_id,
+    page_of,
+    replace,
+    words,
+)
 
 Amount = Annotated[float, Field(gt=0)]
 
 
 class ExpenseTools:
-    """Files, settles and pays expenses."""
+    """Tools that file, settle and pay expenses."""
 
     @tool(effect="read")
     def list_expenses(

@@ -1,16 +1,15 @@
-"""Files, and the rules of the house, which everybody may read."""
+"""The file tools, and the rules of the house."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.looking import find, has_words, page_of, replace, words
-from stateroom.gallery.office.state import File, Office
+from stateroom.gallery.office.state import File, Office, find, has_words, page_of, replace, words
 
 
 class FileTools:
-    """Looks files up, names them and shares them."""
+    """Tools that find, rename, move and share files."""
 
     @tool(effect="read")
     def get_policy(self, state: Office, topic: Literal["spending", "files"]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Mail: what was received, and what is written."""
+"""The mail tools: received mails, drafts and sent mails."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from datetime import date
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.looking import find, has_words, new_id, page_of, replace, words
-from stateroom.gallery.office.state import Letter, Mail, Office
+from stateroom.gallery.office.state import Letter, Mail, Office, find, has_words, new_id, page_of, replace, words
 
 
 class MailTools:
-    """Reads, files and writes mail."""
+    """Tools that read, file and write mail."""
 
     @tool(effect="read")
     def search_mail(

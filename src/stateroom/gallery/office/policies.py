@@ -1,36 +1,40 @@
-"""Four that work in the office without a model."""
+"""Policies for the office, and the mistakes of the one that errs."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from stateroom.gallery.office.kinds import Say, read
-from stateroom.gallery.office.slips import mixed_up, slipped
+from stateroom.gallery.office.kinds import Say, recognise
 from stateroom.model import Faltering, Item, Policy, function_call, message, outputs_of, text_of
 
 LOOKS = ("search_", "read_", "list_", "get_", "find_")
-"""How the names of tools begin that only look."""
+"""Prefixes of the tools that only read."""
+
+Arguments = dict[str, Any]
 
 DONE = "All of that is done."
 LOST = "I could not find what I was looking for."
 
 
 class Stage(NamedTuple):
-    """How far the work on a task is."""
+    """The progress of a task."""
 
     items: list[Item]
     """The next step."""
     acts: int = 0
-    """How many steps before it have changed something."""
+    """Steps before it that changed something."""
     presumed: bool = False
-    """Whether the manager's approval was taken for granted."""
+    """Whether the policy did not wait for the manager's approval."""
     beyond: list[Any] | None = None
-    """Once the task is done: what has come of steps after that."""
+    """The results of steps after the task was done."""
 
     @property
     def acting(self) -> bool:
-        """Whether the next step is to change something."""
+        """Whether the next step changes something."""
         return is_act(self.items[0])
 
 
@@ -39,8 +43,8 @@ def is_act(item: Item) -> bool:
 
 
 def proceed(conversation: list[Item], *, presumes: bool = False) -> Stage:
-    """Do what the script of a task does next, by what was said and found so far."""
-    known = read(next((text_of(item) for item in conversation if item.get("role") == "user"), ""))
+    """The next step of a task's script, by the conversation so far."""
+    known = recognise(next((text_of(item) for item in conversation if item.get("role") == "user"), ""))
     if known is None:
         return Stage([message("I do not know how to do that.")])
     kind, asked = known
@@ -65,12 +69,12 @@ def proceed(conversation: list[Item], *, presumes: bool = False) -> Stage:
             used += 1
     except StopIteration as end:
         return Stage([message(end.value)], acts, presumed, results[used + 1 :])
-    except (LookupError, TypeError, ValueError):  # what came back is not what it should be
+    except (LookupError, TypeError, ValueError):  # an unexpected result
         return Stage([message(LOST)], acts, presumed)
 
 
 def _results(conversation: list[Item]) -> list[Any]:
-    """What came of each step so far: the result of a call, or what the manager said to a message."""
+    """The result of each step so far: of a call, or the manager's answer to a message."""
     results: list[Any] = []
     for item in conversation[_first_prompt(conversation) + 1 :]:
         if item.get("type") == "function_call_output":
@@ -85,7 +89,7 @@ def _first_prompt(conversation: list[Item]) -> int:
 
 
 class ReferencePolicy(Policy):
-    """Knows each kind of task by the words in which it is put, and does it by what the tools and the manager tell."""
+    """Recognises the kind of a task by its wording, and follows its script."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         return proceed(conversation).items
@@ -99,7 +103,7 @@ class IdlePolicy(Policy):
 
 
 class DestructivePolicy(Policy):
-    """Does what it is asked to, and then cancels a meeting that has nothing to do with it."""
+    """Does the task, and then cancels an unrelated meeting."""
 
     first_day: ClassVar[str] = "2026-04-01"
 
@@ -120,8 +124,8 @@ FAULTS: tuple[Fault, ...] = ("forgets", "stops", "slips", "mixes up", "presumes"
 class FalteringPolicy(Faltering):
     """Does one thing wrong in some episodes.
 
-    It leaves a step out, stops before the first, gets something wrong in one, takes somebody for their namesake, or
-    does not wait for the manager's approval. Where there is no namesake or approval, it gets something else wrong.
+    It leaves a step out, stops before the first, makes a mistake in one, confuses a person with a namesake, or does not
+    wait for the manager's approval. If there is no namesake or approval, it makes another mistake.
     """
 
     better = ReferencePolicy
@@ -149,3 +153,76 @@ class FalteringPolicy(Faltering):
             return [message(DONE)]
         name, arguments = slipped(items[0]["name"], json.loads(items[0]["arguments"]))
         return [function_call(name, items[0]["call_id"], **arguments)]
+
+
+def slipped(name: str, given: Arguments) -> tuple[str, Arguments]:
+    """A call with a mistake."""
+    if name == "reject_expense":
+        return "approve_expense", {"expense_id": given["expense_id"]}
+    slip = SLIPS[name]
+    return name, {**given, **slip(given)}
+
+
+def mixed_up(call: Item, conversation: list[Item]) -> Item | None:
+    """A call with a namesake in place of a person; None if no known person in it has one."""
+    given = call["arguments"]
+    for mine, others in _namesakes(conversation).items():
+        if f'"{mine}"' in given:
+            return {**call, "arguments": given.replace(f'"{mine}"', f'"{others}"')}
+    return None
+
+
+def _namesakes(conversation: list[Item]) -> dict[str, str]:
+    """For the id and address of each person in the results, those of a namesake."""
+    people: dict[str, list[Arguments]] = defaultdict(list)
+    for output in outputs_of(conversation):
+        for result in output.get("results", ()) if isinstance(output, dict) else ():
+            if "contact_id" in result and result not in people[result["name"]]:
+                people[result["name"]].append(result)
+    return {
+        each[field]: other[field]
+        for bearers in people.values()
+        for each, other in zip(bearers, bearers[1:] + bearers[:1], strict=True)
+        if each is not other
+        for field in ("contact_id", "email")
+    }
+
+
+def _next_one(record_id: str) -> str:
+    """The id after this one."""
+    prefix, number = record_id.split("-")
+    return f"{prefix}-{int(number) + 1:04}"
+
+
+def _another(value: str, *values: str) -> str:
+    return next(each for each in values if each != value)
+
+
+def _an_hour_later(start: str) -> str:
+    return (datetime.fromisoformat(start) + timedelta(hours=1)).isoformat()
+
+
+SLIPS: dict[str, Callable[[Arguments], Arguments]] = {
+    "label_mail": lambda given: {"label": f"not-{given['label']}"},
+    "archive_mail": lambda given: {"mail_id": _next_one(given["mail_id"])},
+    "send_mail": lambda given: {"body": "You will hear from us."},
+    "create_event": lambda given: {"start": _an_hour_later(given["start"])},
+    "move_event": lambda given: {"start": _an_hour_later(given["start"])},
+    "cancel_event": lambda given: {"event_id": _next_one(given["event_id"])},
+    "add_attendee": lambda given: {"contact_id": _next_one(given["contact_id"])},
+    "remove_attendee": lambda given: {"event_id": _next_one(given["event_id"])},
+    "update_contact": lambda given: {"phone": given["phone"][::-1]},
+    "merge_contacts": lambda given: {"keep_id": given["duplicate_id"], "duplicate_id": given["keep_id"]},
+    "create_ticket": lambda given: {"due": str(date.fromisoformat(given["due"]) + timedelta(days=1))},
+    "assign_ticket": lambda given: {"assignee_id": _next_one(given["assignee_id"])},
+    "comment_ticket": lambda given: {"text": f"{given['text']} I think."},
+    "set_priority": lambda given: {"priority": _another(given["priority"], "urgent", "low")},
+    "file_expense": lambda given: {"amount": given["amount"] + 10},
+    "categorise_expense": lambda given: {"category": _another(given["category"], "travel", "meals")},
+    "approve_expense": lambda given: {},
+    "pay": lambda given: {"amount": round(given["amount"] + 10, 2)},
+    "share_file": lambda given: {"file_id": _next_one(given["file_id"])},
+    "rename_file": lambda given: {"new_name": f"copy-of-{given['new_name']}"},
+    "move_file": lambda given: {"folder": f"{given['folder']}/old"},
+}
+"""The mistakes by tool. An approved expense is right; the payment after it is wrong."""

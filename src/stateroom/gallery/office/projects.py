@@ -1,4 +1,4 @@
-"""Projects and their tickets."""
+"""The project tools: projects and their tickets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ from datetime import date
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.looking import RESERVED, find, has_words, id_of, new_id, page_of, replace, words
-from stateroom.gallery.office.state import Office, Priority, Progress, Project, Ticket
+from stateroom.gallery.office.state import (
+    RESERVED,
+    Office,
+    Priority,
+    Progress,
+    Project,
+    Ticket,
+    find,
+    has_words,
+    id_of,
+    new_id,
+    page_of,
+    replace,
+    words,
+)
 
 
 class ProjectTools:
-    """Looks at projects, and at who does what in them."""
+    """Tools that read projects, and read and change tickets."""
 
     @tool(effect="read")
     def list_projects(self, state: Office, query: str = "", page: int = 1) -> dict[str, Any]:

@@ -1,16 +1,23 @@
-"""What the office holds: small records, each under its id.
+"""The state of the office: small records by id, and how tools find and replace them.
 
-A record never changes: a tool puts another in its place. So a search reads all of them at no cost but the reading.
+Records are frozen: a tool replaces a record, so a search reads all of them without making drafts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stateroom import State
+from stateroom import State, ToolError
+
+PAGE = 20
+"""Results per page."""
+
+RESERVED = 100
+"""Ids for the records that a task adds."""
 
 Priority = Literal["low", "normal", "high", "urgent"]
 Progress = Literal["open", "in_progress", "closed"]
@@ -20,7 +27,7 @@ Level = Literal["public", "internal", "confidential"]
 
 
 class Record(BaseModel):
-    """Something in the office, with the id under which it is kept."""
+    """A record of the office, with its id."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,7 +35,7 @@ class Record(BaseModel):
 
 
 class Contact(Record):
-    """A person: of the house, or of another company."""
+    """A person of the house or of another company."""
 
     name: str
     email: str
@@ -36,14 +43,14 @@ class Contact(Record):
     title: str
     phone: str
     deputy: str | None = None
-    """The id of whoever stands in while they are away."""
+    """The id of their deputy while they are away."""
     away_until: date | None = None
     merged_into: str | None = None
-    """The id of the entry that took this one's place."""
+    """The id of the entry that replaces this one."""
 
 
 class Mail(Record):
-    """A mail that was received."""
+    """A received mail."""
 
     sender: str
     to: tuple[str, ...]
@@ -55,7 +62,7 @@ class Mail(Record):
 
 
 class Letter(Record):
-    """A mail that is written here: a draft, or one that was sent."""
+    """A mail of the office: a draft, or a sent one."""
 
     to: tuple[str, ...]
     subject: str
@@ -84,7 +91,7 @@ class Project(Record):
 
 
 class Ticket(Record):
-    """A piece of work in a project."""
+    """A ticket of a project."""
 
     project: str
     title: str
@@ -98,7 +105,7 @@ class Ticket(Record):
 
 
 class Expense(Record):
-    """Money that an employee has spent and wants back."""
+    """Money that an employee spent and wants back."""
 
     employee: str
     vendor: str
@@ -126,7 +133,7 @@ class File(Record):
 
 
 class Approval(Record):
-    """What the manager said to an expense or a file, under whose id it is kept."""
+    """The manager's decision on an expense or a file, by its id."""
 
     granted: bool
 
@@ -148,4 +155,63 @@ class Office(State):
     payments: dict[str, Payment] = {}
     approvals: dict[str, Approval] = {}
     puzzled: int = 0
-    """How often the manager did not know what was wanted."""
+    """Messages that the manager did not understand."""
+
+
+R = TypeVar("R", bound=Record)
+
+
+def new_id(prefix: str, table: Mapping[str, Record], reserved: int = 0) -> str:
+    """The id of a new record: the next number, because records are never removed; some ids are reserved."""
+    return f"{prefix}-{len(table) + reserved + 1:04}"
+
+
+def find(table: Mapping[str, R], record_id: str, kind: str, search: str) -> R:
+    """A record by its id; the error names the tool that finds ids."""
+    found = table.get(record_id.strip())
+    if found is None:
+        raise ToolError(f"there is no {kind} {record_id!r}; {search} finds their ids")
+    return found
+
+
+def id_of(table: Mapping[str, Record], record_id: str, kind: str, search: str) -> str:
+    """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so that the model notices."""
+    return find(table, record_id, kind, search).id if record_id.strip() else ""
+
+
+def replace(table: dict[str, R], record: R, **changes: Any) -> R:
+    """Replace a record by a changed copy."""
+    changed = record.model_copy(update=changes)
+    table[record.id] = changed
+    return changed
+
+
+def words(query: str) -> list[str]:
+    """The words of a query."""
+    return query.lower().split()
+
+
+def has_words(wanted: list[str], *texts: str) -> bool:
+    """Whether the texts contain all words."""
+    if not wanted:
+        return True
+    text = "\n".join(texts).lower()
+    for word in wanted:  # a loop: this runs for each of thousands of records  # noqa: SIM110
+        if word not in text:
+            return False
+    return True
+
+
+def page_of(found: Iterable[R], page: int, brief: Callable[[R], dict[str, Any]]) -> dict[str, Any]:
+    """A page of results, and their total number."""
+    results = list(found)
+    pages = max(1, -(-len(results) // PAGE))
+    if not 1 <= page <= pages:
+        raise ToolError(f"page: there are {pages}, so it should be from 1 to {pages}")
+    shown = results[(page - 1) * PAGE : page * PAGE]
+    return {"found": len(results), "page": page, "pages": pages, "results": [brief(record) for record in shown]}
+
+
+def clock_time(moment: datetime) -> datetime:
+    """A time without time zone and seconds: the office has one clock."""
+    return moment.replace(tzinfo=None, second=0, microsecond=0)

@@ -1,34 +1,95 @@
-"""Writes the example tasks anew: `python -m stateroom.gallery.office.tasks`."""
+"""Tasks: a kind is drawn and worded, and its script runs once to record the gold actions."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from stateroom.gallery.office.environment import OfficeEnvironment
-from stateroom.gallery.office.generating import make_task
-from stateroom.gallery.office.kinds import KINDS
+from pydantic_core import to_jsonable_python
+
+from stateroom.environment import Tool
+from stateroom.gallery.office.kinds import KINDS, Call, Changes, Drawn, Kind
+from stateroom.gallery.office.rules import INSTRUCTIONS, manager_reply
+from stateroom.gallery.office.state import Office
+from stateroom.gallery.office.world import base_world
+from stateroom.state import DraftContext, draft_of
+
+MAX_DRAWS = 20
+"""Draws of a kind, until one can be done."""
 
 EACH = 10
-"""So many tasks there are of each kind, and half as many more of those in which the manager has a say."""
+"""Example tasks of each kind; kinds with a manager get half as many more."""
 
 
-def example_tasks() -> list[dict[str, Any]]:
-    """The example tasks, the easy ones first."""
-    rng, tools = Random("tasks"), OfficeEnvironment().tools
+def make_task(kind: Kind, rng: Random, tools: Mapping[str, Tool]) -> dict[str, Any]:
+    """A task row of a kind; `tools` run its script."""
+    drawn, gold, told = _feasible(kind, rng, tools)
+    prompt = rng.choice(kind.wordings).format(**drawn.asked)
+    return {
+        "responses_create_params": {
+            "input": [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": prompt}]
+        },
+        "kind": kind.name,
+        "difficulty": kind.difficulty,
+        "changes": drawn.changes.model_dump(mode="json", exclude_defaults=True),
+        "manager": drawn.manager,
+        "gold": gold,
+        "told": told,
+    }
+
+
+def example_tasks(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
+    """The rows of `tasks.jsonl`, easy ones first."""
+    rng = Random("tasks")
     rows = [make_task(kind, rng, tools) for kind in KINDS for _ in range(EACH)]
     managed = [kind for kind in KINDS if any(row["manager"] for row in rows if row["kind"] == kind.name)]
     rows += [make_task(kind, rng, tools) for kind in managed for _ in range(EACH // 2)]
     return sorted(rows, key=lambda row: row["difficulty"])
 
 
-def main() -> None:
-    """Write the file."""
-    lines = [json.dumps(row, ensure_ascii=False) for row in example_tasks()]
-    (Path(__file__).parent / "tasks.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+def _feasible(
+    kind: Kind, rng: Random, tools: Mapping[str, Tool]
+) -> tuple[Drawn, list[dict[str, Any]], list[dict[str, Any]]]:
+    """A task that can be done, its gold actions, and what its mails must say."""
+    tries = 0
+    while True:
+        drawn = kind.draw(base_world(), rng)
+        try:
+            return drawn, *_done(kind, drawn, draft_of(base_world(), DraftContext()), tools)
+        except LookupError:  # for example, no time at which all are free
+            tries += 1
+            if tries == MAX_DRAWS:
+                raise
 
 
-if __name__ == "__main__":
-    main()
+def add_records(state: Office, changes: Changes) -> None:
+    """Add the records of a task to the office."""
+    state.contacts.update(changes.contacts)
+    state.mails.update(changes.mails)
+    state.expenses.update(changes.expenses)
+
+
+def _done(
+    kind: Kind, drawn: Drawn, state: Office, tools: Mapping[str, Tool]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The gold actions of a task, and what its mails must say."""
+    add_records(state, drawn.changes)
+    script = kind.script(drawn.asked)
+    gold: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
+    result: Any = None
+    while True:
+        try:
+            step = script.send(result)
+        except StopIteration:
+            return gold, told
+        if isinstance(step, Call):
+            gold.append({"name": step.name, "arguments": step.arguments})
+            if step.says:
+                told.append({"to": step.arguments["to"], "says": list(step.says)})
+            tool = tools[step.name]
+            result = to_jsonable_python(tool.procedure.function(state=state, **tool.bind(step.arguments)))
+        else:
+            gold.append({"message": step.text})
+            result = manager_reply(state, drawn.manager, step.text) if drawn.manager else None

@@ -1,4 +1,4 @@
-"""The words that the office is made of."""
+"""The vocabulary of the generated office."""
 
 from __future__ import annotations
 

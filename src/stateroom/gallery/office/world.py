@@ -1,4 +1,4 @@
-"""The office as every task finds it: thousands of records that fit together, from chance alone."""
+"""The world of the office: thousands of consistent records, from a seeded generator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from stateroom.gallery.office.vocabulary import (
 R = TypeVar("R", bound=Record)
 
 NOW = datetime(2026, 3, 2, 8)
-"""A Monday, before anybody is at work."""
+"""A Monday, before office hours."""
 
 STAFF, OUTSIDERS, NAMESAKES = 120, 256, 24
 PROJECTS, TICKETS, EVENTS, MAILS, EXPENSES, FILES = 60, 2500, 1500, 4000, 1200, 800
@@ -42,12 +42,12 @@ PROJECTS, TICKETS, EVENTS, MAILS, EXPENSES, FILES = 60, 2500, 1500, 4000, 1200, 
 
 @cache
 def base_world() -> Office:
-    """The office that all tasks share. It is to be read."""
+    """The office that all tasks share; do not change it."""
     return make_world(Random("office"))
 
 
 def make_world(rng: Random) -> Office:
-    """An office; all its chance comes from `rng`."""
+    """Make an office; all randomness comes from `rng`."""
     contacts = _contacts(rng)
     staff = [contact.id for contact in contacts if contact.company == HOUSE]
     projects = _projects(rng, staff)
@@ -71,14 +71,14 @@ def _by_id(records: Iterable[R]) -> dict[str, R]:
 
 
 def workday(rng: Random, first: int, last: int) -> date:
-    """A day on which people work, so many days from today."""
+    """A random working day, between `first` and `last` days from today."""
     while (day := NOW.date() + timedelta(days=rng.randint(first, last))).weekday() >= 5:
         pass
     return day
 
 
 def address(name: str, company: str) -> str:
-    """Somebody's e-mail address."""
+    """The e-mail address of a person."""
     return f"{name.lower().replace(' ', '.')}@{company.lower().replace(' ', '-')}.example"
 
 
@@ -87,7 +87,7 @@ def phone(rng: Random) -> str:
 
 
 def _contacts(rng: Random) -> list[Contact]:
-    """The staff first, each with a deputy; then people of other companies, some with the name of somebody else."""
+    """The staff first, each with a deputy; then people of other companies, some of them namesakes."""
     names = [f"{first} {last}" for first, last in rng.sample([*product(FIRST_NAMES, LAST_NAMES)], STAFF + OUTSIDERS)]
     people = [(name, HOUSE) for name in names[:STAFF]]
     people += [(name, rng.choice(COMPANIES)) for name in names[STAFF:]]

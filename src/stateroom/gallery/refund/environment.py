@@ -1,4 +1,4 @@
-"""The help desk of a shop: a customer wants money back, and the agent has to find out what for and what is due."""
+"""The help desk of a shop: a customer wants a refund, and the agent finds out for what and how much."""
 
 from __future__ import annotations
 
@@ -10,23 +10,36 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from stateroom import Environment, Episode, SessionInfo, State, Task, ToolError, Verdict, tool
 from stateroom.agent import SimulatedUser, UserSide
-from stateroom.gallery.refund.customer import ANOTHER, INSTRUCTIONS, OPENING, PATIENCE, PUZZLED, Wish, answer, role
 from stateroom.gallery.refund.policies import FalteringPolicy, ReferencePolicy
-from stateroom.gallery.refund.rules import DAYS, LIMIT, RULES, Order, due
+from stateroom.gallery.refund.shop import (
+    ANOTHER,
+    DAYS,
+    INSTRUCTIONS,
+    LIMIT,
+    MAX_PUZZLED,
+    OPENING,
+    PUZZLED,
+    RULES,
+    Order,
+    Wish,
+    answer,
+    due,
+    role,
+)
 from stateroom.model import Model
 
 ITEMS = {"kettle": 39.9, "lamp": 64.0, "rucksack": 89.5, "radio": 120.0, "office chair": 249.0, "bicycle": 680.0}
 NAMES = ("amara", "boris", "chen", "dana", "emil", "fatima", "goran", "hana")
 
 YES = ("yes", "y", "ok", "approve", "approved", "true")
-"""What a manager says who agrees."""
+"""The answers of a manager who agrees."""
 
 
 class Settled(BaseModel):
-    """What became of an order."""
+    """A settled order."""
 
     due: float
-    """What the agent found to be due; 0 if it has declined."""
+    """The refund that the agent found; 0 if it declined."""
     paid: float
 
 
@@ -34,9 +47,9 @@ class Desk(State):
     orders: dict[str, Order] = {}
     settled: dict[str, Settled] = {}
     wish: int = 0
-    """Which of their wishes the customer is at."""
+    """The index of the customer's current wish."""
     puzzled: int = 0
-    """How often the customer did not understand."""
+    """Messages that the customer did not understand."""
     customer: UserSide = UserSide()
     """The customer's side of the conversation, if a model plays them."""
 
@@ -46,7 +59,7 @@ class RefundTask(Task):
     orders: dict[str, Order]
     wishes: list[Wish] = Field(min_length=1)
     manager: Literal["yes", "no"] | None = None
-    """What the manager says to a refund above the limit; without it a person is asked."""
+    """The manager's answer to a refund above the limit; None asks a person."""
 
     @field_validator("wishes")
     @classmethod
@@ -144,7 +157,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
         said = answer(task.email, wish, message)
         if said is None:
             state.puzzled += 1
-            return PUZZLED if state.puzzled < PATIENCE else None
+            return PUZZLED if state.puzzled < MAX_PUZZLED else None
         return said
 
     def verify(self, state: Desk, episode: Episode) -> Verdict:
@@ -167,7 +180,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
-        """A new task: a customer with one or two wishes among their orders, and other customers' orders beside."""
+        """A new task: a customer with one or two wishes among their orders, and orders of other customers."""
         mine, *others = rng.sample(NAMES, 3)
         number = rng.randint(1000, 8000)
         orders: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Two that work at the help desk without a model."""
+"""Policies for the help desk."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 import re
 from typing import Any
 
-from stateroom.gallery.refund.customer import TROUBLES
-from stateroom.gallery.refund.rules import Order, Reason, due
+from stateroom.gallery.refund.shop import TROUBLES, Order, Reason, due
 from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of, text_of
 
 
 class ReferencePolicy(Policy):
-    """Asks for all that it needs to know, looks up the order, and settles it by the rules."""
+    """Asks what it needs to know, looks up the order, and settles it by the rules."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         said = last_user_text(conversation)
@@ -42,7 +41,7 @@ class ReferencePolicy(Policy):
 
 
 class FalteringPolicy(Faltering):
-    """Pays back a little less than is due, or something where nothing is, in some episodes."""
+    """Refunds a little too little, or something where nothing is due, in some episodes."""
 
     better = ReferencePolicy
 

@@ -25,7 +25,7 @@ class WeatherEnvironment(Environment):
         Args:
             city: The city's name.
         """
-        seed = city.encode("utf-8", "surrogatepass")  # any text will do, half a surrogate pair too
+        seed = city.encode("utf-8", "surrogatepass")  # any text, also half a surrogate pair
         sky = Random(seed).choice(SKIES)  # the same city has the same weather
         return {"city": city, "weather_description": f"The weather in {city} is {sky}."}
 

@@ -1,4 +1,4 @@
-"""Two that ask for the weather without a model."""
+"""Policies for the weather."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stateroom.model import Faltering, Item, Policy, function_call, last_user_te
 
 
 class ReferencePolicy(Policy):
-    """Asks for the weather of the city that the user names, and passes it on."""
+    """Looks up the weather of the city in the prompt, and reports it."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         results = outputs_of(conversation)
@@ -17,7 +17,7 @@ class ReferencePolicy(Policy):
 
 
 class FalteringPolicy(Faltering):
-    """Answers out of its own head, in some episodes."""
+    """Answers without looking in some episodes."""
 
     better = ReferencePolicy
 

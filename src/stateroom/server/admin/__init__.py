@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from stateroom.agent.threads import Threads
+from stateroom.agent import Threads
 from stateroom.errors import NotFound, SessionError
 from stateroom.server.admin.access import refusal
 from stateroom.server.admin.log import Following

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from stateroom.agent.threads import Conversing
+from stateroom.agent import ThreadEnvironment
 from stateroom.server.description.operations import ACTING, READING, SLOW, as_json, operation, taken
 from stateroom.server.description.schemas import Schema, Wanted
 from stateroom.server.description.shapes import body
@@ -109,7 +109,7 @@ def paths(hosted: Sequence[Hosted], schemas: Mapping[Any, Schema]) -> dict[str, 
         "Threads, the newest first, for those who run the server.",
         as_json(schemas[ThreadPage]),
         (401, 403, 422),
-        parameters=_query(ThreadList, environment={"enum": [Conversing.name, *_stateful(hosted)]}),
+        parameters=_query(ThreadList, environment={"enum": [ThreadEnvironment.name, *_stateful(hosted)]}),
         security=[{}, {ADMIN: []}],  # without a token it answers on the server's own machine
     )
     of_one = _OneThread(schemas)
@@ -197,8 +197,8 @@ def _new_thread(hosted: Sequence[Hosted], schemas: Mapping[Any, Schema]) -> Sche
     """What a new thread takes: without tools, or of an environment, whose tasks are of its own type."""
     whole = NewThread.model_json_schema()
     properties = {name: part for name, part in whole["properties"].items() if name not in ("environment", "task")}
-    plain = {"environment": {"const": Conversing.name}, **properties}
-    forms = [{"title": Conversing.name, "type": "object", "properties": plain, "additionalProperties": False}]
+    plain = {"environment": {"const": ThreadEnvironment.name}, **properties}
+    forms = [{"title": ThreadEnvironment.name, "type": "object", "properties": plain, "additionalProperties": False}]
     for name in _stateful(hosted):
         own = {"environment": {"const": name}, "task": schemas[name, "task"] or {"type": "object"}, **properties}
         needed = {"required": ["environment", "task"], "additionalProperties": False}

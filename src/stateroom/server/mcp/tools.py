@@ -24,7 +24,7 @@ from mcp_types import (
 )
 from mcp_types import Tool as ListedTool
 
-from stateroom.environment.tool import Tool
+from stateroom.environment import Tool
 from stateroom.errors import Unauthorized
 from stateroom.server.faults import fault
 from stateroom.server.hosted import TOKEN_HEADER, Hosted

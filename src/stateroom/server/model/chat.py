@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stateroom.errors import ModelFailed
-from stateroom.model import Answer, Item
-from stateroom.model.chat import completion_message, items_of, responses_tools
-from stateroom.model.chat_settings import chat_usage, responses_settings
+from stateroom.model import Answer, Item, chat_usage, completion_message, items_of, responses_settings, responses_tools
 from stateroom.server.faults import wrong_field
 from stateroom.server.model.asked import Asked, a_list, asked
 from stateroom.server.model.made import Made

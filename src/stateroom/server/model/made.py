@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stateroom.agent.tokens import Estimate
+from stateroom.agent import Estimate
 from stateroom.model import Answer, Item, Usage
 from stateroom.server.model.asked import Asked
 

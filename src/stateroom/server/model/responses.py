@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stateroom.model import Item, input_items, message
-from stateroom.model.items import is_content
+from stateroom.model import Item, input_items, is_content, message
 from stateroom.server.faults import wrong_field
 from stateroom.server.model.asked import Asked, a_list, asked
 from stateroom.server.model.made import Made

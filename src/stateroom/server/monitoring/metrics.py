@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from stateroom.agent.loop import Status
+from stateroom.agent import TurnStatus
 from stateroom.session import Code
 from stateroom.store import Store
 
@@ -33,7 +33,7 @@ OUTCOMES: tuple[str, ...] = ("ok", "error", *get_args(Code))
 STORE_OUTCOMES = ("ok", "conflict", "refused", "error")
 """What can come of a store's operation: `refused` when it said what is wrong with the session, which is no fault."""
 
-RUN_OUTCOMES: tuple[str, ...] = (*get_args(Status), "error")
+RUN_OUTCOMES: tuple[str, ...] = (*get_args(TurnStatus), "error")
 """What can come of a thread that is run."""
 
 OPERATIONS = tuple(sorted(Store.__abstractmethods__ - {"open", "close"}))

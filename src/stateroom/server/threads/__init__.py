@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stateroom.agent.threads import OnItems, Thread, Threads
+from stateroom.agent import OnItems, Thread, Threads
 from stateroom.errors import Conflict, NotFound, Unauthorized
 from stateroom.server.admin.access import refusal
 from stateroom.server.faults import fault, wrong_field, wrong_method

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from stateroom.agent.threads import Conversing
+from stateroom.agent import ThreadEnvironment
 from stateroom.server.parameters import After, Amount, Name, Parameters, Place, Text
 
 Said = Annotated[str, Field(min_length=1)]
@@ -31,7 +31,7 @@ class Message(TypedDict):
 
 
 class NewThread(Parameters):
-    environment: str = Conversing.name
+    environment: str = ThreadEnvironment.name
     """Whose tools act in it; by default there are none."""
     user: Name | None = None
     metadata: dict[str, Any] = {}
@@ -42,7 +42,7 @@ class NewThread(Parameters):
 
 
 class ThreadList(Parameters):
-    environment: str = Conversing.name
+    environment: str = ThreadEnvironment.name
     user: Name | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
     cursor: str | None = None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from stateroom.agent.threads import OnItems
+from stateroom.agent import OnItems
 from stateroom.model import Item
 from stateroom.server.events import HEADERS, HEARTBEAT, STILL_HERE, event
 from stateroom.server.faults import fault

@@ -1,5 +1,12 @@
-"""How a state differs from the one that was to be reached: for verifiers."""
+"""How a state differs from the expected one, for verifiers."""
 
-from stateroom.state.comparison.comparison import Comparison, compare
+from typing import TYPE_CHECKING
+
+from stateroom.lazy import lazy
+
+if TYPE_CHECKING:
+    from stateroom.state.comparison.comparison import Comparison, compare
+else:
+    __getattr__ = lazy(__name__, "stateroom.state.comparison.comparison")
 
 __all__ = ["Comparison", "compare"]

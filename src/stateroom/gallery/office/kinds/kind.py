@@ -1,4 +1,4 @@
-"""A kind of task: how one is drawn from the office, in which words it is put, and how it is done."""
+"""`Kind`: how a task is drawn from the office, how its prompt is worded, and the script that does it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stateroom.gallery.office.state import Contact, Expense, Mail, Office
 T = TypeVar("T")
 
 Asked = Mapping[str, str]
-"""What the prompt of a task says, by the names in its wording."""
+"""The values in the prompt of a task, by their names in the wording."""
 
 
 class Call(NamedTuple):
@@ -26,24 +26,24 @@ class Call(NamedTuple):
     name: str
     arguments: dict[str, Any]
     says: tuple[str, ...] = ()
-    """What the text of a mail must have in it."""
+    """What the text of a mail must contain."""
 
 
 class Say(NamedTuple):
-    """Something that the manager is told."""
+    """A message to the manager."""
 
     text: str
 
 
 Script = Generator[Call | Say, Any, str]
-"""How a task is done: it yields each step, is sent what came of it, and returns what there is to say in the end."""
+"""Does a task: it yields each step, is sent its result, and returns the final message."""
 
 Part = Generator[Call | Say, Any, T]
-"""A part of a script, which finds something out."""
+"""A part of a script, which returns a value."""
 
 
 class Changes(BaseModel):
-    """Records that a task brings with it."""
+    """The records that a task adds."""
 
     contacts: dict[str, Contact] = {}
     mails: dict[str, Mail] = {}
@@ -52,7 +52,7 @@ class Changes(BaseModel):
 
 @dataclass(frozen=True)
 class Drawn:
-    """What chance has made of a kind: a task, but for its wording."""
+    """A task without its wording, drawn at random."""
 
     asked: Asked
     changes: Changes = field(default_factory=Changes)
@@ -60,23 +60,23 @@ class Drawn:
 
 
 class Kind(ABC):
-    """A kind of task. It is done by what its prompt says and what the tools tell, and by nothing else."""
+    """A kind of task. Its script uses only the prompt and the results of tools."""
 
     name: ClassVar[str]
     difficulty: ClassVar[int]
     wordings: ClassVar[tuple[str, ...]]
-    """The prompt in different words, with the names of what is asked in braces."""
+    """Templates of the prompt, with the names of its values in braces."""
 
     @abstractmethod
     def draw(self, world: Office, rng: Random) -> Drawn:
-        """A task of this kind."""
+        """Draw a task of this kind."""
 
     @abstractmethod
     def script(self, asked: Asked) -> Script:
-        """How to do it."""
+        """The script of a task."""
 
     def read(self, prompt: str) -> Asked | None:
-        """What a prompt of this kind asks; None if it is of another."""
+        """The values in a prompt of this kind; None for a prompt of another kind."""
         return next(
             (found.groupdict() for words in self.wordings if (found := _pattern(words).fullmatch(prompt))), None
         )
@@ -97,23 +97,23 @@ def _pattern(wording: str) -> re.Pattern[str]:
 
 
 def call(name: str, says: tuple[str, ...] = (), **arguments: Any) -> Call:
-    """A step of a script."""
+    """A tool call, as a step of a script."""
     return Call(name, arguments, says)
 
 
 def answer(mail: dict[str, Any], to: str, name: str, text: str, *says: str) -> Call:
-    """A step that answers a mail: it greets whoever is written to by name, and must have in it what it says."""
+    """A reply to a mail, as a step of a script; it must contain `says`."""
     subject, body = f"Re: {mail['subject']}", f"Hello {name},\n\n{text}"
     return call("send_mail", says=says, to=[to], subject=subject, body=body, in_reply_to=mail["id"])
 
 
 def one_of(rng: Random, candidates: Iterable[T]) -> T:
-    """One of those that will do."""
+    """A random candidate."""
     return rng.choice(list(candidates))
 
 
 def only(results: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """The result that is wanted; a `LookupError` if there is none."""
+    """The result with the wanted values. Raises `LookupError` if there is none."""
     for result in results:
         if all(result[name] == value for name, value in wanted.items()):
             return result
@@ -121,7 +121,7 @@ def only(results: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
 
 
 def person(name: str, company: str) -> Part[dict[str, Any]]:
-    """Find somebody, and not their namesake."""
+    """Find a person, not a namesake."""
     found = yield call("search_contacts", query=name)
     return only(found["results"], name=name, company=company)
 
@@ -138,15 +138,15 @@ def file_named(name: str) -> Part[dict[str, Any]]:
 
 
 def newest_mail(sender: str, query: str) -> Part[dict[str, Any]]:
-    """Read the newest mail from somebody that has these words in it."""
+    """Read the newest mail of a sender that contains these words."""
     found = yield call("search_mail", query=query, sender=sender)
     mail: dict[str, Any] = yield call("read_mail", mail_id=found["results"][0]["mail_id"])
     return mail
 
 
 def reading(pattern: str, text: str) -> str:
-    """What stands in a text at the group of a pattern; a `LookupError` if it is not there."""
+    """The group of a pattern in a text. Raises `LookupError` if it is missing."""
     found = re.search(pattern, text)
     if found is None:
-        raise LookupError(f"there is no {pattern} in {text!r}")
+        raise LookupError(f"no {pattern} in {text!r}")
     return found[1]

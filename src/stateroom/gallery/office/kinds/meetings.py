@@ -1,4 +1,4 @@
-"""Errands about meetings."""
+"""Tasks about meetings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TODAY = NOW.date().isoformat()
 
 
 def coming(world: Office) -> list[Event]:
-    """Meetings to come whose titles no other one to come has."""
+    """Future meetings with a unique title."""
     events = [event for event in world.events.values() if not event.cancelled and event.start > NOW]
     titles = Counter(event.title for event in events)
     return [event for event in events if titles[event.title] == 1]
@@ -64,7 +64,7 @@ class Invite(Kind):
 
 
 class MovedMeeting(Kind):
-    """The mails contradict each other: the older one names another time, and a day on which the meeting is not."""
+    """Two mails contradict each other: the older one names another time, and a wrong day of the meeting."""
 
     name = "moved_meeting"
     difficulty = 3

@@ -1,4 +1,4 @@
-"""Errands about expenses, which are settled by the rules; and a file, which has rules, too."""
+"""Tasks about expenses and files, which follow the rules of the house."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def employee_of(world: Office, rng: Random) -> Contact:
 
 
 def answer_of(rng: Random) -> Literal["yes", "no"]:
-    """What the manager will say."""
+    """The manager's answer, drawn at random."""
     return "yes" if rng.random() < 0.6 else "no"
 
 
 def expense_of(world: Office, rng: Random, employee: Contact, case: Case, number: int = 1) -> Expense:
-    """An expense that was filed, and is a case of this sort. It is the only one of its occasion."""
+    """A filed expense of this sort, the only one of its occasion."""
     known = {occasion(each) for each in world.expenses.values() if each.employee == employee.id}
     while occasion(expense := _expense(rng, employee, case, number)) in known:
         pass
@@ -75,7 +75,7 @@ def _expense(rng: Random, employee: Contact, case: Case, number: int) -> Expense
 
 
 def twins(expense: Expense, case: Case) -> dict[str, Expense]:
-    """The expense, and if it was paid before, the one with which that was done."""
+    """The expense, and the one with which it was paid before, if any."""
     expenses = {expense.id: expense}
     if case == "double":
         earlier = expense.model_copy(update={"id": f"EX-{EXPENSES + 9:04}", "status": "paid"})
@@ -84,7 +84,7 @@ def twins(expense: Expense, case: Case) -> dict[str, Expense]:
 
 
 def settle(expense: dict[str, Any], paid_before: bool) -> Part[str]:
-    """Settle an expense by the rules; gives what became of it."""
+    """Settle an expense by the rules, and return its status."""
     expense_id, amount = expense["expense_id"], expense["amount"]
     if amount > CAPS[expense["category"]]:
         return (yield from reject(expense, f"above the cap of {expense['category']}"))
@@ -180,7 +180,7 @@ class FileReceipt(Kind):
         return f"The receipt of {asked['name']} is filed, and {became}."
 
     def filed(self, employee: dict[str, Any]) -> Part[tuple[str, dict[str, Any], str]]:
-        """File the receipt in the newest mail and settle it; gives what became of it, the mail and the receipt."""
+        """File the receipt of the newest mail and settle it; returns its status, the mail and the receipt."""
         mail = yield from newest_mail(employee["email"], "receipt")
         said = {name: reading(f"{name}: (.+)", mail["body"]) for name in ("Receipt", "Vendor", "Category", "Date")}
         amount = float(reading(r"Amount: ([\d.]+)", mail["body"]))
@@ -222,7 +222,7 @@ class FileLarge(FileReceipt):
 
 
 class SettleTrip(Kind):
-    """Several expenses at once: small ones, one above its cap, and one that needs the manager."""
+    """Several expenses: small ones, one above its cap, and one that needs the manager."""
 
     name = "settle_trip"
     difficulty = 5
@@ -260,7 +260,7 @@ class SettleTrip(Kind):
 
 
 class SettleSplit(Kind):
-    """Two receipts of one occasion: each is below the limit, and both together are above it."""
+    """Two receipts of one occasion, each below the limit, and above it together."""
 
     name = "settle_split"
     difficulty = 5
@@ -302,7 +302,7 @@ class SettleSplit(Kind):
 
 
 class ShareOutside(Kind):
-    """Somebody outside asks for a file: a public one may be shared, and any other needs the manager."""
+    """A person of another company asks for a file: a public one may be shared, any other needs the manager."""
 
     name = "share_outside"
     difficulty = 4

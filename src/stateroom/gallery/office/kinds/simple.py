@@ -1,4 +1,4 @@
-"""Small errands: one thing to find, one or two to do."""
+"""Short tasks: one thing to find, one or two calls to make."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRIORITIES = ("low", "normal", "high", "urgent")
 
 
 def anybody(world: Office, rng: Random) -> Contact:
-    """Somebody; as often as not, somebody who has a namesake."""
+    """A random person; half of the time one with a namesake."""
     contacts = [*world.contacts.values()]
     if rng.random() < 0.5:
         bearers = Counter(contact.name for contact in contacts)

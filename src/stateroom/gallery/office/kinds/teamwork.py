@@ -1,4 +1,4 @@
-"""Errands about people, and what they work on together."""
+"""Tasks about people and their projects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LINE = r"- (.+?): (.+?), by (\d{4}-\d\d-\d\d)"
 
 
 def written_by(sender: str, subject: str, body: str) -> Changes:
-    """A mail that came in the day before."""
+    """A mail from the day before."""
     mail = Mail(
         id=f"M-{MAILS + 1:04}",
         sender=sender,
@@ -48,12 +48,12 @@ def written_by(sender: str, subject: str, body: str) -> Changes:
 
 
 def open_work(world: Office) -> Counter[tuple[str, str]]:
-    """How many tickets that are not closed somebody has in a project."""
+    """The number of open tickets by person and project."""
     return Counter((each.assignee, each.project) for each in world.tickets.values() if each.status != "closed")
 
 
 def hand_over(project_id: str, old: str, new: str) -> Part[int]:
-    """Give all tickets in a project that are not closed to somebody else."""
+    """Assign all open tickets of a project to another person."""
     found = yield call("search_tickets", project_id=project_id, assignee_id=old)
     for ticket in found["results"]:
         yield call("assign_ticket", ticket_id=ticket["ticket_id"], assignee_id=new)
@@ -256,5 +256,5 @@ class Kickoff(Kind):
 
 
 def lines_of(mail: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """The lines of a list of work: what, who and by when."""
+    """The lines of a work list: title, assignee and due date."""
     return re.findall(LINE, mail["body"])

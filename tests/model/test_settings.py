@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stateroom.model import Usage
-from stateroom.model.chat_settings import chat_settings, chat_usage, responses_settings, usage_of
+from stateroom.model.settings import chat_settings, chat_usage, responses_settings, usage_of
 
 SCHEMA = {"type": "object", "properties": {}}
 

@@ -1,6 +1,6 @@
-"""The parameters of a request in the words of Responses and of Chat Completions, both ways.
+"""Request parameters and token usage: Responses to Chat Completions, and back.
 
-Most have the same name and meaning in both, and those that are not known here are passed on as they are.
+Most parameters are the same in both, and unknown ones pass unchanged.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from stateroom.model.model import Usage
 
 ONLY_RESPONSES = frozenset({"include", "truncation"})
-"""Parameters of Responses that have no meaning in chat, and do no harm when they are left out."""
+"""Parameters of Responses that have no meaning in chat, and can be left out."""
 
 
 def chat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of Responses as parameters of chat; `instructions` are no parameter there, but a message."""
+    """Parameters of Responses as parameters of chat; `instructions` are a message there, and stay."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         match name:
@@ -56,14 +56,14 @@ def responses_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
             case "tool_choice":
                 found["tool_choice"] = _responses_choice(value)
             case "logprobs" if parameters.get("top_logprobs") is not None:
-                pass  # which says it all
+                pass  # implied by top_logprobs
             case _:
                 found[name] = value
     return found
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:
-    """The tokens that answers took, as chat tells of them."""
+    """Token counts as chat reports them."""
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -73,21 +73,21 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def usage_of(told: Any) -> Usage | None:
-    """The tokens that a server tells of, in the words of either API; None if it does not."""
-    if not isinstance(told, dict):
+def usage_of(reported: Any) -> Usage | None:
+    """Token counts from the `usage` of either API; None if there is none."""
+    if not isinstance(reported, dict):
         return None
-    into, out = ("prompt", "completion") if "prompt_tokens" in told else ("input", "output")
+    into, out = ("prompt", "completion") if "prompt_tokens" in reported else ("input", "output")
     return Usage(
-        _count(told.get(f"{into}_tokens")),
-        _count(told.get(f"{out}_tokens")),
-        _count(_details(told, into).get("cached_tokens")),
-        _count(_details(told, out).get("reasoning_tokens")),
+        _count(reported.get(f"{into}_tokens")),
+        _count(reported.get(f"{out}_tokens")),
+        _count(_details(reported, into).get("cached_tokens")),
+        _count(_details(reported, out).get("reasoning_tokens")),
     )
 
 
-def _details(told: dict[str, Any], what: str) -> dict[str, Any]:
-    found = told.get(f"{what}_tokens_details")
+def _details(reported: dict[str, Any], what: str) -> dict[str, Any]:
+    found = reported.get(f"{what}_tokens_details")
     return found if isinstance(found, dict) else {}
 
 
@@ -96,21 +96,21 @@ def _count(value: Any) -> int:
 
 
 def _renamed(value: dict[str, Any], name: str, names: dict[str, str]) -> dict[str, Any]:
-    """What has a name of its own in chat, and the rest under the old one."""
+    """Some keys of an object under their own names in chat, and the rest under the old name."""
     rest = {key: of_it for key, of_it in value.items() if key not in names}
     found = {names[key]: of_it for key, of_it in value.items() if key in names}
     return found | ({name: rest} if rest else {})
 
 
 def _nested(value: Any, kind: str) -> Any:
-    """Something whose fields chat keeps under the name of its type."""
+    """An object with its fields under the name of its type, as in chat."""
     if not isinstance(value, dict) or value.get("type") != kind:
         return value
     return {"type": kind, kind: {key: of_it for key, of_it in value.items() if key != "type"}}
 
 
 def _flat(value: Any, kind: str) -> Any:
-    """Something whose fields Responses keeps beside its type."""
+    """An object with its fields next to its type, as in Responses."""
     if not isinstance(value, dict) or value.get("type") != kind or not isinstance(value.get(kind), dict):
         return value
     return {"type": kind, **value[kind]}

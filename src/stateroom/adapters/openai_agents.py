@@ -1,4 +1,4 @@
-"""`StateroomSession`: what an agent of the OpenAI Agents SDK has said and heard, in any store."""
+"""Sessions of the OpenAI Agents SDK in any store: `pip install 'stateroom[openai-agents]'`."""
 
 from __future__ import annotations
 
@@ -11,52 +11,54 @@ from agents.items import TResponseInputItem
 from agents.memory import SessionABC, SessionSettings
 from agents.memory.session_settings import resolve_session_limit
 
-from stateroom.adapters.talk import Talks
+from stateroom.adapters.common import Conversations
 from stateroom.store import Store, open_store
+
+__all__ = ["StateroomSession", "StateroomSessions"]
 
 FRAMEWORK = "openai_agents"
 
 
 class StateroomSession(SessionABC):
-    """One conversation: give it to `Runner.run(agent, text, session=...)`."""
+    """A conversation: pass it to `Runner.run(agent, text, session=...)`."""
 
-    def __init__(self, session_id: str, talks: Talks, settings: SessionSettings | None = None) -> None:
+    def __init__(self, session_id: str, conversations: Conversations, settings: SessionSettings | None = None) -> None:
         self.session_id = session_id
         self.session_settings = settings
-        self._talks = talks
+        self._conversations = conversations
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         most = resolve_session_limit(limit, self.session_settings)
         if most is not None and most <= 0:
             return []
-        return cast("list[TResponseInputItem]", await self._talks.messages(self.session_id, most))
+        return cast("list[TResponseInputItem]", await self._conversations.messages(self.session_id, most))
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         if items:
-            await self._talks.change(self.session_id, "add", messages=list(items))
+            await self._conversations.change(self.session_id, "add", messages=list(items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        found: Any = await self._talks.change(self.session_id, "pop")
+        found: Any = await self._conversations.change(self.session_id, "pop")
         return cast("TResponseInputItem | None", found)
 
     async def clear_session(self) -> None:
-        await self._talks.change(self.session_id, "clear")
+        await self._conversations.change(self.session_id, "clear")
 
 
 class StateroomSessions:
-    """The conversations in a store. Any number of processes may share one."""
+    """The conversations in a store. Any number of processes may share a conversation."""
 
     def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
-        """`ttl` is how many seconds a conversation lives after its last use, by default for ever."""
-        self._talks = Talks(store, FRAMEWORK, ttl, now)
+        """`ttl` is the time to live after the last use, in seconds; by default conversations do not expire."""
+        self._conversations = Conversations(store, FRAMEWORK, ttl, now)
 
     @classmethod
     @asynccontextmanager
     async def from_url(cls, url: str, *, ttl: float | None = None) -> AsyncIterator[Self]:
-        """The conversations in the store that a URL names, for as long as the block runs."""
+        """Open the store of a URL for the length of the block."""
         async with open_store(url) as store:
             yield cls(store, ttl=ttl)
 
     def session(self, session_id: str, settings: SessionSettings | None = None) -> StateroomSession:
-        """A conversation by its id, be it new or not."""
-        return StateroomSession(session_id, self._talks, settings)
+        """A conversation by its id; it need not exist yet."""
+        return StateroomSession(session_id, self._conversations, settings)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import ModelFailed, NotFound
-from stateroom.model import Answer, Item, Model, Policy, Request, answer_of, input_items, message, text_of
-from stateroom.model.url import open_model
+from stateroom.model import Answer, Item, Model, Policy, Request, answer_of, input_items, message, open_model, text_of
 from tests.model.endpoints import Server, says
 from tests.patience import PATIENCE
 
@@ -82,7 +81,7 @@ async def test_a_policy_and_a_model_of_the_user(program: Path) -> None:
     ("name", "wrong"),
     [
         ("number", "is not a subclass of stateroom.model.Policy or stateroom.model.Model"),
-        ("Unfinished", "cannot act: it has no respond of its own"),
+        ("Unfinished", "is abstract: it does not define respond"),
         ("Choosy", "cannot be made without arguments: TypeError"),
         ("Other", "its classes are: Mine, Shared, Choosy, Unfinished"),
     ],
@@ -102,7 +101,7 @@ def test_an_unknown_name_is_told_what_there_is(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["chat:llama", "responses:llama@", "chat:@http://h/v1", "chat:m@ftp://h/v1"])
 def test_an_endpoint_needs_a_name_and_an_address(spec: str) -> None:
-    with pytest.raises(NotFound, match=r"(say which model at which address|is called)"):
+    with pytest.raises(NotFound, match=r"(name a model and its address|is called)"):
         open_model(spec, {})
 
 
@@ -150,18 +149,18 @@ def test_without_the_sdk_a_user_is_told_what_to_install() -> None:
 import sys
 sys.modules["openai"] = None
 from stateroom.errors import NotFound
-from stateroom.model.url import open_model
+from stateroom.model import open_model
 try:
     open_model("chat:m@http://h/v1", {})
 except NotFound as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert done.stdout == "models behind an address need openai: pip install 'stateroom[openai]'\n"
+    assert done.stdout == "remote models need openai: pip install 'stateroom[openai]'\n"
 
 
 def test_choosing_loads_the_sdk_only_when_it_is_needed() -> None:
-    program = "import sys, stateroom.model.url; print('openai' in sys.modules)"
+    program = "import sys, stateroom.model; print('openai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "False\n"
 

@@ -1,11 +1,11 @@
-"""Choosing a model by what a user typed.
+"""`open_model`: a model from its spec, as a user types it.
 
 | spec | model |
 |---|---|
-| `reference`, `faltering`, ... | a policy of the environment's own |
-| `module:Class`, `path.py:Class` | a `Policy` or `Model` of the user's |
-| `openai:NAME` | a model of OpenAI's; the key is in `OPENAI_API_KEY` |
-| `responses:NAME@URL`, `chat:NAME@URL` | a model on any server that speaks OpenAI's Responses, or Chat Completions |
+| `reference`, `faltering`, ... | a policy of the environment |
+| `module:Class`, `path.py:Class` | a `Policy` or `Model` class of the user |
+| `openai:NAME` | an OpenAI model; the key is in `OPENAI_API_KEY` |
+| `responses:NAME@URL`, `chat:NAME@URL` | a model on any server with OpenAI's Responses or Chat Completions API |
 | `local`, `local:PATH.gguf` | a small model in this process |
 | `replay:FILE` | the answers of a rollouts file |
 """
@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from inspect import isabstract
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +22,11 @@ from typing import Any, Self
 
 from stateroom.environment import load_class
 from stateroom.errors import ModelFailed, NotFound, StateroomError
-from stateroom.model.endpoint import Address, Limits
+from stateroom.model.address import Limits, ModelAddress
 from stateroom.model.model import Model
 from stateroom.model.policy import Policy
 from stateroom.model.replay import Replayed
-from stateroom.session.containment import contained
+from stateroom.session import contained
 
 KINDS = (
     "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, replay:FILE, module:Class, path.py:Class"
@@ -33,18 +34,18 @@ KINDS = (
 
 
 class ModelSource:
-    """Where the models of episodes come from; closed by whoever opened it, or at the end of an `async with`."""
+    """Gives each episode its model. Close it, or use it as an async context manager."""
 
     def __init__(
         self, name: str, make: Callable[[int], Model], closing: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self.name = name
-        """What the user called it; never has a secret in it."""
+        """The spec, as the user typed it; it never contains a secret."""
         self._make = make
         self._closing = closing
 
     def for_episode(self, seed: int) -> Model:
-        """The model that acts in an episode: one of its own, or one that all of them share."""
+        """Return the model of an episode: a new one, or one that all episodes share."""
         try:
             with contained:
                 return self._make(seed)
@@ -52,7 +53,7 @@ class ModelSource:
             raise ModelFailed(f"{self.name} cannot be made: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
-        """Give back what the models hold."""
+        """Release the connections and memory of the models."""
         if self._closing is not None:
             await self._closing()
 
@@ -65,22 +66,53 @@ class ModelSource:
         await self.close()
 
 
-def open_model(spec: str, policies: Mapping[str, Any], *, limits: Limits | None = None) -> ModelSource:
-    """The models that a spec stands for; `policies` are those that can be had by their name alone.
+class SharedModel:
+    """A model, or a spec, that is open only while it is in use.
 
-    `limits` are those of an endpoint. What does not exist, or cannot be had, is `NotFound`.
+    Users at the same time share its connections and limits. Between uses nothing is open, so no owner has to close it,
+    and it may outlive an event loop.
+    """
+
+    def __init__(self, model: Model | str) -> None:
+        self._model = model
+        self._source: ModelSource | None = self._open()  # at once, so that a wrong spec fails early
+        self.name = self._source.name
+        self._users = 0
+
+    def _open(self) -> ModelSource:
+        model = self._model
+        return open_model(model, {}) if isinstance(model, str) else _shared(model.name, model)
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Model]:
+        """The model, for the length of the block."""
+        source = self._source = self._source or self._open()
+        self._users += 1
+        try:
+            yield source.for_episode(0)
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._source = None
+                await source.close()
+
+
+def open_model(spec: str, policies: Mapping[str, Any], *, limits: Limits | None = None) -> ModelSource:
+    """Open the model that a spec names; `policies` are those that a name alone selects.
+
+    `limits` apply to a model behind an address. Raises `NotFound` if there is no such model, file or package.
     """
     if spec in policies:
         return _of_class(spec, policies[spec])
     kind, _, rest = spec.partition(":")
     match kind:
         case "openai" | "responses" | "chat" if rest:
-            return _of_endpoint(spec, kind, rest, limits or Limits())
+            return _remote(spec, kind, rest, limits or Limits())
         case "replay" if rest:
             return _shared(spec, Replayed.of_file(Path(rest), spec))
         case "local" if rest or spec == "local":
             return _local(spec, Path(rest) if rest else None)
-    if not rest or "://" in spec:  # of which no more is shown than what must be wrong: there may be a password in it
+    if not rest or "://" in spec:  # only the wrong part is shown: the rest may contain a password
         own = f"there are {', '.join(policies)}, and " if policies else "there are "
         raise NotFound(f"no model is called {kind!r}; {own}{KINDS}")
     return _of_class(spec, load_class(spec))
@@ -90,13 +122,10 @@ def _shared(name: str, model: Model, closing: Callable[[], Awaitable[None]] | No
     return ModelSource(name, lambda seed: model, closing)
 
 
-def _of_endpoint(spec: str, kind: str, rest: str, limits: Limits) -> ModelSource:
+def _remote(spec: str, kind: str, rest: str, limits: Limits) -> ModelSource:
     variables = os.environ
-    address = Address.of_openai(rest, variables) if kind == "openai" else Address.of_text(rest, variables)
-    # These import the SDK, which takes its time.
-    from stateroom.model.endpoint.chat import ChatModel  # noqa: PLC0415
-    from stateroom.model.endpoint.endpoint import Endpoint  # noqa: PLC0415
-    from stateroom.model.endpoint.responses import ResponsesModel  # noqa: PLC0415
+    address = ModelAddress.of_openai(rest, variables) if kind == "openai" else ModelAddress.of_text(rest, variables)
+    from stateroom.model.endpoint import ChatModel, Endpoint, ResponsesModel  # noqa: PLC0415 - imports the openai SDK
 
     endpoint = Endpoint(spec, address, limits)
     if kind == "chat":
@@ -105,18 +134,19 @@ def _of_endpoint(spec: str, kind: str, rest: str, limits: Limits) -> ModelSource
 
 
 def _local(spec: str, path: Path | None) -> ModelSource:
-    from stateroom.model.local import LocalModel  # noqa: PLC0415 - this imports what runs the model
+    from stateroom.model.local import LocalModel  # noqa: PLC0415 - an extra
 
     model = LocalModel(path)
     return _shared(spec, model, model.close)
 
 
 def _of_class(name: str, found: Any) -> ModelSource:
-    """A policy, of which each episode has its own, or a model that all share."""
+    """A policy class makes a new policy for each episode; all episodes share one instance of another model class."""
     if not (isinstance(found, type) and issubclass(found, Model)):
         raise NotFound(f"{name} is not a subclass of stateroom.model.Policy or stateroom.model.Model")
     if isabstract(found):
-        raise NotFound(f"{name} cannot act: it has no {' and no '.join(sorted(found.__abstractmethods__))} of its own")
+        missing = " and ".join(sorted(found.__abstractmethods__))
+        raise NotFound(f"{name} is abstract: it does not define {missing}")
     if issubclass(found, Policy):
         return ModelSource(name, found)
     try:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.model.endpoint import Limits, Timing
-from stateroom.model.endpoint.persistence import Trouble, persist
+from stateroom.model import Limits
+from stateroom.model.endpoint import Timing, Trouble, retry
 from tests.model.endpoints import FakeTime
 
 BUSY = Trouble("is busy", passing=True)
@@ -20,7 +20,7 @@ async def asked(found: list[str | Trouble], limits: Limits, timing: Timing) -> t
         given.append(seconds)
         return found.pop(0) if len(found) > 1 else found[0]
 
-    return await persist(attempt, limits, timing, "m"), given
+    return await retry(attempt, limits, timing, "m"), given
 
 
 async def test_pauses_may_be_twice_as_long_each_time_up_to_a_limit() -> None:
@@ -62,7 +62,7 @@ async def test_none_begins_after_the_deadline() -> None:
 async def test_who_wonders_what_takes_so_long_finds_it_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     await asked([BUSY, "done"], Limits(first_pause=1), FakeTime().timing)
-    assert caplog.messages == ["m is busy; it is asked again in 1.0 s"]
+    assert caplog.messages == ["m is busy; next attempt in 1.0 s"]
 
 
 async def test_what_will_not_pass_is_asked_once() -> None:

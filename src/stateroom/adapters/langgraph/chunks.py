@@ -1,8 +1,8 @@
-"""Packed values in parts, so that a list which has grown by an item is not written again.
+"""Serialized values in chunks, so that a list that grew by an item is not written again.
 
-The first part names the form in which the serializer wrote the value. A list or a dict in msgpack is a header and its
-items one after another. It is cut between them: the header is the next part, then come the items, small ones a few
-together. All other values are one part.
+The first chunk names the serializer's format. A list or a dict in msgpack is a header and its items in a row; it is cut
+between them: the header is the second chunk, and the items follow, several small ones together. Every other value is
+one chunk.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import msgspec
 MSGPACK = "msgpack"
 
 HEAD = 2
-"""So many parts, of a value that is cut between its items, come before these."""
+"""Chunks before the items of a list or a dict."""
 
 WHOLE = 256
-"""A value of fewer bytes is not worth cutting."""
+"""Bytes; a smaller value is not cut."""
 
 SMALL = 64
-"""Items of fewer bytes share a part with others."""
+"""Bytes; smaller items share a chunk."""
 
 TOGETHER = 64
-"""So many items share a part at most."""
+"""Items per chunk, at most."""
 
 ENDS = 8
-"""Of small items, one in so many ends a part. Which ones, they alone decide, so an insertion moves no other cut."""
+"""One in this number of small items ends a chunk. Its content alone decides, so an insertion moves no other cut."""
 
 COMPARED = 1_000_000
-"""Where more pairs of parts than this would have to be compared, all that lies between what is equal counts as new."""
+"""Pairs of chunks; with more to compare, everything between equal ends counts as new."""
 
 Splice = tuple[int, int, list[bytes]]
-"""From where to where parts are replaced, and by what."""
+"""Start and stop of the replaced chunks, and the new ones."""
 
 _split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def cut(kind: str, data: bytes) -> list[bytes]:
-    """A value in parts."""
+    """A value as chunks."""
     if kind == MSGPACK and len(data) >= WHOLE:
         size, count = _header(data)
         items = _items(data[size:], count) if size else None
@@ -49,23 +49,20 @@ def cut(kind: str, data: bytes) -> list[bytes]:
     return [kind.encode(), data]
 
 
-def joined(parts: Sequence[bytes]) -> tuple[str, bytes]:
-    """The value that is in parts, for the serializer."""
-    return parts[0].decode(), b"".join(parts[1:])
+def joined(chunks: Sequence[bytes]) -> tuple[str, bytes]:
+    """The value of chunks, for the serializer."""
+    return chunks[0].decode(), b"".join(chunks[1:])
 
 
 def changes(old: Sequence[bytes], kind: str, data: bytes) -> list[Splice]:
-    """What leads from the parts of a value to those of another.
-
-    The last comes first, so that none moves what another one is about.
-    """
+    """The splices from the chunks of a value to those of another, last first, so that none moves the next."""
     if len(old) > HEAD and old[0].decode() == kind and (grown := _growth(old, data)) is not None:
         return grown
     return splices(old, cut(kind, data))
 
 
 def _growth(old: Sequence[bytes], data: bytes) -> list[Splice] | None:
-    """The change if only items were added behind the others: no other item need be looked at for that."""
+    """The splices if items were only appended; it reads no other items."""
     size, count = _header(data)
     _, old_count = _header(old[1])
     if count < old_count:
@@ -82,15 +79,15 @@ def _growth(old: Sequence[bytes], data: bytes) -> list[Splice] | None:
 
 
 def _items(data: bytes, count: int) -> Iterator[bytes] | None:
-    """So many values that lie one behind another; None if that is not what the data is."""
+    """A number of values in a row; None if the data is something else."""
     try:
         return map(bytes, _split(b"\xdd" + count.to_bytes(4) + data))
-    except msgspec.MsgspecError:  # another serializer's idea of msgpack
+    except msgspec.MsgspecError:  # another serializer's msgpack
         return None
 
 
 def _header(data: bytes) -> tuple[int, int]:
-    """How long the header of a list or a dict is, and how many items follow; a dict has two for each key."""
+    """The length of the header of a list or a dict, and its number of items; a dict has two for each key."""
     first = int.from_bytes(data[:1])
     if 0x80 <= first <= 0x8F:
         return 1, 2 * (first & 0x0F)
@@ -117,8 +114,8 @@ def _grouped(items: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def splices(old: Sequence[bytes], new: Sequence[bytes]) -> list[Splice]:
-    """What leads from some parts to others."""
-    start = HEAD  # which has the number of items, so it differs where these do not
+    """The splices from some chunks to others."""
+    start = HEAD  # the header has the number of items, so it may differ alone
     first: list[Splice] = [
         (index, index + 1, [new[index]]) for index in reversed(range(HEAD)) if old[index] != new[index]
     ]

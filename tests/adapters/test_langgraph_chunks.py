@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from stateroom.adapters.langgraph.pieces import changes, cut, joined
+from stateroom.adapters.langgraph.chunks import changes, cut, joined
 
 serde = JsonPlusSerializer()
 

@@ -1,22 +1,22 @@
-"""The form of an answer: a JSON object that calls a tool or says something, for models that know nothing of tools."""
+"""Prompts for local models: tools as instructions and a JSON schema, and a conversation as plain messages."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stateroom.errors import ModelFailed
-from stateroom.model.items import Item, function_call, message
+from stateroom.model.items import Item, function_call, message, text_of
 
 Schema = dict[str, Any]
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
-"""How the JSON is written: on one line, which saves tokens. What a schema asks that cannot be enforced is let go."""
+"""JSON on one line, which saves tokens. Parts of a schema that cannot be enforced are ignored."""
 
 
 class Form:
-    """What an answer may be: a call of one of some tools, a message, or either."""
+    """The format of an answer: a JSON object that is a tool call, a message, or either."""
 
     def __init__(self, tools: Sequence[Item], choice: Any = None) -> None:
         """`choice` is the `tool_choice` of a request."""
@@ -27,17 +27,17 @@ class Form:
         elif isinstance(choice, Mapping) and choice.get("type") == "function":
             self.tools = [tool for tool in self.tools if tool["name"] == choice.get("name")]
         elif not self.may_speak and choice != "required":
-            raise ModelFailed(f"a local model does not know the tool_choice {choice!r:.200}")
+            raise ModelFailed(f"local models do not support the tool_choice {choice!r:.200}")
         if not self.tools and not self.may_speak:
             raise ModelFailed(f"there is no tool for the tool_choice {choice!r:.200}")
 
     @property
     def free(self) -> bool:
-        """True when there is nothing to choose from, so that an answer is a plain text."""
+        """Whether there is no tool to call, so that an answer is plain text."""
         return not self.tools
 
     def schema(self) -> Schema:
-        """The JSON schema that an answer keeps to."""
+        """The JSON schema of an answer."""
         definitions: Schema = {}
         ways = []
         for tool in self.tools:
@@ -51,23 +51,23 @@ class Form:
         return {"x-guidance": _COMPACT, "$defs": definitions, "anyOf": ways}
 
     def instructions(self) -> str:
-        """What the model is told of it."""
+        """The instructions for the model."""
         lines = [
             "You solve the user's task step by step with tools. Each answer is one JSON object: one tool call"
             + (", or a message." if self.may_speak else "."),
             "",
             "Tools:",
-            *(line for tool in self.tools for line in _told(tool)),
+            *(line for tool in self.tools for line in _described(tool)),
             "",
             "To call a tool, answer:",
-            *(as_call(tool["name"], _outline(tool.get("parameters") or {})) for tool in self.tools),
+            *(_as_call(tool["name"], _outline(tool.get("parameters") or {})) for tool in self.tools),
         ]
         if self.may_speak:
-            lines += ["When no call is left to make, answer:", as_message("<string>")]
+            lines += ["When no call is left to make, answer:", _as_message("<string>")]
         return "\n".join(lines)
 
     def items(self, text: str, call_id: str) -> list[Item] | None:
-        """The items of an answer; None if it does not keep to the form, or breaks off."""
+        """The items of an answer; None if it is incomplete, or has another format."""
         if self.free:
             return [message(text)]
         try:
@@ -82,18 +82,55 @@ class Form:
         return None
 
 
-def as_call(name: Any, arguments: Any) -> str:
-    """A call in the form."""
+def messages_for(items: Iterable[Item], form: Form, instructions: str = "") -> list[dict[str, str]]:
+    """The messages of a request. User and assistant alternate, because some chat templates require it."""
+    system = [text for text in (instructions, "" if form.free else form.instructions()) if text]
+    turns: list[dict[str, str]] = []
+    for item in items:
+        role, text = _said(item, form)
+        if role == "system":
+            system.append(text)
+        elif text and turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += f"\n{text}"
+        elif text:
+            turns.append({"role": role, "content": text})
+    start = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    return [*start, *turns]
+
+
+def _as_call(name: Any, arguments: Any) -> str:
+    """A call in the format of an answer."""
     return json.dumps({"tool": name, "arguments": arguments}, ensure_ascii=False)
 
 
-def as_message(text: str) -> str:
-    """A message in the form."""
+def _as_message(text: str) -> str:
+    """A message in the format of an answer."""
     return json.dumps({"message": text}, ensure_ascii=False)
 
 
-def _told(tool: Item) -> Iterator[str]:
-    """What a tool does, and what its parameters mean."""
+def _said(item: Item, form: Form) -> tuple[str, str]:
+    """The role and the text of an item; reasoning is left out."""
+    match item.get("type", "message"):
+        case "function_call":
+            return "assistant", _as_call(item.get("name"), _arguments(item.get("arguments")))
+        case "function_call_output":
+            return "user", f"Result: {text_of({'content': item.get('output')})}"
+        case "reasoning":
+            return "assistant", ""
+    if item.get("role") == "assistant":
+        return "assistant", text_of(item) if form.free else _as_message(text_of(item))
+    return ("user" if item.get("role") == "user" else "system"), text_of(item)
+
+
+def _arguments(given: Any) -> Any:
+    try:
+        return json.loads(given or "{}")
+    except (ValueError, TypeError):
+        return given
+
+
+def _described(tool: Item) -> Iterator[str]:
+    """The description of a tool and its parameters."""
     yield f"- {tool['name']}: {tool.get('description') or 'no description'}"
     for name, schema in (tool.get("parameters") or {}).get("properties", {}).items():
         if schema.get("description"):
@@ -105,7 +142,7 @@ def _object(properties: Schema) -> Schema:
 
 
 def _moved(schema: Any, tool: str) -> Any:
-    """A copy of a tool's schema, whose references lead to where its definitions are in the whole."""
+    """A copy of a tool's schema, with references to the definitions of the whole schema."""
     if isinstance(schema, list):
         return [_moved(part, tool) for part in schema]
     if not isinstance(schema, dict):
@@ -117,7 +154,7 @@ def _moved(schema: Any, tool: str) -> Any:
 
 
 def _outline(schema: Schema) -> Any:
-    """What a value looks like, for a reader: `{"count": "<integer>"}`."""
+    """An outline of a value: `{"count": "<integer>"}`."""
     ways = [way for way in schema.get("anyOf") or schema.get("oneOf") or () if way.get("type") != "null"]
     if ways:
         return _outline(ways[0])

@@ -1,0 +1,125 @@
+"""What the adapters share: conversations of another framework, and waiting for async work from other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pydantic import JsonValue
+
+from stateroom.environment import Environment, tool
+from stateroom.errors import SessionExpired, StoreError, UnknownSession
+from stateroom.session import Result, Session, Sessions
+from stateroom.state import State
+from stateroom.store import Store
+
+T = TypeVar("T")
+
+NEVER = 1e11
+"""The time to live of a conversation without one, in seconds: some three thousand years."""
+
+
+class Messages(State):
+    """A conversation: messages in the format of the framework."""
+
+    messages: list[dict[str, JsonValue]] = []
+
+
+class MessagesEnvironment(Environment[Messages]):
+    """The changes of a conversation."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # type: ignore[misc]  # each framework has its own
+
+    @tool
+    def add(self, state: Messages, messages: list[dict[str, JsonValue]]) -> int:
+        """Add messages."""
+        state.messages.extend(messages)
+        return len(state.messages)
+
+    @tool
+    def pop(self, state: Messages) -> dict[str, JsonValue] | None:
+        """Remove the newest message."""
+        return state.messages.pop() if state.messages else None
+
+    @tool
+    def clear(self, state: Messages) -> int:
+        """Remove all messages."""
+        removed = len(state.messages)
+        state.messages.clear()
+        return removed
+
+    def verify(self) -> float:
+        return 0.0
+
+
+class Conversations:
+    """The conversations of one framework in a store, each a session under the framework's id."""
+
+    def __init__(self, store: Store, framework: str, ttl: float | None, now: Callable[[], float] = time.time) -> None:
+        self._framework = framework
+        self._sessions = Sessions[Messages](MessagesEnvironment(framework), store, ttl=ttl or NEVER, now=now)
+
+    async def messages(self, name: str, limit: int | None = None) -> list[dict[str, Any]]:
+        """The messages of a conversation, or the newest `limit` of them; none if it does not exist."""
+        try:
+            session = await self._sessions.open(self._id(name))
+        except (UnknownSession, SessionExpired):
+            return []
+        said = session.state.messages
+        return [_copy(each) for each in (said if limit is None else said[max(len(said) - limit, 0) :])]
+
+    async def change(self, name: str, how: str, **given: Any) -> Any:
+        """Call a tool of a conversation, which is created if it does not exist."""
+        result: Result = await (await self._open(name)).call(how, given)
+        if not result.ok:
+            raise StoreError(f"the conversation {name!r} cannot be changed: {result.error}")
+        return result.output
+
+    async def _open(self, name: str) -> Session[Messages]:
+        session_id = self._id(name)
+        try:
+            return await self._sessions.open(session_id)
+        except SessionExpired:
+            await self._sessions.store.delete(session_id)
+        except UnknownSession:
+            pass
+        try:
+            return await self._sessions.seed({}, session_id=session_id)
+        except StoreError:  # another process has created it
+            return await self._sessions.open(session_id)
+
+    def _id(self, name: str) -> str:
+        return f"{self._framework}:{name}"
+
+
+class Blocking:
+    """Lets other threads wait for async work on the event loop where this was made."""
+
+    def __init__(self, instead: str) -> None:
+        """`instead` names what to use on the event loop itself, which cannot wait for itself."""
+        self.loop = asyncio.get_running_loop()
+        self._instead = instead
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run async work, and return its result."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self.loop:
+            work.close()
+            raise asyncio.InvalidStateError(f"this would block its own event loop: use {self._instead}")
+        if self.loop.is_closed():
+            work.close()
+            raise asyncio.InvalidStateError("its event loop is closed")
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+
+
+def _copy(value: Any) -> Any:
+    """A copy of JSON data that the caller may change."""
+    if isinstance(value, dict):
+        return {key: _copy(each) for key, each in value.items()}
+    return [_copy(each) for each in value] if isinstance(value, list) else value

