@@ -22,7 +22,6 @@ from stateroom.errors import (
 from stateroom.session.cached_session import CachedSession, Step, new_session
 from stateroom.session.commit import ATTEMPTS, back_off
 from stateroom.session.document import Weight, write_document
-from stateroom.session.maintenance import every_head
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt
 from stateroom.state import Elsewhere
@@ -75,7 +74,7 @@ class Threads:
 
     async def every(self) -> AsyncIterator[str]:
         """All threads, the newest first."""
-        async for page in every_head(self.store, ENVIRONMENT):
+        async for page in self.store.pages(ENVIRONMENT):
             for head in page:
                 if head.status(self.now()) == "live":
                     yield head.id.removeprefix(PREFIX)
@@ -209,7 +208,7 @@ class Threads:
         fresh = self._new_head(cached.head.id, commit.entry.revision)
         head = replace(cached.head, revision=fresh.revision, expires=fresh.expires, fence=fresh.fence, closed=False)
         with suppress(StoreError):  # another process was quicker
-            await self.store.restore(Record(head, [commit.entry], [commit.snapshot], {}))
+            await self.store.put(Record(head, [commit.entry], [commit.snapshot], {}))
         cached.forget()
 
     def _keep(self, cached: CachedSession) -> CachedSession:

@@ -8,8 +8,7 @@ from heapq import nlargest
 from typing import NamedTuple
 
 from stateroom.session.maintenance.heads import each_session
-from stateroom.store import Head, Size, Store
-from stateroom.store.contract import Status
+from stateroom.store import Head, Size, Status, Store
 
 
 class Statistics(NamedTuple):
@@ -37,7 +36,7 @@ async def count(store: Store, *, now: float, top: int, done: Callable[[], None])
         if len(largest) > 2 * top:
             largest = _largest(top, largest)
         done()
-    return Statistics(await store.sizes(), dict(sessions), _largest(top, largest))
+    return Statistics(await store.maintenance.sizes(), dict(sessions), _largest(top, largest))
 
 
 def _largest(top: int, sessions: list[tuple[Head, Size]]) -> list[tuple[Head, Size]]:

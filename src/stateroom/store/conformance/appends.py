@@ -6,17 +6,22 @@ import asyncio
 
 import pytest
 
-from stateroom.errors import (
+from stateroom.errors import StateroomError
+from stateroom.store import (
+    Commit,
     Conflict,
     DuplicateCall,
+    Entry,
+    Loaded,
     SessionClosed,
     SessionExpired,
-    StateroomError,
+    Snapshot,
+    Store,
     StoreError,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.suite import (
     LATER,
     MUCH_LATER,
     NAMES,
@@ -30,8 +35,6 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.contract import Entry, Loaded, Snapshot, Store
-from stateroom.store.url import open_store
 
 
 class WritingPromises(Suite):

@@ -7,17 +7,21 @@ import random
 
 import pytest
 
-from stateroom.errors import (
+from stateroom.errors import StateroomError
+from stateroom.store import (
+    Commit,
     Conflict,
     DuplicateCall,
+    Loaded,
     SessionClosed,
     SessionExpired,
-    StateroomError,
+    Size,
+    Snapshot,
     StoreError,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.suite import (
     LATER,
     MUCH_LATER,
     NAMES,
@@ -32,8 +36,6 @@ from stateroom.store.conformance.creation import (
     outcome,
     size_of_blobs,
 )
-from stateroom.store.contract import Loaded, Size, Snapshot
-from stateroom.store.url import open_store
 
 NOTHING = Size(0, 0)
 
@@ -56,7 +58,7 @@ class BlobPromises(Suite):
             await store.append(Commit("room", make_entry(3), expires=None, blobs=make_blobs(b"four")))
             whole = {**first, **second, **make_blobs(b"four")}
             assert await store.blobs("room", [*whole]) == whole
-            assert (await store.export("room")).blobs == whole
+            assert (await store.maintenance.export("room")).blobs == whole
             loaded = Loaded(make_head(revision=3), Snapshot(2, b"state"), [make_entry(3)])
             assert await store.load("room") == loaded
 
@@ -112,7 +114,7 @@ class BlobPromises(Suite):
                 await store.append(Commit(session, attempt, expires=MUCH_LATER, blobs=blobs))
             assert await store.blobs("room", [*blobs]) == {}
             assert await size_of_blobs(store) == NOTHING
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
     @asynchronous
     async def test_a_refused_create_leaves_no_blob(self, url: str) -> None:
@@ -173,7 +175,7 @@ class BlobPromises(Suite):
             await make_session(store, "other")
             for name in ("fork", "other"):
                 assert await store.blobs(name, [*blobs]) == {}
-                assert (await store.export(name)).blobs == {}
+                assert (await store.maintenance.export(name)).blobs == {}
             await store.append(Commit("fork", make_entry(2), expires=LATER, blobs=make_blobs(b"fork's")))
             assert await store.blobs("room", [*make_blobs(b"fork's")]) == {}
 
@@ -211,7 +213,7 @@ class BlobPromises(Suite):
             assert (await size_of_blobs(store)).bytes > 0
             await store.delete("stays")
             assert await size_of_blobs(store) == NOTHING
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
     @asynchronous
     async def test_a_deleted_parent_keeps_its_blobs_for_its_forks(self, url: str) -> None:

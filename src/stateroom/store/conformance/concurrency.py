@@ -7,15 +7,19 @@ import random
 
 import pytest
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
     Conflict,
     DuplicateCall,
+    Loaded,
     SessionClosed,
     SessionLeased,
+    Snapshot,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
+from stateroom.store.conformance.suite import (
     LATER,
     NOW,
     Suite,
@@ -28,10 +32,6 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.conformance.mixture import choose_call
-from stateroom.store.conformance.reference import Reference, ask, compare
-from stateroom.store.contract import Loaded, Snapshot
-from stateroom.store.url import open_store
 
 
 class SharingPromises(Suite):

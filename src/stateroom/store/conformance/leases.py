@@ -7,16 +7,19 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
     Conflict,
     DuplicateCall,
+    Head,
     SessionClosed,
     SessionExpired,
     SessionLeased,
+    Snapshot,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.suite import (
     LATER,
     MUCH_LATER,
     NAMES,
@@ -31,8 +34,6 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.contract import Head, Snapshot
-from stateroom.store.url import open_store
 
 SOON = NOW + 10.0
 

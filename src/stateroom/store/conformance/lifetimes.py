@@ -8,15 +8,18 @@ from collections.abc import Awaitable
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
+    Loaded,
     SessionClosed,
     SessionExpired,
+    Snapshot,
     StoreError,
     UnknownRevision,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.suite import (
     LATER,
     MUCH_LATER,
     NOW,
@@ -29,8 +32,6 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.contract import Loaded, Snapshot
-from stateroom.store.url import open_store
 
 
 class LifetimePromises(Suite):

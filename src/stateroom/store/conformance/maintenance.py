@@ -8,13 +8,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import (
-    DuplicateCall,
-    StateroomError,
-    UnknownRevision,
-)
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.errors import StateroomError
+from stateroom.store import Commit, DuplicateCall, Entry, Loaded, Size, Snapshot, UnknownRevision, open_store
+from stateroom.store.conformance.suite import (
     LATER,
     MUCH_LATER,
     NAMES,
@@ -30,8 +26,6 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.contract import Entry, Loaded, Size, Snapshot
-from stateroom.store.url import open_store
 
 
 class CarePromises(Suite):
@@ -78,7 +72,7 @@ class CarePromises(Suite):
             assert await store.head("room") == record.head
             assert await store.entries("room") == stay
             assert await store.entries("room", after=1, until=5) == stay[1:2]
-            pruned = await store.export("room")
+            pruned = await store.maintenance.export("room")
             assert (pruned.entries, pruned.snapshots) == (stay, record.snapshots[1:])
             for at, snapshot, entries in (
                 (4, record.snapshots[1], []),
@@ -88,7 +82,7 @@ class CarePromises(Suite):
             ):
                 assert await store.load("room", at) == Loaded(record.head, snapshot, entries)
             assert await store.blobs("room", [*record.blobs][1:]) == dict([*record.blobs.items()][1:])
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
     @asynchronous
     async def test_a_call_that_was_pruned_is_forgotten_and_others_are_not(self, url: str) -> None:
@@ -110,7 +104,7 @@ class CarePromises(Suite):
         async with open_store(url) as store:
             record = await make_long_session(store)
             assert await store.prune("room", 1) == 0
-            assert await store.export("room") == record
+            assert await store.maintenance.export("room") == record
             assert await store.prune("room", 4) == 3
             assert await store.prune("room", 4) == 0
             await store.append(Commit("room", make_entry(9), expires=LATER, fence=4, snapshot=Snapshot(9, b"state 9")))
@@ -121,7 +115,7 @@ class CarePromises(Suite):
             assert (await store.load("room")).entries == [make_entry(10)]
             await store.delete("room")
             assert await store.heads() == []
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
     @pytest.mark.parametrize("below", [0, 2, 5, 8, 9, 100])
     @asynchronous
@@ -145,16 +139,16 @@ class CarePromises(Suite):
             assert await store.prune("fork", 6) == 2  # not its first
             assert await store.entries("fork") == [own[0], own[3]]
             assert await store.load("fork") == Loaded(replace(head, revision=7), Snapshot(6, b"fork 6"), own[3:])
-            assert await store.export("room") == record
+            assert await store.maintenance.export("room") == record
 
     @asynchronous
     async def test_a_pruned_session_can_be_moved(self, url: str) -> None:
         async with open_store(url) as store:
             await make_long_session(store)
             await store.prune("room", 4)
-            before, record = await everything(store, "room"), await store.export("room")
+            before, record = await everything(store, "room"), await store.maintenance.export("room")
             await store.delete("room")
-            await store.restore(record)
+            await store.put(record)
             assert await everything(store, "room") == before
 
     # Sizes.
@@ -162,7 +156,7 @@ class CarePromises(Suite):
     @asynchronous
     async def test_an_empty_store_has_no_size(self, url: str) -> None:
         async with open_store(url) as store:
-            sizes = await store.sizes()
+            sizes = await store.maintenance.sizes()
             for kind in ("sessions", "entries", "snapshots", "blobs"):
                 assert sizes[kind] == Size(0, 0)
 
@@ -201,7 +195,7 @@ class CarePromises(Suite):
                 head = make_head(name, revision=1, expires=LATER if name == "swept" else MUCH_LATER)
                 await store.create(head, [make_entry(1, body=body(2_000))], Snapshot(1, body(3_000)))
                 await store.append(Commit(name, make_entry(2, body=b""), expires=None, blobs=make_blobs(body(4_000))))
-            full = await store.sizes()
+            full = await store.maintenance.sizes()
             assert full["sessions"].rows >= 3
             assert full["sessions"].bytes > 0
             for kind, size in (("entries", 2_000), ("snapshots", 3_000), ("blobs", 4_000)):
@@ -209,12 +203,12 @@ class CarePromises(Suite):
                 assert full[kind].bytes >= 3 * size
             await store.delete("deleted")
             await store.sweep(LATER)
-            rest = await store.sizes()
+            rest = await store.maintenance.sizes()
             for kind, size in (("entries", 2_000), ("snapshots", 3_000), ("blobs", 4_000)):
                 assert rest[kind].rows < full[kind].rows
                 assert size <= rest[kind].bytes <= full[kind].bytes - 2 * size
             await store.delete("stays")
-            gone = await store.sizes()
+            gone = await store.maintenance.sizes()
             for kind in ("sessions", "entries", "snapshots", "blobs"):
                 assert gone[kind] == Size(0, 0)
 
@@ -223,12 +217,12 @@ class CarePromises(Suite):
     @asynchronous
     async def test_after_everything_nothing_lies_about(self, url: str) -> None:
         async with open_store(url) as store:
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
             for name in NAMES:
                 await store.create(make_head(name, revision=1), [make_entry(1)], Snapshot(1, b""), make_blobs(b"a"))
                 await make_fork(store, f"{name}/fork", name, 1, revision=2, expires=MUCH_LATER)
             record = await make_long_session(store)
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
             await store.prune("room", 4)
             await store.release("room", "me")
             await store.delete(NAMES[0])
@@ -239,18 +233,18 @@ class CarePromises(Suite):
                 refused = await outcome(store.append(Commit(name, entry, expires=LATER, blobs=make_blobs(b"refused"))))
                 assert isinstance(refused, type)
                 assert issubclass(refused, StateroomError)
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
             await store.sweep(LATER)
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
             await store.sweep(MUCH_LATER)
-            await store.restore(record)
-            assert await store.orphans() == []
+            await store.put(record)
+            assert await store.maintenance.orphans() == []
             assert [head.id for head in await store.heads()] == ["room"]
 
     @asynchronous
     async def test_a_vacuum_does_no_harm(self, url: str) -> None:
         async with open_store(url) as store:
-            await store.vacuum()
+            await store.maintenance.vacuum()
             await make_long_session(store)
             await make_fork(store, "fork", "room", 5, revision=7)
             for number in range(20):
@@ -259,9 +253,9 @@ class CarePromises(Suite):
                 await store.delete(f"gone {number}")
             before = [await everything(store, name) for name in ("room", "fork")]
             for _ in range(2):
-                await store.vacuum()
+                await store.maintenance.vacuum()
                 assert [await everything(store, name) for name in ("room", "fork")] == before
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
             await store.append(Commit("room", make_entry(9), expires=LATER, fence=4))
 
     @asynchronous
@@ -276,9 +270,9 @@ class CarePromises(Suite):
 
             async def care() -> None:
                 for _ in range(3):
-                    await store.vacuum()
-                    assert await store.orphans() == []
-                    await store.sizes()
+                    await store.maintenance.vacuum()
+                    assert await store.maintenance.orphans() == []
+                    await store.maintenance.sizes()
 
             await asyncio.gather(write(), care())
             assert [entry.revision for entry in await store.entries("room")] == list(range(1, 22))

@@ -9,14 +9,17 @@ from itertools import pairwise
 
 import pytest
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
+    Loaded,
     SessionClosed,
     SessionExpired,
+    Snapshot,
     StoreUnavailable,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.suite import (
     LATER,
     MUCH_LATER,
     NOW,
@@ -29,8 +32,6 @@ from stateroom.store.conformance.creation import (
     make_head,
     make_session,
 )
-from stateroom.store.contract import Loaded, Snapshot
-from stateroom.store.url import open_store
 
 
 class ReadingPromises(Suite):
@@ -58,7 +59,7 @@ class ReadingPromises(Suite):
                 lambda: store.children("room"),
                 lambda: store.blobs("room", ["digest"]),
                 lambda: store.blobs("room", []),
-                lambda: store.export("room"),
+                lambda: store.maintenance.export("room"),
                 lambda: store.prune("room", 1),
                 lambda: store.size("room"),
                 lambda: store.create(make_head("fork", parent="room")),
@@ -116,7 +117,7 @@ class ReadingPromises(Suite):
     async def test_a_closed_store_refuses_every_call(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            record = await store.export("room")
+            record = await store.maintenance.export("room")
         for call in (
             store.create(make_head("new")),
             store.append(Commit("room", make_entry(2), expires=LATER)),
@@ -133,13 +134,13 @@ class ReadingPromises(Suite):
             store.release("room", "me"),
             store.children("room"),
             store.blobs("room", ["digest"]),
-            store.export("room"),
-            store.restore(record),
+            store.maintenance.export("room"),
+            store.put(record),
             store.prune("room", 1),
             store.size("room"),
-            store.sizes(),
-            store.orphans(),
-            store.vacuum(),
+            store.maintenance.sizes(),
+            store.maintenance.orphans(),
+            store.maintenance.vacuum(),
         ):
             with pytest.raises(StoreUnavailable):
                 await call

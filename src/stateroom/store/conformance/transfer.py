@@ -7,15 +7,20 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
     Conflict,
     DuplicateCall,
+    Head,
+    Loaded,
+    Record,
+    Snapshot,
     StoreError,
     UnknownRevision,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.suite import (
     LATER,
     MUCH_LATER,
     NOW,
@@ -30,8 +35,6 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.contract import Head, Loaded, Record, Snapshot
-from stateroom.store.url import open_store
 
 
 def cut(record: Record, revision: int) -> Record:
@@ -51,13 +54,15 @@ class MovingPromises(Suite):
     async def test_an_export_is_all_of_a_session(self, url: str) -> None:
         async with open_store(url) as store:
             record = await make_long_session(store)
-            assert await store.export("room") == record
+            assert await store.maintenance.export("room") == record
             own = [make_entry(4, "own")]
             fork = make_head("fork", revision=4, parent="room", parent_revision=3)
             await store.create(fork, own, Snapshot(3, b"state 3"), make_blobs(b"own"))
-            assert await store.export("fork") == Record(fork, own, [Snapshot(3, b"state 3")], make_blobs(b"own"))
+            assert await store.maintenance.export("fork") == Record(
+                fork, own, [Snapshot(3, b"state 3")], make_blobs(b"own")
+            )
             await make_session(store, "bare", revision=0)
-            assert await store.export("bare") == Record(make_head("bare"), [], [], {})
+            assert await store.maintenance.export("bare") == Record(make_head("bare"), [], [], {})
 
     @asynchronous
     async def test_a_session_that_is_restored_is_as_it_was(self, url: str) -> None:
@@ -65,7 +70,7 @@ class MovingPromises(Suite):
             record = await make_long_session(store)
             before, listed = await everything(store, "room"), await store.heads()
             await store.delete("room")
-            await store.restore(record)
+            await store.put(record)
             assert await everything(store, "room") == before
             assert await store.heads() == listed
             assert await store.blobs("room", [*record.blobs]) == record.blobs
@@ -95,7 +100,7 @@ class MovingPromises(Suite):
             for revision in (1, 1, 3):  # new, again, and more of it
                 moment = replace(head, revision=revision)
                 entries = [make_entry(number) for number in range(1, revision + 1)]
-                await store.restore(Record(moment, entries, [], {}))
+                await store.put(Record(moment, entries, [], {}))
                 assert await store.head(head.id) == moment
                 assert await store.heads() == [moment]
                 assert await store.load(head.id) == Loaded(moment, None, entries)
@@ -107,9 +112,9 @@ class MovingPromises(Suite):
             record = await make_long_session(store)
             before = await everything(store, "room")
             await store.delete("room")
-            await store.restore(cut(record, revision))
+            await store.put(cut(record, revision))
             assert (await store.head("room")).revision == revision
-            await store.restore(record)
+            await store.put(record)
             assert await everything(store, "room") == before
             assert await store.find_call("room", "call 8") == record.entries[7]
 
@@ -119,9 +124,9 @@ class MovingPromises(Suite):
             record = await make_long_session(store)
             before, size = await everything(store, "room"), await store.size("room")
             for _ in range(2):
-                await store.restore(record)
+                await store.put(record)
                 assert await everything(store, "room") == before
-            await asyncio.gather(*(store.restore(record) for _ in range(4)))
+            await asyncio.gather(*(store.put(record) for _ in range(4)))
             assert await everything(store, "room") == before
             assert await store.size("room") == size
 
@@ -129,10 +134,10 @@ class MovingPromises(Suite):
     async def test_a_head_that_has_changed_becomes_that_of_the_record(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            record = await store.export("room")
+            record = await store.maintenance.export("room")
             await store.lease("room", "me", now=NOW, until=LATER)
             await store.touch("room", now=NOW, expires=MUCH_LATER)
-            await store.restore(record)
+            await store.put(record)
             assert await store.head("room") == record.head
             assert await store.sweep(LATER) == 1
 
@@ -144,7 +149,7 @@ class MovingPromises(Suite):
             other = replace(record.head, created=NOW + 1, revision=9, owner="another")
             entries = [*record.entries, make_entry(9, "theirs")]
             with pytest.raises(StoreError):
-                await store.restore(Record(other, entries, [Snapshot(9, b"wrong")], make_blobs(b"theirs")))
+                await store.put(Record(other, entries, [Snapshot(9, b"wrong")], make_blobs(b"theirs")))
             assert await everything(store, "room") == before
             assert await store.find_call("room", "theirs") is None
 
@@ -155,7 +160,7 @@ class MovingPromises(Suite):
             before = await everything(store, "room")
             for revision in (1, 7):
                 with pytest.raises(StoreError):
-                    await store.restore(cut(record, revision))
+                    await store.put(cut(record, revision))
             assert await everything(store, "room") == before
 
     @asynchronous
@@ -164,29 +169,29 @@ class MovingPromises(Suite):
             head = make_head("fork", revision=4, parent="room", parent_revision=3)
             record = Record(head, [make_entry(4, "own")], [Snapshot(4, b"state")], make_blobs(b"own"))
             with pytest.raises(UnknownSession) as unknown:
-                await store.restore(record)
+                await store.put(record)
             assert unknown.value.session == "room"
             await make_session(store, revision=2)
             with pytest.raises(UnknownRevision) as early:
-                await store.restore(record)
+                await store.put(record)
             assert early.value.session == "room"
             assert await outcome(store.head("fork")) is UnknownSession
             assert await store.children("room") == []
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
             await store.append(Commit("room", make_entry(3), expires=LATER))
-            await store.restore(record)
-            assert await store.export("fork") == record
+            await store.put(record)
+            assert await store.maintenance.export("fork") == record
 
     @asynchronous
     async def test_a_restored_fork_holds_its_parent(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store, revision=2)
             await make_fork(store, "fork", "room", 1, revision=3)
-            parent, fork = await store.export("room"), await store.export("fork")
+            parent, fork = await store.maintenance.export("room"), await store.maintenance.export("fork")
             await store.delete("fork")
             await store.delete("room")
             for record in (parent, fork, fork, parent):
-                await store.restore(record)
+                await store.put(record)
             assert [head.id for head in await store.children("room")] == ["fork"]
             await store.delete("room")
             assert (await store.head("room")).expires == 0.0
@@ -194,22 +199,22 @@ class MovingPromises(Suite):
             await store.delete("fork")
             assert await store.sweep(NOW) == 1
             assert await store.heads() == []
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
     @asynchronous
     async def test_what_was_exported_does_not_change_afterwards(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            record = await store.export("room")
+            record = await store.maintenance.export("room")
             await store.append(
                 Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b""), blobs=make_blobs(b"a"))
             )
             assert record == Record(make_head(revision=1), [make_entry(1)], [], {})
             await store.delete("room")
-            await store.restore(record)
+            await store.put(record)
             record.entries.clear()
             record.blobs["digest"] = b"wrong"
-            assert (await store.export("room")) == Record(make_head(revision=1), [make_entry(1)], [], {})
+            assert (await store.maintenance.export("room")) == Record(make_head(revision=1), [make_entry(1)], [], {})
 
     @asynchronous
     async def test_an_export_is_of_one_moment_whatever_others_do_meanwhile(self, url: str) -> None:
@@ -229,7 +234,7 @@ class MovingPromises(Suite):
 
             async def look() -> None:
                 while not finished.is_set():
-                    record = await reader.export("room")
+                    record = await reader.maintenance.export("room")
                     revisions = range(1, record.head.revision + 1)
                     assert record.entries == [make_entry(revision) for revision in revisions]
                     assert record.snapshots == [Snapshot(revision, b"%d" % revision) for revision in revisions]

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 import pytest
 
 from stateroom.errors import StateroomError
-from stateroom.store import Commit
-from stateroom.store.contract import Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store import Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,12 +116,12 @@ async def everything(store: Store, session: str) -> tuple[Head, list[Entry], lis
     """All that a store tells of one session."""
     head = await store.head(session)
     loads = [await store.load(session, at) for at in range(head.revision + 1)]
-    return head, await store.entries(session), loads, await store.export(session)
+    return head, await store.entries(session), loads, await store.maintenance.export(session)
 
 
 async def size_of_blobs(store: Store) -> Size:
     """How much all blobs in the store are."""
-    return (await store.sizes())["blobs"]
+    return (await store.maintenance.sizes())["blobs"]
 
 
 async def list_all(store: Store, *, limit: int, environment: str | None = None) -> list[Head]:
