@@ -20,7 +20,7 @@ from stateroom.errors import (
     UnknownStore,
 )
 from stateroom.store import Commit, Head, Snapshot, Store, open_store
-from stateroom.store.conformance.suite import (
+from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,
     NOW,

@@ -9,8 +9,8 @@ import pytest
 
 from stateroom.store import Commit, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
+from stateroom.store.conformance.helpers import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
 from stateroom.store.conformance.stateful import check_against_model
-from stateroom.store.conformance.suite import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
 from tests.examples import share
 from tests.servers.postgresql import fresh_schema
 from tests.store.tiers import tiered

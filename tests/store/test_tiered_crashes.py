@@ -20,8 +20,8 @@ from msgspec.structs import astuple, replace
 
 from stateroom.errors import StateroomError, UnknownSession
 from stateroom.store import Commit, Record, Snapshot, Store, Work, open_store
+from stateroom.store.conformance.helpers import LATER, MUCH_LATER, NOW, make_blobs, make_entry, make_fork, make_head
 from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
-from stateroom.store.conformance.suite import LATER, MUCH_LATER, NOW, make_blobs, make_entry, make_fork, make_head
 from stateroom.store.memory import MemoryStore
 from stateroom.store.tiered import transfer
 from stateroom.store.tiered.marks import kind_of

@@ -369,11 +369,7 @@ class Session(Generic[S]):
         return point
 
     async def _named(self, name: str) -> int:
-        history = History(self._cached.store)
-        entry = await history.find_call(self.id, CHECKPOINT + name)
-        if entry is None:  # older versions did not write it down under its name
-            named = [each async for each in history.entries(self.id, kinds={"checkpoint"}) if each.name == name]
-            entry = named[-1] if named and name else None
+        entry = await History(self._cached.store).find_call(self.id, CHECKPOINT + name)
         if entry is None:
             raise UnknownRevision(self.id, f"session {self.id!r} has no checkpoint {name!r}")
         return entry.revision

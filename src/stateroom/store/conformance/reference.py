@@ -24,7 +24,7 @@ from stateroom.store import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.conformance.suite import make_blobs, make_entry, make_head, outcome
+from stateroom.store.conformance.helpers import make_blobs, make_entry, make_head, outcome
 
 MAINTENANCE = ("export", "orphans", "sizes", "vacuum")
 

@@ -1,162 +1,39 @@
-"""What the tests are made of."""
+"""The suite that every store passes: the promises of `Store` as tests that anyone can run on their own store.
 
-from __future__ import annotations
+Subclass `StoreConformance` in a test module, and give the URL of a fresh store; this needs nothing but pytest:
 
-import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
-from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, TypeVar
+    from stateroom.store.conformance import StoreConformance
 
-import pytest
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def url(self, tmp_path):
+            return f"mystore://{tmp_path}/rooms"
 
-from stateroom.errors import StateroomError
-from stateroom.store import Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
+The scheme must be registered (see `stateroom.store.url`). Set `shared = False` if two stores that are open on one URL
+do not see the same sessions, `durable = False` if sessions are lost when the store closes, and `increments = 10` if
+writing is slow. To have pytest show the values of a failed comparison, put
+`pytest.register_assert_rewrite("stateroom.store.conformance")` in `conftest.py`. With Hypothesis installed,
+`stateroom.store.conformance.stateful` looks for a sequence of calls that a store answers wrongly.
+"""
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-PATIENCE = 120.0
-"""After how many seconds a store that does not answer fails its test."""
-
-NOW = 1_000.0
-LATER = 2_000.0
-MUCH_LATER = 3_000.0
-
-NAMES = [
-    "o'clock",
-    'say "hello"',
-    "back`tick; DROP TABLE sessions; --",
-    "per%cent_under*star?mark[a-z]",
-    "a/b\\c:d{e}#f g&h=i",
-    "ship 🚢 船 سفينة",
-    "caf\u00e9",
-    "cafe\u0301",
-    "CASE",
-    "case",
-    "line\nbreak",
-    " edges ",
-    "n" * 200,
-]
-"""Ids that a careless store mixes up, cuts or takes for something else."""
+from stateroom.store.conformance.appends import WritingPromises
+from stateroom.store.conformance.blobs import BlobPromises
+from stateroom.store.conformance.concurrency import SharingPromises
+from stateroom.store.conformance.leases import LeasingPromises
+from stateroom.store.conformance.lifetimes import LifetimePromises
+from stateroom.store.conformance.maintenance import CarePromises
+from stateroom.store.conformance.reads import ReadingPromises
+from stateroom.store.conformance.transfer import MovingPromises
 
 
-def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that runs to its end in an event loop of its own."""
-
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), PATIENCE))
-
-    return run
-
-
-def make_head(session: str = "room", **fields: Any) -> Head:
-    """A head with all that a test does not care about filled in."""
-    given: dict[str, Any] = {"environment": "env", "owner": "owner", "created": NOW, "expires": LATER, "revision": 0}
-    return Head(session, **{**given, **fields})
-
-
-def make_entry(revision: int, call_id: str | None = None, *, at: float = NOW, body: bytes | None = None) -> Entry:
-    """An entry whose body tells its revision."""
-    return Entry(revision, "call", at, b"body %d" % revision if body is None else body, call_id)
-
-
-def make_blobs(*bodies: bytes) -> dict[str, bytes]:
-    """Blobs by their digests."""
-    return {hashlib.sha256(body).hexdigest(): body for body in bodies}
-
-
-async def make_session(store: Store, session: str = "room", *, revision: int = 1, **fields: Any) -> list[Entry]:
-    """Create a session with entries up to a revision; a fork's begin after its parent's revision."""
-    head = make_head(session, revision=revision, **fields)
-    entries = [make_entry(number) for number in range(head.parent_revision + 1, revision + 1)]
-    await store.create(head, entries)
-    return entries
-
-
-async def make_fork(store: Store, session: str, parent: str, at: int, **fields: Any) -> list[Entry]:
-    """Fork a session; without a `revision` the fork has no entries of its own."""
-    return await make_session(store, session, **{"revision": at, **fields}, parent=parent, parent_revision=at)
-
-
-async def make_long_session(store: Store) -> Record:
-    """A session with something of everything; all of it."""
-    blobs = make_blobs(b"first", b"second")
-    first, second = blobs
-    entries = [make_entry(number, f"call {number}", at=NOW + number) for number in range(1, 9)]
-    snapshots = [Snapshot(number, b"state %d" % number) for number in (1, 4, 6)]
-    await store.create(make_head(revision=1, fence=3), entries[:1], snapshots[0], {first: b"first"})
-    for entry in entries[1:]:
-        await store.append(
-            Commit(
-                "room",
-                entry,
-                expires=LATER + entry.revision,
-                fence=3,
-                snapshot=next((each for each in snapshots if each.revision == entry.revision), None),
-                blobs={second: b"second"} if entry.revision == 5 else {},
-            )
-        )
-    await store.lease("room", "me", now=NOW, until=LATER)
-    head = make_head(revision=8, expires=LATER + 8, fence=4, holder="me", leased_until=LATER)
-    return Record(head, entries, snapshots, blobs)
-
-
-async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
-    """What a call returned, or the class of the error it raised."""
-    try:
-        return await call
-    except StateroomError as error:
-        return type(error)
-
-
-async def everything(store: Store, session: str) -> tuple[Head, list[Entry], list[Loaded], Record]:
-    """All that a store tells of one session."""
-    head = await store.head(session)
-    loads = [await store.load(session, at) for at in range(head.revision + 1)]
-    return head, await store.entries(session), loads, await store.maintenance.export(session)
-
-
-async def size_of_blobs(store: Store) -> Size:
-    """How much all blobs in the store are."""
-    return (await store.maintenance.sizes())["blobs"]
-
-
-async def list_all(store: Store, *, limit: int, environment: str | None = None) -> list[Head]:
-    """A whole listing, page by page."""
-    found: list[Head] = []
-    while True:
-        page = await store.heads(environment=environment, before=found[-1] if found else None, limit=limit)
-        assert len(page) <= limit, "a page is longer than its limit"
-        assert not {head.id for head in page} & {head.id for head in found}, "a head is listed twice"
-        found += page
-        if not page:
-            return found
-
-
-class Suite:
-    """What every part of the suite knows of the store it tests."""
-
-    shared: ClassVar[bool] = True
-    """Whether several stores that are open on one URL hold the same sessions."""
-    durable: ClassVar[bool] = True
-    """Whether sessions are still there after the store was closed and opened again."""
-    increments: ClassVar[int] = 100
-    """How many entries each of eight writers adds to one session at once; a slow store may do with fewer."""
-
-    @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        """The URL of a store that nobody used before."""
-        raise NotImplementedError("a subclass of StoreConformance has a fixture `url` that gives a fresh store's URL")
-
-    def needs_shared(self) -> None:
-        """Skip a test of stores that share their sessions."""
-        if not self.shared:
-            pytest.skip("stores of this kind do not share sessions")
-
-    def needs_durable(self) -> None:
-        """Skip a test of stores that keep their sessions."""
-        if not self.durable:
-            pytest.skip("stores of this kind do not outlive their closing")
+class StoreConformance(
+    WritingPromises,
+    ReadingPromises,
+    LeasingPromises,
+    BlobPromises,
+    LifetimePromises,
+    MovingPromises,
+    CarePromises,
+    SharingPromises,
+):
+    """What a store promises. A subclass gives the `url` of a fresh store."""
