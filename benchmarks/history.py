@@ -145,7 +145,7 @@ def _median_step(sizes: list[int]) -> float:
 
 async def _total(store: Store) -> int:
     """All that a store takes, with what indexes and the like add to it."""
-    sizes = await store.sizes()
+    sizes = await store.maintenance.sizes()
     whole = [sizes[name] for name in ("file", "disk", "objects") if name in sizes]
     return sum(size.bytes for size in whole or sizes.values())
 

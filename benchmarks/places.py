@@ -51,7 +51,7 @@ class Place:
         begun = [await counters.seed(task) for _ in range(SESSIONS)]
         large = await Sessions[Any](ArchiveEnvironment(), store).seed({"records": RECORDS})
         await asyncio.gather(*(_increment(session) for session in begun))
-        return cls(store, begun, large.id, await store.sizes())
+        return cls(store, begun, large.id, await store.maintenance.sizes())
 
     async def take_turn(self) -> None:
         """One session alone, all of them at once, and the large one in a worker that does not know it."""
@@ -71,7 +71,7 @@ class Place:
 
     async def row(self) -> tuple[str, ...]:
         """The medians, and what each call has added to the store."""
-        grown = _growth(self.before, await self.store.sizes()) / self.calls
+        grown = _growth(self.before, await self.store.maintenance.sizes()) / self.calls
         lone, cold = (f"{1000 * median(seconds):,.2f} ms" for seconds in (self.lone, self.cold))
         return lone, f"{median(self.rates):,.0f}", cold, f"{grown:,.0f}"
 

@@ -254,7 +254,7 @@ async def test_large_values_lie_outside_the_log(store: Store, saver: StateroomSa
     large = "x" * 200_000
     for step in range(1, 6):
         await put(saver, "t", str(step), {"messages": [large, *words(step)]})
-    assert (await store.sizes())["blobs"].bytes >= 200_000
+    assert (await store.maintenance.sizes())["blobs"].bytes >= 200_000
     assert await total(store) < 300_000
     assert await values_of(StateroomSaver(store), "t", "3") == {"messages": [large, *words(3)]}
     await saver.aprune(["t"])
@@ -339,7 +339,7 @@ async def test_no_thread_is_at_fault_when_the_store_is_checked(store: Store, sav
     await saver.aprune(["copy"])
     for head in await store.heads():
         assert await check_session(store, head) == []
-    assert await store.orphans() == []
+    assert await store.maintenance.orphans() == []
 
 
 class Scrambling(CipherProtocol):

@@ -22,8 +22,7 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.model import Item, Policy, function_call, message, text_of
-from stateroom.store import Store
-from stateroom.store.contract import Size
+from stateroom.store import Size, Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
 
 NEVER = 60.0
@@ -74,7 +73,7 @@ async def spent(purses: Threads, thread: str) -> Any:
 
 async def sizes(store: Store) -> dict[str, Size]:
     """How much there is of sessions; a file keeps the room that they took."""
-    found = await store.sizes()
+    found = await store.maintenance.sizes()
     return {kind: found[kind] for kind in ("sessions", "entries", "snapshots", "blobs")}
 
 

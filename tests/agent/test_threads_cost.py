@@ -8,8 +8,7 @@ import pytest
 from stateroom import Sessions, open_store
 from stateroom.agent import Agent, Context, ThreadEnvironment, Threads
 from stateroom.model import Item, Policy, message
-from stateroom.store import Entry, Loaded, Store
-from stateroom.store.wrapper import WrappedStore
+from stateroom.store import Entry, Loaded, Store, WrappedStore
 
 
 class Counting(WrappedStore):

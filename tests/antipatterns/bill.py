@@ -76,11 +76,11 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
 
 async def spoilt(store: Store, session: str, spoil: Spoil) -> str:
     """A copy of a session, of which some other program has spoilt what is stored; its id."""
-    record = await store.export(session)
+    record = await store.maintenance.export(session)
     (snapshot,) = record.snapshots
     document = msgspec.msgpack.decode(snapshot.body)
     spoil(document["state"])
     body = msgspec.msgpack.encode(document)
     copied = replace(record, head=replace(record.head, id="spoilt"), snapshots=[replace(snapshot, body=body)])
-    await store.restore(copied)
+    await store.put(copied)
     return "spoilt"

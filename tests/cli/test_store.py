@@ -258,7 +258,7 @@ def test_progress_is_shown_when_it_takes_long(stateroom: Any, ids: list[str], mo
         ),
         ("check --store file://./typo.db", "the folder typo.db does not exist"),
         ("check --store nope://", "no store serves nope://"),
-        ("check --store redis://:secret@localhost:1/0?patience=0", "localhost:1 cannot be reached"),
+        ("check --store redis://:secret@localhost:1/0?timeout=0", "localhost:1 cannot be reached"),
         ("check", "--store"),
         ("stats --store sqlite:///rooms.db --top -1", "--top"),
         ("prune --store sqlite:///rooms.db", "say what may go"),

@@ -181,7 +181,7 @@ class Seeding:
         rest = Scripted([calls, [message("One. " * 500)], [message("Two.")]])
         assert (await run(Agent(rest, context=Context(1000)), finished)).status == "completed"
         assert finished.agent.status.view > 0
-        await cancelled.cancel("no more money")
+        await cancelled.agent.cancel("no more money")
         posted = self.label("posted errand", await sessions.seed(row, seed=7, began=BEGAN))
         assert (await run(Agent(Scripted([[function_call("post", "d", to="Ann")]])), posted)).question == "Shall I?"
         await posted.agent.answer("yes")

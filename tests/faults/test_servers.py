@@ -53,7 +53,7 @@ async def counted(url: str) -> None:
 
 
 async def test_a_server_that_is_killed_under_load_and_starts_again_is_waited_for(server: Server) -> None:
-    url = f"{server.url}?patience=60"
+    url = f"{server.url}?timeout=60"
     async with open_store(url) as store:
         sessions = counting(store)
         reached = asyncio.Event()
@@ -66,7 +66,7 @@ async def test_a_server_that_is_killed_under_load_and_starts_again_is_waited_for
 
 
 async def test_a_server_that_stays_away_is_a_clear_error_and_nothing_is_lost(server: Server) -> None:
-    async with open_store(f"{server.url}?patience=2") as store:
+    async with open_store(f"{server.url}?timeout=2") as store:
         session = await counting(store).seed({})
         await session.call("increment", call_id="one")
         await asyncio.to_thread(server.kill)
@@ -82,7 +82,7 @@ async def test_a_network_that_delays_cuts_and_halves_what_it_carries_loses_and_d
     server: Server, seed: int
 ) -> None:
     with Proxy(server.url) as proxy:
-        async with open_store(f"{proxy.url}?patience=60") as store:
+        async with open_store(f"{proxy.url}?timeout=60") as store:
             sessions = counting(store)
             rooms = [await sessions.seed({}, session_id=f"room {number}") for number in range(SESSIONS)]
             proxy.delay = 0.001

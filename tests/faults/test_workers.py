@@ -24,8 +24,8 @@ def counting(store: Any) -> Sessions[Any]:
 async def problems(store: Store) -> list[Any]:
     """What `stateroom store check` would find, once what the dead had only begun is cleared away."""
     found = [problem async for problem in each_session(store, lambda head: check_session(store, head)) if problem[1]]
-    await store.vacuum()
-    return [*found, *await store.orphans()]
+    await store.maintenance.vacuum()
+    return [*found, *await store.maintenance.orphans()]
 
 
 async def play(nursery: Nursery, first: int, last: int, rng: random.Random) -> int:

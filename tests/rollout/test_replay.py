@@ -213,10 +213,10 @@ async def test_a_fork_replays_with_what_it_shares(store: Store) -> None:
 async def test_nothing_is_written_to_the_store(store: Store) -> None:
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("note", {"text": "b"})
-    before = await store.export(session.id)
+    before = await store.maintenance.export(session.id)
     await replay(DeskEnvironment(), store, session.id)
-    assert await store.export(session.id) == before
-    assert (await store.sizes())["sessions"].rows == 1
+    assert await store.maintenance.export(session.id) == before
+    assert (await store.maintenance.sizes())["sessions"].rows == 1
 
 
 async def test_snapshots_make_no_difference(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

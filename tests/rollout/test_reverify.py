@@ -165,11 +165,11 @@ async def test_the_report_tells_what_has_changed(collect: Any, store: Store) -> 
 async def test_nothing_is_written_to_the_store(collect: Any, store: Store) -> None:
     old = await collect(PileEnvironment())
     sessions = [row["_stateroom_session"] for row in rows(old)]
-    before = [await store.export(session) for session in sessions]
-    sizes = await store.sizes()
+    before = [await store.maintenance.export(session) for session in sessions]
+    sizes = await store.maintenance.sizes()
     await again(Detailed(), old, store)
-    assert [await store.export(session) for session in sessions] == before
-    assert await store.sizes() == sizes
+    assert [await store.maintenance.export(session) for session in sessions] == before
+    assert await store.maintenance.sizes() == sizes
 
 
 class Lucky(PileEnvironment):
@@ -434,11 +434,11 @@ async def test_it_goes_on_where_it_was_interrupted(collect: Any, store: Store) -
 async def test_what_was_refused_is_tried_again(collect: Any, store: Store) -> None:
     old = await collect(PileEnvironment())
     lost = rows(old)[0]["_stateroom_session"]
-    record = await store.export(lost)
+    record = await store.maintenance.export(lost)
     await store.delete(lost)
     report, files = await again(Detailed(), old, store)
     assert (report.refused, len(report.rows)) == (1, 2)
-    await store.restore(record)
+    await store.put(record)
     report, _ = await again(Detailed(), old, store)
     assert (report.refused, report.resumed, len(report.rows)) == (0, 2, 3)
     assert not files.failures.exists()

@@ -343,7 +343,7 @@ async def test_large_values_are_shown_like_others(serve: Any, store_url: str) ->
     session = await seed(served, "ledger")
     assert (await session.call("note", {"day": "2024-05-02", "tag": "a large tag"})).ok
     await session.verify()
-    assert b"a large tag" in (await served.app.store.export(session.id)).blobs.values()
+    assert b"a large tag" in (await served.app.store.maintenance.export(session.id)).blobs.values()
     where = f"/sessions/{session.id}"
     _, shown = await ask(served, "GET", f"{where}/state")
     assert (shown["state"]["by_number"], shown["state"]["seal"]) == ({"1": "a large tag"}, "_wA=")

@@ -81,14 +81,14 @@ async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serv
     [head] = await served.app.store.heads()
     bad = await spoilt(served.app.store, head.id, spoil)
     token = served.app.hosted["bill"].signer.sign(bad).decode()
-    before = await served.app.store.export(bad)
+    before = await served.app.store.maintenance.export(bad)
     served.client.cookie_jar.clear()
     for path in ("/charge", "/verify"):
         status, body = await served.post(path, headers={"Cookie": f"stateroom_bill={token}"})
         assert (status, body["error"]["code"]) == (500, "environment_error")
         with pytest.raises(AssertionError, match=f"the stored state of session 'spoilt' is not valid: {why}"):
             raise AssertionError(body["error"]["message"])
-    assert await served.app.store.export(bad) == before
+    assert await served.app.store.maintenance.export(bad) == before
 
 
 async def test_a_session_that_is_not_there_is_never_a_fresh_one(serve: Any, connect: Any) -> None:

@@ -78,7 +78,7 @@ async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store: str) ->
     for _ in range(2):
         assert (await post_afresh(served, "/seed_session", seeding("one", row)))[0] == 200
     assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 409
-    assert (await served.app.store.sizes())["blobs"].rows == 1
+    assert (await served.app.store.maintenance.sizes())["blobs"].rows == 1
 
 
 async def test_a_name_is_not_joined_with_another_task(serve: Any) -> None:

@@ -84,5 +84,5 @@ async def problems(store: Store) -> dict[str | None, list[str]]:
     """What is wrong with the sessions of a store."""
     checked = each_session(store, lambda head: check_session(store, head))
     found: dict[str | None, list[str]] = {head.id: wrong async for head, wrong in checked if wrong}
-    orphans = await store.orphans()
+    orphans = await store.maintenance.orphans()
     return {**found, None: orphans} if orphans else found

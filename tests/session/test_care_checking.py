@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from stateroom import open_store
 from stateroom.session import cached_session
 from stateroom.session.log import write_body
-from stateroom.session.maintenance import count, each_session
-from stateroom.session.maintenance import heads as listing
-from stateroom.store import Entry, Head, Record, Store
+from stateroom.session.maintenance import count, each_session, heads
+from stateroom.store import Entry, Head, Store, contract
 from stateroom.store.memory import MemoryStore
 from tests.session.caring import family, go_on, new, problems, sessions_of
 
@@ -161,11 +160,10 @@ async def test_what_belongs_to_no_session_is_found(tmp_path: Path, table: str) -
 
 async def test_entries_that_a_store_must_refuse_are_found() -> None:
     class Careless(MemoryStore):
-        async def export(self, session: str) -> Record:
-            record = await super().export(session)
-            entries = [replace(entry, call_id="again") for entry in record.entries]
+        async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
+            entries = [replace(entry, call_id="again") for entry in await super().entries(session)]
             body = write_body({"to": 5}, []).data
-            return replace(record, entries=[*entries, Entry(4, "rewind", 0.0, body)])
+            return [*entries, Entry(4, "rewind", 0.0, body)]
 
     store = Careless()
     session = await new(store, 3)
@@ -180,7 +178,7 @@ async def test_entries_that_a_store_must_refuse_are_found() -> None:
 
 @pytest.mark.every_store
 async def test_every_session_is_visited_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGE", 7)
+    monkeypatch.setattr(contract, "PAGE", 7)
     ids = [(await new(store, 1)).id for _ in range(30)]
 
     async def remove_another(head: Head) -> str:
@@ -204,7 +202,7 @@ async def test_work_that_fails_ends_the_visit(store: Store) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         async for _ in each_session(store, fail):
             pass
-    assert len(started) <= listing.AT_ONCE
+    assert len(started) <= heads.AT_ONCE
 
 
 @pytest.mark.every_store
@@ -217,6 +215,6 @@ async def test_counting(store: Store) -> None:
     assert found.sessions == {"notes": {"live": 3, "closed": 1, "expired": 1}}
     assert {head.id for head, _ in found.largest} == {parent, fork}
     assert found.largest[0][1] == await store.size(found.largest[0][0].id)
-    assert found.sizes == await store.sizes()
+    assert found.sizes == await store.maintenance.sizes()
     assert len(calls) == 5
     assert (await count(store, now=now, top=0, done=lambda: None)).largest == []

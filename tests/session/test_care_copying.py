@@ -31,7 +31,7 @@ async def target(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def records(store: Store) -> dict[str, Record]:
-    return {head.id: await store.export(head.id) for head in await store.heads()}
+    return {head.id: await store.maintenance.export(head.id) for head in await store.heads()}
 
 
 async def test_a_family_is_copied_parents_first(store: Store, target: Store) -> None:
@@ -43,7 +43,7 @@ async def test_a_family_is_copied_parents_first(store: Store, target: Store) -> 
     await copier.copy(parent)  # which is there
     assert await records(target) == await records(store)
     assert await problems(target) == {}
-    sent = await store.export(fork)
+    sent = await store.maintenance.export(fork)
     bodies = [part.body for part in (*sent.entries, *sent.snapshots)] + [*sent.blobs.values()]
     assert copier.copied[fork] == (sent.head.revision, len(sent.entries), sum(map(len, bodies)))
     session = await sessions_of(target).open(grandchild)
@@ -64,9 +64,9 @@ async def test_a_copy_keeps_the_past_of_an_original_that_was_pruned_since(store:
     async for _ in Retention(store, Policy(keep=10), time.time).carry_out():
         pass
     await go_on(session, 1)
-    assert len((await store.export(session.id)).entries) < 20
+    assert len((await store.maintenance.export(session.id)).entries) < 20
     await Copier(store, target).copy(session.id)
-    assert len((await target.export(session.id)).entries) == 41
+    assert len((await target.maintenance.export(session.id)).entries) == 41
     assert await problems(target) == {}
 
 
@@ -136,14 +136,14 @@ async def test_another_session_of_the_same_name_is_left_alone(store: Store, targ
 @pytest.mark.parametrize("what", ["head", "entries", "snapshots", "large values"])
 async def test_a_copy_that_arrives_changed_is_noticed(store: Store, what: str) -> None:
     class Lossy(MemoryStore):
-        async def restore(self, record: Record) -> None:
+        async def put(self, record: Record, *, new: bool = False) -> None:
             lost = {
                 "head": {"head": replace(record.head, owner="somebody else")},
                 "entries": {"entries": [replace(entry, body=entry.body + b" ") for entry in record.entries]},
                 "snapshots": {"snapshots": record.snapshots[:-1]},
                 "large values": {"blobs": {}},
             }
-            await super().restore(replace(record, **lost[what]))
+            await super().put(replace(record, **lost[what]), new=new)
 
     parent, *_ = await family(store)
     with pytest.raises(StoreError, match=f"is not what was copied: .*{what}"):

@@ -37,9 +37,9 @@ async def filled(store: Store) -> list[Any]:
 
 async def test_all_are_migrated_once(store: Store) -> None:
     made = await filled(store)
-    before = [await store.export(session.id) for session in made]
+    before = [await store.maintenance.export(session.id) for session in made]
     assert await outcomes(migrator(store).plan()) == {"migrated": 5, "ended": 2}
-    assert [await store.export(session.id) for session in made] == before
+    assert [await store.maintenance.export(session.id) for session in made] == before
     assert await outcomes(migrator(store).carry_out()) == {"migrated": 5, "ended": 2}
     assert await outcomes(migrator(store).carry_out()) == {"current": 5, "ended": 2}
     again = [await shop(3, store).open(session.id, closed_too=True) for session in made]

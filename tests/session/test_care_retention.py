@@ -273,9 +273,9 @@ async def planned(store: Store, **policy: Any) -> dict[str, Cut]:
 
 async def test_a_plan_says_what_would_go_and_changes_nothing(store: Store) -> None:
     await family(store)
-    before = {head.id: await store.export(head.id) for head in await store.heads()}
+    before = {head.id: await store.maintenance.export(head.id) for head in await store.heads()}
     plan = await planned(store, keep=10, closed=0.0)
-    assert {head.id: await store.export(head.id) for head in await store.heads()} == before
+    assert {head.id: await store.maintenance.export(head.id) for head in await store.heads()} == before
     made = await prune(store, keep=10, closed=0.0)
     assert {name: (cut.below, cut.entries) for name, cut in made.items()} == {
         name: (cut.below, cut.entries) for name, cut in plan.items()

@@ -47,7 +47,7 @@ def there(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def records(store: Store, ids: list[str]) -> list[Record]:
-    return [await store.export(session) for session in ids]
+    return [await store.maintenance.export(session) for session in ids]
 
 
 async def copy(source: Store, target: Store, ids: list[str]) -> None:
@@ -83,7 +83,7 @@ async def test_there_and_back(there: str) -> None:
         found = await count(away, now=now, top=1, done=lambda: None)
         assert found.sessions == {"notes": {"live": 3}}
         assert found.largest[0][0].id in ids[:2]
-        await away.vacuum()
+        await away.maintenance.vacuum()
         assert await problems(away) == {}
         assert len((await History(away).document(ids[1])).state["notes"]) == len(fork.state.notes) + 2
 
@@ -110,4 +110,4 @@ async def test_what_cannot_be_decrypted_is_found(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("CARE_KEYS", "two:" + "B" * 43 + "=")
     async with open_store(url) as store:
         (found,) = (await problems(store))[session.id]
-    assert "is encrypted with the key 'one', which is not among those given" in found
+    assert "is encrypted with the key 'one', which was not given" in found

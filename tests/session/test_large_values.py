@@ -97,14 +97,14 @@ def cold(store: Store, **options: Any) -> Sessions[Library]:
 
 async def contents(store: Store, session: str) -> set[bytes]:
     """The large values that are stored for a session."""
-    blobs = (await store.export(session)).blobs
+    blobs = (await store.maintenance.export(session)).blobs
     assert all(digest_of(content) == digest for digest, content in blobs.items())
     return set(blobs.values())
 
 
 async def logged(store: Store, session: str) -> int:
     """The bytes of a session's own entries and snapshots."""
-    record = await store.export(session)
+    record = await store.maintenance.export(session)
     return sum(len(part.body) for part in [*record.entries, *record.snapshots])
 
 
@@ -147,8 +147,8 @@ async def test_one_copy_serves_input_output_state_snapshots_and_forks(
             await fork.call("lend")
     assert await contents(store, session.id) == {text.encode()}
     assert [await contents(store, fork.id) for fork in forks] == [set()] * 8
-    assert (await store.sizes())["blobs"].rows == 1
-    records = [await store.export(handle.id) for handle in [session, *forks]]
+    assert (await store.maintenance.sizes())["blobs"].rows == 1
+    records = [await store.maintenance.export(handle.id) for handle in [session, *forks]]
     assert sum(len(record.snapshots) for record in records) > 8
     assert sum([await logged(store, handle.id) for handle in [session, *forks]]) < 500_000
     again = await cold(store).open(forks[-1].id)
@@ -164,7 +164,8 @@ async def test_small_changes_beside_large_documents_are_small(store: Store) -> N
         assert (await session.call("lend")).output == number + 1
     after = await store.size(session.id)
     assert (after.bytes - before.bytes) / 200 < 100
-    assert len((await store.export(session.id)).snapshots) == 1  # another one needs a digest of each document
+    record = await store.maintenance.export(session.id)
+    assert len(record.snapshots) == 1  # another one needs a digest of each document
     again = await cold(store).open(session.id)
     assert (again.state.texts, again.state.loans) == (texts, 200)
 
@@ -322,7 +323,7 @@ async def test_a_call_is_answered_again_with_its_large_output(sessions: Sessions
         for name in ("echo", "send"):
             assert (await handle.call(name, {"text": "another"}, call_id=name)).output == text
     assert session.state.texts == {"echo": text}
-    assert (await store.sizes())["blobs"].rows == 1
+    assert (await store.maintenance.sizes())["blobs"].rows == 1
 
 
 async def test_a_verdict_can_be_large(sessions: Sessions[Library], store: Store) -> None:
@@ -393,7 +394,7 @@ async def test_a_value_that_is_gone_is_named(sessions: Sessions[Library], store:
     fork = await session.fork()
     async with open_store("memory://") as damaged:
         for handle in (session, fork):
-            await damaged.restore(replace(await store.export(handle.id), blobs={}))
+            await damaged.put(replace(await store.maintenance.export(handle.id), blobs={}))
             with pytest.raises(BadData, match=f"{handle.id}.*{digest_of(text.encode())}"):
                 await History(damaged).document(handle.id)
 
@@ -403,7 +404,7 @@ async def test_a_value_that_was_cut_off_is_no_value(sessions: Sessions[Library],
     session = await sessions.seed({"texts": {"a": text}})
     async with open_store("memory://") as damaged:
         blobs = {digest_of(text.encode()): text.encode()[:-1]}
-        await damaged.restore(replace(await store.export(session.id), blobs=blobs))
+        await damaged.put(replace(await store.maintenance.export(session.id), blobs=blobs))
         with pytest.raises(BadData, match="is missing"):
             await History(damaged).document(session.id)
 

@@ -287,10 +287,10 @@ async def test_a_content_that_is_missing_is_found_by_a_check(session: Session[De
     await write(session, "file")
     for _ in range(20):
         await session.call("note", {"text": "x" * 1000})
-    record = await store.export(session.id)
+    record = await store.maintenance.export(session.id)
     assert await check_session(store, record.head) == []
     async with open_store("memory://") as broken:
-        await broken.restore(Record(record.head, record.entries, record.snapshots, {}))
+        await broken.put(Record(record.head, record.entries, record.snapshots, {}))
         [finding] = await check_session(broken, record.head)
         assert finding.startswith("the large value")
         assert finding.endswith("is missing")

@@ -50,10 +50,10 @@ async def test_each_revision_is_read_in_the_new_schema(old: Session[Any], store:
 
 
 async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session[Any], store: Store) -> None:
-    before = await store.export(old.id)
+    before = await store.maintenance.export(old.id)
     session = await shop(3, store).open(old.id)
     await buy(session, 4, 5)
-    after = await store.export(old.id)
+    after = await store.maintenance.export(old.id)
     assert after.entries[:5] == before.entries
     assert [each for each in after.snapshots if each.revision <= 5] == before.snapshots
     assert [each.revision for each in after.snapshots if each.revision > 5] == [6]
@@ -96,11 +96,11 @@ async def test_older_code_refuses_what_newer_code_has_written(old: Session[Any],
     older = await shop(2, store).open(old.id)
     newer = await shop(3, store).open(old.id)
     await buy(newer, 4)
-    before = await store.export(old.id)
+    before = await store.maintenance.export(old.id)
     for work in (older.call("buy", {"price": 1}), old.call("buy", {"price": 1}), shop(2, store).open(old.id)):
         with pytest.raises(SchemaChanged, match=r"of version 3 of .*, and this code knows none later than"):
             await work
-    assert await store.export(old.id) == before
+    assert await store.maintenance.export(old.id) == before
 
 
 @pytest.mark.every_store
@@ -172,14 +172,14 @@ class Careless(Environment[Renamed]):
 
 
 async def test_a_schema_that_changed_without_a_new_version_is_caught(old: Session[Any], store: Store) -> None:
-    before = await store.export(old.id)
+    before = await store.maintenance.export(old.id)
     with pytest.raises(SchemaChanged) as error:
         await Sessions(Careless(), store).open(old.id)
     assert str(error.value) == (
         f"the state of session {old.id!r} was stored by another Renamed than this one: remark (str) is new. Give the "
         "class a new version, class Renamed(State, version=2), and a migration, @Renamed.migration(1)"
     )
-    assert await store.export(old.id) == before
+    assert await store.maintenance.export(old.id) == before
 
 
 async def test_it_is_caught_after_a_migration_too(old: Session[Any], store: Store) -> None:
@@ -219,10 +219,10 @@ async def test_what_cannot_be_migrated_is_left_as_it_is(
 
     if migration:
         Broken.migration(1)(migration)
-    before = await store.export(old.id)
+    before = await store.maintenance.export(old.id)
     with pytest.raises(error, match=said):
         await Sessions(BrokenShop(), store).open(old.id)
-    assert await store.export(old.id) == before
+    assert await store.maintenance.export(old.id) == before
     await buy(old, 4)
 
 

@@ -17,7 +17,7 @@ async def fill(store: Store, body: bytes) -> None:
 async def bodies(store: Store) -> list[bytes]:
     """Every body of the session, by every way to it."""
     loaded = await store.load("room", 1)
-    record = await store.export("room")
+    record = await store.maintenance.export("room")
     return [
         *[entry.body for entry in await store.entries("room")],
         loaded.snapshot.body,

@@ -12,7 +12,7 @@ import pytest
 
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.store import Commit, Entry, Head, Store, open_store
-from stateroom.store.retry import PatientStore
+from stateroom.store.retry import RetryStore
 from tests.servers.proxy import FAULTS, Fault, Proxy
 
 HEAD = Head("room", "env", "me", 1.0, 1e9, 1)
@@ -48,7 +48,7 @@ def server_of(url: str) -> str:
 
 
 async def begin(store: Store) -> None:
-    assert type(store) is PatientStore
+    assert type(store) is RetryStore
     await store.create(HEAD, [SEED])
 
 
@@ -125,7 +125,7 @@ async def test_a_slow_network_is_waited_for(far: str, proxy: Proxy) -> None:
 
 
 async def test_a_network_that_stays_away_is_told_of_and_comes_back(far: str, proxy: Proxy) -> None:
-    async with open_store(f"{far}&patience=1") as store:
+    async with open_store(f"{far}&timeout=1") as store:
         await begin(store)
         proxy.refuse()
         with pytest.raises(StoreUnavailable, match=r"\(attempts: \d+, in \d\.\d s\)$"):

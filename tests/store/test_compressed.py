@@ -56,11 +56,11 @@ async def test_a_record_can_be_restored_with_and_without(path: str, tmp_path: Pa
         open_store(f"sqlite:///{tmp_path / 'again.db'}?compress=zstd") as again,
     ):
         await fill(store, TEXT)
-        record: Record = await store.export("room")
-        await plain.restore(record)
+        record: Record = await store.maintenance.export("room")
+        await plain.put(record)
         assert set(await bodies(plain)) == {TEXT}
-        await again.restore(await plain.export("room"))
-        assert await again.export("room") == record
+        await again.put(await plain.maintenance.export("room"))
+        assert await again.maintenance.export("room") == record
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=40).map(lambda part: part * 20), st.sampled_from(PLACES))

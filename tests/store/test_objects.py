@@ -17,17 +17,14 @@ from msgspec.structs import replace
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreUnavailable, UnknownSession, UnknownStore
-from stateroom.store import Commit, Entry, Head, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, Snapshot, open_store, parse_url
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.appends import WritingPromises
 from stateroom.store.conformance.concurrency import SharingPromises
-from stateroom.store.objects import ObjectStore, bucket, listing
-from stateroom.store.objects.bucket import PATIENCE, RETRY, Bucket, open_bucket
-from stateroom.store.objects.folder import UNFINISHED
-from stateroom.store.objects.log import FAN, TAIL, Segment, count_merged, make_run, make_segment
-from stateroom.store.objects.names import age_of, key_of
-from stateroom.store.objects.place import Listed
-from stateroom.store.url import parse_url
+from stateroom.store.objects import ObjectStore, bucket, maintenance
+from stateroom.store.objects.backend import UNFINISHED, Listed
+from stateroom.store.objects.bucket import RETRY, TIMEOUT, Bucket, open_bucket
+from stateroom.store.objects.layout import FAN, TAIL, Segment, age_of, count_merged, key_of, make_run, make_segment
 from tests import patience
 from tests.servers.s3 import BUCKET, S3Server
 from tests.store.processes import finish, workers
@@ -84,7 +81,7 @@ def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> E
 def counted(store: ObjectStore) -> Iterator[Counter[str]]:
     """The requests that a store makes meanwhile, by their kind."""
     counts: Counter[str] = Counter()
-    place = store.place
+    place = store.backend
 
     def count(name: str, work: Any, *args: Any) -> Any:
         counts[name] += 1
@@ -98,7 +95,7 @@ def counted(store: ObjectStore) -> Iterator[Counter[str]]:
 
 async def objects(store: ObjectStore) -> dict[str, int]:
     """The sizes of all objects, but the mark."""
-    listed = [each async for some in store.place.list("") for each in some]
+    listed = [each async for some in store.backend.list("") for each in some]
     return {each.name: each.size for each in listed if each.name != "stateroom"}
 
 
@@ -158,10 +155,10 @@ async def test_a_process_that_does_not_know_a_session_reads_it_once(url: str) ->
 async def test_a_head_that_is_known_is_not_sent_again(s3_store_url: str) -> None:
     store = await ObjectStore.open(s3_store_url)
     await store.create(head())
-    before = await store.place.read(f"heads/{key_of('room')}")
-    assert await store.place.read_changed(f"heads/{key_of('room')}", before.version) is None
+    before = await store.backend.read(f"heads/{key_of('room')}")
+    assert await store.backend.read_changed(f"heads/{key_of('room')}", before.version) is None
     await store.touch("room", now=0.0, expires=1.0)
-    after = await store.place.read_changed(f"heads/{key_of('room')}", before.version)
+    after = await store.backend.read_changed(f"heads/{key_of('room')}", before.version)
     assert after is not None
     assert after.data != before.data
     await store.close()
@@ -226,14 +223,14 @@ async def test_a_cold_load_reads_what_it_needs_and_no_more(url: str) -> None:
         await writer.append(Commit("room", each, expires=FAR, snapshot=snapshot))
     reader = await ObjectStore.open(url)
     read = 0
-    original = reader.place.read_part
+    original = reader.backend.read_part
 
     async def read_part(name: str, start: int, end: int) -> bytes:
         nonlocal read
         read += end - start
         return await original(name, start, end)
 
-    reader.place.read_part = read_part  # type: ignore[method-assign]
+    reader.backend.read_part = read_part  # type: ignore[method-assign]
     loaded = await reader.load("room")
     assert (loaded.snapshot, loaded.entries) == (snapshots[-1], [])
     assert read <= 5_000
@@ -274,15 +271,15 @@ async def test_a_reader_with_an_old_head_finds_what_was_merged_meanwhile(url: st
     await writer.create(head(revision=0))
     for revision in range(1, 50):
         await writer.append(Commit("room", entry(revision, body=bytes(1_000)), expires=FAR))
-    original = reader.place.read_part
+    original = reader.backend.read_part
 
     async def read_part(*args: Any) -> bytes:
-        reader.place.read_part = original  # type: ignore[method-assign]
+        reader.backend.read_part = original  # type: ignore[method-assign]
         for revision in range(50, 400):
             await writer.append(Commit("room", entry(revision, body=bytes(1_000)), expires=FAR))
         return await original(*args)
 
-    reader.place.read_part = read_part  # type: ignore[method-assign]
+    reader.backend.read_part = read_part  # type: ignore[method-assign]
     assert [each.revision for each in await reader.entries("room")] == list(range(1, 400))
     await writer.close()
     await reader.close()
@@ -292,7 +289,7 @@ async def test_a_session_whose_object_was_lost_says_so(url: str) -> None:
     store = await ObjectStore.open(url)
     await store.create(head(), [entry(1, body=bytes(9_000))])
     (segment,) = [name for name in await objects(store) if name.startswith("data/")]
-    await store.place.remove([segment])
+    await store.backend.remove([segment])
     with pytest.raises(BadData, match="session 'room' is damaged, an object is missing"):
         await store.entries("room")
     await store.close()
@@ -314,16 +311,16 @@ async def test_what_belongs_to_nobody_is_found_and_removed(url: str, monkeypatch
         "forks/i-room/i-dead.z",
     ]
     for name in strays:
-        await store.place.write(name, b"stray")
-    assert await store.orphans() == []  # somebody may be about to mention them
-    monkeypatch.setattr(listing, "LEFT_BEHIND", timedelta(days=-1))
-    words = await store.orphans()
+        await store.backend.write(name, b"stray")
+    assert await store.maintenance.orphans() == []  # somebody may be about to mention them
+    monkeypatch.setattr(maintenance, "LEFT_BEHIND", timedelta(days=-1))
+    words = await store.maintenance.orphans()
     assert len(words) == len(strays)
     assert all(any(name in word for word in words) for name in strays)
-    await store.vacuum()
-    monkeypatch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
-    await store.vacuum()
-    assert await store.orphans() == []
+    await store.maintenance.vacuum()
+    monkeypatch.setattr(maintenance, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    await store.maintenance.vacuum()
+    assert await store.maintenance.orphans() == []
     assert await objects(store) == before
     assert await store.blobs("room", ["digest"]) == {"digest": b"blob"}
     await store.close()
@@ -339,7 +336,7 @@ async def test_a_removal_that_was_not_finished_is_finished_by_a_sweep(
         raise StoreUnavailable("the network is gone")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.place, "remove", fail)
+        patch.setattr(store.backend, "remove", fail)
         with pytest.raises(StoreUnavailable):
             await store.delete("room")
     with pytest.raises(UnknownSession):
@@ -347,8 +344,8 @@ async def test_a_removal_that_was_not_finished_is_finished_by_a_sweep(
     assert await store.heads() == []
     assert await store.sweep(0.0) == 0
     assert len(await objects(store)) == 3
-    monkeypatch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
-    assert len(await store.orphans()) == 1
+    monkeypatch.setattr(maintenance, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    assert len(await store.maintenance.orphans()) == 1
     assert await store.sweep(0.0) == 0
     assert await objects(store) == {}
     await store.close()
@@ -372,10 +369,10 @@ async def test_whoever_loses_a_race_takes_their_things_away(url: str) -> None:
 async def test_a_removal_that_slept_too_long_does_not_touch_a_new_session(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr(maintenance, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))
     sleeper, other = await ObjectStore.open(url), await ObjectStore.open(url)
     await sleeper.create(head(), [entry(1)])
-    original = sleeper.place.list
+    original = sleeper.backend.list
 
     async def list_late(folder: str, after: str = "") -> AsyncGenerator[list[Listed]]:
         if folder.startswith("data/"):
@@ -384,7 +381,7 @@ async def test_a_removal_that_slept_too_long_does_not_touch_a_new_session(
         async for portion in original(folder, after):
             yield portion
 
-    monkeypatch.setattr(sleeper.place, "list", list_late)
+    monkeypatch.setattr(sleeper.backend, "list", list_late)
     await sleeper.delete("room")
     assert (await other.head("room")).owner == "new"
     assert [found.owner for found in await other.heads()] == ["new"]
@@ -397,9 +394,9 @@ async def test_a_session_without_its_parent_is_an_orphan(url: str) -> None:
     await store.create(head())
     await store.create(head("fork", parent="room", parent_revision=1))
     await store.create(head("deep", parent="fork", parent_revision=1))
-    await store.place.remove([name for name in await objects(store) if "i-room" in name])
-    assert await store.orphans() == ["session 'fork', whose parent 'room' is gone"]
-    await store.vacuum()
+    await store.backend.remove([name for name in await objects(store) if "i-room" in name])
+    assert await store.maintenance.orphans() == ["session 'fork', whose parent 'room' is gone"]
+    await store.maintenance.vacuum()
     assert await objects(store) == {}
     await store.close()
 
@@ -466,7 +463,7 @@ async def test_a_full_disk_refuses_whole_appends_and_passes(url: str) -> None:
 
 def open_parts(url: str) -> Any:
     scheme = url.partition("://")[0]
-    return open_bucket(scheme, parse_url(url, options=bucket.OPTIONS[scheme]), PATIENCE, RETRY)
+    return open_bucket(scheme, parse_url(url, options=bucket.OPTIONS[scheme]), TIMEOUT, RETRY)
 
 
 def test_urls_name_buckets() -> None:
@@ -538,17 +535,17 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str, d
         assert await store.count(0.0) == 2
         with pytest.raises(BadData, match="heads/i-bad"):
             await store.head("bad")
-        told = "\n".join(await store.orphans())
+        told = "\n".join(await store.maintenance.orphans())
         assert "heads/i-bad" in told
         assert "recent/thumbs.db" in told
-        await store.sizes()
-        await store.vacuum()
+        await store.maintenance.sizes()
+        await store.maintenance.vacuum()
         assert await store.sweep(5.0) == 2
         assert place.exists()
 
 
 async def test_what_a_damaged_fork_was_forked_from_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "LEFT_BEHIND", timedelta(0))
+    monkeypatch.setattr(maintenance, "LEFT_BEHIND", timedelta(0))
     async with open_store(url) as store:
         await store.create(head(expires=5.0), [entry(1)])
         await store.create(head("fork", 2, parent="room", parent_revision=1), [entry(2)], blobs={"digest": b"large"})
@@ -559,7 +556,7 @@ async def test_what_a_damaged_fork_was_forked_from_stays(url: str, monkeypatch: 
         assert await store.children("room") == []
         assert await store.sweep(5.0) == 0
         await store.delete("room")
-        await store.vacuum()
+        await store.maintenance.vacuum()
         place.write_bytes(whole)
         assert await objects(store) == before
         assert (await store.load("fork")).entries == [entry(2)]
@@ -571,7 +568,7 @@ async def test_what_a_damaged_parent_was_forked_to_stays(url: str) -> None:
         await store.create(head(), [entry(1)])
         await store.create(head("fork", 2, parent="room", parent_revision=1), [entry(2)])
         (Path(url.removeprefix("file://")) / "heads/i-room").write_bytes(b"")
-        await store.vacuum()
+        await store.maintenance.vacuum()
         assert (await store.load("fork")).entries == [entry(2)]
 
 
@@ -595,7 +592,7 @@ async def test_a_bucket_that_is_not_there_is_said_so(s3_url: str) -> None:
 
 async def test_a_server_that_takes_no_heed_of_conditions_is_not_used(s3_url: str) -> None:
     with S3Server(careless=True) as server:
-        with pytest.raises(StoreError, match="takes no heed of conditions"):
+        with pytest.raises(StoreError, match="ignores the conditions of writes"):
             await ObjectStore.open(server.url)
         place = Bucket("s3", parse_url(server.url, options=bucket.OPTIONS["s3"]))
         assert [each async for some in place.list("") for each in some] == []
@@ -615,7 +612,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeyp
         await patient.create(head(revision=0))
         await patient.close()
         soon = timedelta(seconds=0.3)
-        monkeypatch.setattr(bucket, "PATIENCE", soon)
+        monkeypatch.setattr(bucket, "TIMEOUT", soon)
         monkeypatch.setattr(bucket, "RETRY", {"max_retries": 1, "retry_timeout": soon})
         store = await at_last(lambda: ObjectStore.open(server.url))
         server.pause()
@@ -635,7 +632,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeyp
         with pytest.raises(StoreUnavailable):
             await ObjectStore.open(server.url)
         await store.close()
-    assert "captain" not in str(store.place.url)
+    assert "captain" not in str(store.backend.url)
 
 
 def test_ids_that_differ_have_keys_that_differ_on_any_file_system() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, UnknownSession
 from stateroom.store import Commit, Entry, Head, Snapshot
-from stateroom.store.objects import ObjectStore, listing
-from stateroom.store.objects.folder import Folder
-from stateroom.store.objects.head import Gone, decode_head
+from stateroom.store.objects import ObjectStore, maintenance
+from stateroom.store.objects.backend import Folder
+from stateroom.store.objects.layout import Gone, decode_head
 
 NOW, LATER, FAR = 1_000.0, 2_000.0, 1e9
 
@@ -104,7 +104,7 @@ def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> E
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun a moment ago counts as left behind: a vacuum must be safe all the same."""
-    monkeypatch.setattr(listing, "LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr(maintenance, "LEFT_BEHIND", timedelta(days=-1))
 
 
 @pytest.fixture(params=range(30))
@@ -127,19 +127,19 @@ async def check(store: ObjectStore) -> None:
     """Every session is whole and has its parent, and after a vacuum nothing is left that belongs to none."""
     for found in await store.heads():
         assert (await store.head(found.id)) == found
-        record = await store.export(found.id)
+        record = await store.maintenance.export(found.id)
         assert [each.revision for each in record.entries] == list(range(found.parent_revision + 1, found.revision + 1))
         if found.parent is not None:
             assert (await store.head(found.parent)).revision >= found.parent_revision
             assert found.id in [child.id for child in await store.children(found.parent)]
-    before = [await store.export(found.id) for found in await store.heads()]
+    before = [await store.maintenance.export(found.id) for found in await store.heads()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))  # nobody is at work any more
+        patch.setattr(maintenance, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))  # nobody is at work any more
         for _ in range(2):  # the second removes what the first has put in the way of writers
-            await store.vacuum()
-        assert await store.orphans() == []
-    assert [await store.export(found.id) for found in await store.heads()] == before
-    names = [listed.name async for some in store.place.list("") for listed in some]
+            await store.maintenance.vacuum()
+        assert await store.maintenance.orphans() == []
+    assert [await store.maintenance.export(found.id) for found in await store.heads()] == before
+    names = [listed.name async for some in store.backend.list("") for listed in some]
     assert len([name for name in names if name.startswith("heads/")]) == len(before)
     assert len([name for name in names if name.startswith("recent/")]) == len(before)
 
@@ -164,15 +164,15 @@ async def test_a_fork_and_a_deletion(folder: Path, chance: random.Random) -> Non
 
 async def test_a_fork_at_the_last_moment_of_a_deletion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, other = await prepare(folder), await ObjectStore.open(f"file://{folder}")
-    original = store.place.swap
+    original = store.backend.swap
 
     async def swap(name: str, data: bytes, version: Any) -> Any:
         if isinstance(decode_head(data, name), Gone):
-            monkeypatch.setattr(store.place, "swap", original)
+            monkeypatch.setattr(store.backend, "swap", original)
             await other.create(fork())
         return await original(name, data, version)
 
-    monkeypatch.setattr(store.place, "swap", swap)
+    monkeypatch.setattr(store.backend, "swap", swap)
     await store.delete("room")
     assert (await store.head("room")).expires == 0.0
     assert [child.id for child in await store.children("room")] == ["fork"]
@@ -272,8 +272,8 @@ async def test_writers_in_the_midst_of_vacuums(folder: Path, chance: random.Rand
         write(),
         maker.store.create(head("new"), [entry(1, body=bytes(9_000))], Snapshot(1, bytes(9_000)), {"digest": b"blob"}),
         forker.store.create(fork()),
-        one.store.vacuum(),
-        two.store.vacuum(),
+        one.store.maintenance.vacuum(),
+        two.store.maintenance.vacuum(),
     )
     assert outcomes == [None] * 5
     assert {found.id for found in await store.heads()} == {"room", "new", "fork"}
@@ -299,7 +299,7 @@ async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Rando
             ("new", mortal.store.create(head("new"), [entry(1, body=bytes(9_000))])),
             ("swept", mortal.store.sweep(NOW)),
             ("deleted", mortal.store.delete("new")),
-            ("vacuum", mortal.store.vacuum()),
+            ("vacuum", mortal.store.maintenance.vacuum()),
         ]
         try:
             for name, step in steps:

@@ -34,7 +34,7 @@ from stateroom.store import Commit, Entry, Head, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.postgresql import PostgreSQLStore
 from stateroom.store.postgresql.appends import FEW
-from stateroom.store.postgresql.connection import Link
+from stateroom.store.postgresql.connection import PostgresLink
 from stateroom.store.postgresql.schema import MIGRATIONS
 from tests.patience import PATIENCE
 from tests.servers.pooler import SERVERS, TransactionPooler
@@ -251,7 +251,7 @@ async def test_each_append_of_a_batch_has_its_own_outcome(url: str) -> None:
         assert (await store.load("h")).snapshot == Snapshot(2, b"right")
         assert await store.blobs("h", ["right", "wrong"]) == {"right": b"r"}
         assert (await store.head("h")).expires == 5.0
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
 
 
 async def test_workers_that_write_to_the_same_sessions_never_wait_in_a_circle(url: str) -> None:
@@ -293,7 +293,9 @@ async def test_one_connection_is_enough(url: str) -> None:
         names = [f"room {number}" for number in range(20)]
         await asyncio.gather(*(begin(store, name) for name in names))
         appends = [store.append(Commit(name, entry(2), expires=None)) for name in names]
-        await asyncio.gather(*appends, store.sweep(0.0), *(store.load(name) for name in names), store.vacuum())
+        await asyncio.gather(
+            *appends, store.sweep(0.0), *(store.load(name) for name in names), store.maintenance.vacuum()
+        )
         assert {each.revision for each in await store.heads()} == {2}
 
 
@@ -307,11 +309,11 @@ async def test_large_values_go_both_ways(url: str) -> None:
         appends = [store.append(Commit(name, entry(2, body=body), expires=None)) for name in ("room", "a", "b")]
         await asyncio.gather(*appends, store.head("room"))
         assert (await store.load("room")).snapshot == Snapshot(1, body)
-        record = await store.export("room")
+        record = await store.maintenance.export("room")
         assert [each.body == body for each in record.entries] == [True, True]
         await store.delete("room")
-        await store.restore(record)
-        assert await store.export("room") == record
+        await store.put(record)
+        assert await store.maintenance.export("room") == record
 
 
 # Behind a pooler in transaction mode.
@@ -330,13 +332,13 @@ async def test_each_transaction_may_land_on_another_backend(pooler: TransactionP
                 assert (await store.load(name)).head.revision == revision
 
         await asyncio.gather(*map(work, names))
-        record = await one.export(names[0])
+        record = await one.maintenance.export(names[0])
         await one.delete(names[0])
-        await two.restore(record)
-        assert await one.export(names[0]) == record
+        await two.put(record)
+        assert await one.maintenance.export(names[0]) == record
         assert await two.sweep(FAR) == len(names)
-        await one.vacuum()
-        assert await one.orphans() == []
+        await one.maintenance.vacuum()
+        assert await one.maintenance.orphans() == []
     assert len(pooler.transactions) == SERVERS
     assert min(pooler.transactions.values()) > 2
 
@@ -344,10 +346,10 @@ async def test_each_transaction_may_land_on_another_backend(pooler: TransactionP
 async def test_a_restore_that_is_refused_holds_no_lock_when_it_is_answered(pooler: TransactionPooler) -> None:
     async with opened(pooler.url) as store:
         await begin(store)
-        record = await store.export("room")
+        record = await store.maintenance.export("room")
         ended = pooler.transactions.total()
         with pytest.raises(StoreError, match="later moment"):
-            await store.restore(type(record)(head(revision=0), [], [], {}))
+            await store.put(type(record)(head(revision=0), [], [], {}))
         assert pooler.transactions.total() == ended + 1
         assert await store.sweep(FAR) == 1  # which passes over what somebody has locked
 
@@ -355,10 +357,10 @@ async def test_a_restore_that_is_refused_holds_no_lock_when_it_is_answered(poole
 async def test_a_transaction_that_a_client_leaves_open_ends(pooler: TransactionPooler) -> None:
     async with opened(pooler.url) as store:
         await begin(store)
-        record = await store.export("room")
+        record = await store.maintenance.export("room")
         for _ in range(SERVERS + 1):
             with pytest.raises(StoreError, match="later moment"):  # which is found out within a transaction
-                await store.restore(type(record)(head(revision=0), [], [], {}))
+                await store.put(type(record)(head(revision=0), [], [], {}))
         async with asyncio.timeout(PATIENCE):
             await store.append(Commit("room", entry(2), expires=None))
 
@@ -368,7 +370,7 @@ async def test_a_transaction_that_a_client_leaves_open_ends(pooler: TransactionP
 
 async def test_a_restart_under_load_loses_nothing_and_does_nothing_twice() -> None:
     with PostgreSQLServer() as server:
-        async with open_store(f"{server.url}?patience=60") as store:
+        async with open_store(f"{server.url}?timeout=60") as store:
             names = [f"room {number}" for number in range(16)]
             for name in names:
                 await store.create(head(name, 0))
@@ -397,7 +399,7 @@ async def test_a_restart_under_load_loses_nothing_and_does_nothing_twice() -> No
                 calls = [each.call_id for each in await store.entries(name)]
                 assert calls == [f"{name}/{number}" for number in range(1, acknowledged[name] + 1)]
                 assert (await store.head(name)).revision == 60
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
 
 async def test_a_backend_that_is_ended_is_an_error_and_not_the_end(url: str) -> None:
@@ -431,7 +433,7 @@ async def test_connections_that_ended_while_nobody_used_them_are_not_noticed(url
 async def test_a_server_that_does_not_answer_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(url) as store:
         await begin(store)
-        monkeypatch.setattr(Link, "patience", 0.1)
+        monkeypatch.setattr(PostgresLink, "timeout", 0.1)
         with locked(url, "room"), pytest.raises(StoreUnavailable, match=r"no answer for 0\.1 s"):
             await store.append(Commit("room", entry(2), expires=None))
         monkeypatch.undo()
@@ -491,7 +493,7 @@ async def test_schemas_are_stores_of_their_own(url: str, postgresql_url: str) ->
         async with opened(url) as one, opened(another) as two:
             await begin(one)
             assert await two.heads() == []
-            assert await two.sizes() != await one.sizes()
+            assert await two.maintenance.sizes() != await one.maintenance.sizes()
 
 
 async def test_a_newer_store_is_refused(url: str) -> None:
@@ -566,7 +568,7 @@ async def test_many_sweepers_remove_each_session_once(url: str) -> None:
         swept = await asyncio.gather(*(store.sweep(10.0) for store in (one, two, three) * 2))
         assert sum(swept) == 249
         assert {each.id for each in await one.heads()} == {"room 7", "fork"}
-        assert await one.orphans() == []
+        assert await one.maintenance.orphans() == []
 
 
 async def test_a_sweep_waits_for_nobody_and_never_takes_the_parent_of_a_fork_that_is_being_made(url: str) -> None:
@@ -587,7 +589,7 @@ async def test_a_deletion_waits_for_a_fork_that_is_being_made(url: str) -> None:
             await until(waiting)
         await deletion
         assert (await store.head("room")).expires == 0.0
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
 
 
 @contextmanager
@@ -609,14 +611,14 @@ async def test_orphans_are_told_of_and_removed(url: str) -> None:
         await store.create(head("fork", parent="room", parent_revision=1))
         with admin(url) as connection:
             connection.execute("DELETE FROM sessions WHERE id = 'room'")
-        assert await store.orphans() == [
+        assert await store.maintenance.orphans() == [
             "entries of session 'room', which is gone: 2",
             "snapshots of session 'room', which is gone: 1",
             "blobs of session 'room', which is gone: 1",
             "session 'fork', forked from session 'room', which is gone",
         ]
-        await store.vacuum()
-        assert await store.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+        await store.maintenance.vacuum()
+        assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
 
 
 @pytest.fixture
@@ -659,7 +661,7 @@ async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) 
     parts = urlsplit(postgresql_url)
     wrong = f"postgres://{parts.username}:wr0ng%2Fsecret@{parts.hostname}:{parts.port}{parts.path}"
     with pytest.raises(StoreUnavailable, match="password authentication failed for user") as refused:
-        async with open_store(f"{wrong}?patience=0"):
+        async with open_store(f"{wrong}?timeout=0"):
             pass
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
@@ -667,7 +669,7 @@ async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) 
 
 async def test_a_database_that_is_not_there_is_told(postgresql_url: str) -> None:
     with pytest.raises(StoreUnavailable, match='database "nowhere" does not exist') as refused:
-        async with open_store(f"{postgresql_url.rpartition('/')[0]}/nowhere?patience=0"):
+        async with open_store(f"{postgresql_url.rpartition('/')[0]}/nowhere?timeout=0"):
             pass
     assert PASSWORD not in str(refused.value)
 
@@ -773,9 +775,9 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str) -
         assert await store.count(0.0) == 3
         with pytest.raises(BadData, match="session 'bad' is damaged"):
             await store.load("bad")
-        assert [line for line in await store.orphans() if "'bad'" in line]
+        assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
         await store.delete("bad")
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
 
 
 async def test_a_damaged_entry_is_an_error_of_its_session(url: str) -> None:
@@ -784,5 +786,5 @@ async def test_a_damaged_entry_is_an_error_of_its_session(url: str) -> None:
         with admin(url) as connection:
             connection.execute(r"UPDATE entries SET kind = '\xff' WHERE session = 'bad'")
         with pytest.raises(BadData, match="session 'bad' is damaged"):
-            await store.export("bad")
+            await store.maintenance.export("bad")
         assert (await store.load("room")).entries == [entry(1)]

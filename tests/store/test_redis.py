@@ -23,7 +23,7 @@ from stateroom.errors import (
 )
 from stateroom.store import Commit, Entry, Head, Snapshot, Store, open_store
 from stateroom.store.redis import RedisStore, connection
-from stateroom.store.redis.address import find
+from stateroom.store.redis.address import parse_address
 from tests.patience import PATIENCE
 from tests.servers.proxy import Fault, Proxy
 from tests.servers.redis import RedisCluster, RedisSentinel, RedisServer, wait_until
@@ -193,7 +193,7 @@ async def test_databases_and_prefixes_are_stores_of_their_own(server: RedisServe
     for number, place in enumerate([*places[:3], f"{plain}/2?prefix={prefix}"]):
         async with open_store(place) as store:
             assert [head.id for head in await store.heads()] == [f"room {number}"]
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
 
 async def test_a_prefix_can_be_any_text(server: RedisServer, prefix: str) -> None:
@@ -203,8 +203,8 @@ async def test_a_prefix_can_be_any_text(server: RedisServer, prefix: str) -> Non
             await begin(store, text)
     for text in odd:
         async with open_store(f"{server.url}?prefix={quote(text)}") as store:
-            await store.vacuum()
-            assert await store.orphans() == []
+            await store.maintenance.vacuum()
+            assert await store.maintenance.orphans() == []
             assert [head.id for head in await store.heads()] == [text]
 
 
@@ -412,7 +412,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing_that_was_acknowl
             for room in rooms:
                 entries = await store.entries(room)
                 assert entries == [entry(1), *(entry(n, f"call {n}") for n in range(2, acknowledged[room] + 1))]
-            assert await store.orphans() == []
+            assert await store.maintenance.orphans() == []
 
 
 async def test_a_server_that_loads_its_data_is_waited_for(prefix: str) -> None:
@@ -453,7 +453,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
             while True:
                 await add()
                 revision += 1
-        record = await store.export("room")
+        record = await store.maintenance.export("room")
         assert record.head.revision == revision == len(record.entries)
         assert len(record.snapshots) == len(record.blobs) == revision - 1
         assert await store.find_call("room", f"call {revision + 1}") is None
@@ -471,8 +471,8 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
                 except StoreUnavailable:
                     continue
         assert [head.id for head in await store.heads()] == ["other"]
-        await store.vacuum()
-        assert await store.orphans() == []
+        await store.maintenance.vacuum()
+        assert await store.maintenance.orphans() == []
         await store.close()
 
 
@@ -605,7 +605,7 @@ async def test_a_cluster_that_fails_unexpectedly_keeps_nobody_waiting(monkeypatc
     def fail(*_: object) -> None:
         raise RuntimeError("out of luck")
 
-    found, _ = find("redis+cluster://127.0.0.1:1")
+    found, _ = parse_address("redis+cluster://127.0.0.1:1")
     monkeypatch.setattr(found._client, "pipeline", fail)  # type: ignore[attr-defined]
     async with asyncio.timeout(60):
         for _ in range(2):
@@ -635,9 +635,9 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(
     assert await store.count(FAR - 1) >= 2
     with pytest.raises(BadData, match="bad"):
         await store.head("bad")
-    assert [line for line in await store.orphans() if "bad" in line and "damaged" in line]
-    await store.vacuum()
-    await store.sizes()
+    assert [line for line in await store.maintenance.orphans() if "bad" in line and "damaged" in line]
+    await store.maintenance.vacuum()
+    await store.maintenance.sizes()
     assert await store.sweep(FAR) >= 2
     assert [head.id for head in await store.heads()] == []
 

@@ -54,8 +54,8 @@ async def test_a_session_that_was_announced_and_never_created(store: RedisStore,
     assert await store.heads() == []
     with pytest.raises(UnknownSession):
         await store.head("ghost")
-    assert await store.orphans() == ["session 'ghost' in the index, which is gone"]
-    await (store.sweep(SOON) if care == "sweep" else store.vacuum())
+    assert await store.maintenance.orphans() == ["session 'ghost' in the index, which is gone"]
+    await (store.sweep(SOON) if care == "sweep" else store.maintenance.vacuum())
     assert await keys(store) == []
     await store.create(head("ghost"))
     assert await store.heads() == [head("ghost")]
@@ -66,16 +66,16 @@ async def test_a_fork_that_was_adopted_and_never_created(store: RedisStore, care
     await store.create(head("room"))
     ghost = head("ghost", expires=SOON, parent="room")
     await store._index.announce(ghost, BIRTH)
-    assert await store._lives._adopt(ghost, to_member("ghost", BIRTH)) is None
+    assert await store._lifetimes._adopt(ghost, to_member("ghost", BIRTH)) is None
     assert await store.children("room") == []
-    assert len(await store.orphans()) == 2
+    assert len(await store.maintenance.orphans()) == 2
     if care == "sweep":
         await store.delete("room")
         assert (await store.head("room")).expires == 0.0  # as long as it may still come
         assert await store.sweep(SOON) == 1
     else:
-        await store.vacuum()
-        assert await store.orphans() == []
+        await store.maintenance.vacuum()
+        assert await store.maintenance.orphans() == []
         await store.delete("room")
     assert await keys(store) == []
 
@@ -85,19 +85,19 @@ async def test_a_creation_that_is_overtaken_begins_again(
     store: RedisStore, care: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.create(head("room"))
-    put, births = store._lives._put, []
+    put, births = store._lifetimes._put, []
 
     async def slow(record: Record, birth: str) -> Any:
         births.append(birth)
         if len(births) == 1:
-            await (store.sweep(SOON) if care == "sweep" else store.vacuum())
+            await (store.sweep(SOON) if care == "sweep" else store.maintenance.vacuum())
         return await put(record, birth)
 
-    monkeypatch.setattr(store._lives, "_put", slow)
+    monkeypatch.setattr(store._lifetimes, "_put", slow)
     await store.create(head("fork", expires=SOON, parent="room"))
     assert len(set(births)) == 2
     assert await store.children("room") == [head("fork", expires=SOON, parent="room")]
-    assert await store.orphans() == []
+    assert await store.maintenance.orphans() == []
     assert await store.sweep(SOON) == 1
 
 
@@ -109,13 +109,13 @@ async def test_a_fork_that_was_removed_without_a_word(store: RedisStore, care: s
     await store.create(head("room", expires=SOON))
     await store.create(head("fork", expires=SOON, parent="room"))
     (member,) = [member for member in await store._index.all() if member.startswith(b"fork")]
-    assert await store._lives._expire(member, SOON) == b"removed"
-    assert len(await store.orphans()) == 2
+    assert await store._lifetimes._expire(member, SOON) == b"removed"
+    assert len(await store.maintenance.orphans()) == 2
     if care == "sweep":
         assert await store.sweep(SOON) == 1
     else:
-        await store.vacuum()
-        assert await store.orphans() == []
+        await store.maintenance.vacuum()
+        assert await store.maintenance.orphans() == []
         await store.delete("room")
     assert await keys(store) == []
 
@@ -124,7 +124,7 @@ async def test_a_deletion_whose_rest_cannot_be_done_is_done(store: RedisStore, m
     await store.create(head("room", expires=SOON))
     await store.create(head("fork", expires=SOON, parent="room"))
     with monkeypatch.context() as patch:
-        patch.setattr(store._lives, "_finish", refuse)
+        patch.setattr(store._lifetimes, "_finish", refuse)
         await store.delete("fork")
     with pytest.raises(UnknownSession):
         await store.head("fork")
@@ -179,7 +179,7 @@ async def test_so_does_a_count(store: RedisStore) -> None:
 async def test_a_note_that_comes_late_does_not_undo_a_later_one(store: RedisStore) -> None:
     await store.create(head(expires=FAR))
     (member,) = await store._index.all()
-    later = await store._lives._expire(member, LONG_AGO)
+    later = await store._lifetimes._expire(member, LONG_AGO)
     await store.touch("room", now=0.0, expires=SOON)
     await store._index.place("room", later)
     assert await store._index.due(SOON) == [member]
@@ -188,7 +188,7 @@ async def test_a_note_that_comes_late_does_not_undo_a_later_one(store: RedisStor
 async def test_a_note_of_a_session_that_is_gone_leaves_nothing(store: RedisStore) -> None:
     await store.create(head(expires=FAR))
     (member,) = await store._index.all()
-    note = await store._lives._expire(member, LONG_AGO)
+    note = await store._lifetimes._expire(member, LONG_AGO)
     await store.delete("room")
     await store._index.place("room", note)
     assert await keys(store) == []
@@ -204,7 +204,7 @@ async def test_a_note_that_was_lost_is_made_good(
         await store.append(Commit("room", entry(2), expires=SOON, closes=closes))
     assert (await store.head("room")).revision == 2
     assert await store.sweep(SOON) == 0  # later than it could be
-    await store.vacuum()
+    await store.maintenance.vacuum()
     assert await store.count(0.0) == (0 if closes else 1)
     assert await store.sweep(SOON) == 1
 
@@ -219,10 +219,10 @@ async def test_an_index_that_was_lost_is_built_anew(store: RedisStore) -> None:
         if key.startswith("{index}") or key.endswith(":forks"):
             await store._link.ask("DEL", store._prefix + key)
     assert await store.heads() == []
-    assert len(await store.orphans()) == 9
-    await store.vacuum()
+    assert len(await store.maintenance.orphans()) == 9
+    await store.maintenance.vacuum()
     assert await store.heads() == before
-    assert await store.orphans() == []
+    assert await store.maintenance.orphans() == []
     assert await store.count(0.0) == 5
     assert [head.id for head in await store.children("room 2")] == ["fork 2"]
     assert await store.sweep(SOON) == 6
@@ -232,13 +232,13 @@ async def test_an_index_that_was_lost_is_built_anew(store: RedisStore) -> None:
 async def test_parts_without_a_session_are_told_of_and_removed(store: RedisStore) -> None:
     await store.create(head("room"), [entry(1)], Snapshot(1, b"state"))
     await store.create(head("fork", parent="room"))
-    await store._link.ask("DEL", store._lives.keys("room").session)
-    assert await store.orphans() == [
+    await store._link.ask("DEL", store._lifetimes.keys("room").session)
+    assert await store.maintenance.orphans() == [
         "forks of session 'room', which is gone",
         "snapshots of session 'room', which is gone",
         "session 'room' in the index, which is gone",
         "session 'fork', forked from session 'room', which is gone",
     ]
-    await store.vacuum()
-    assert await store.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+    await store.maintenance.vacuum()
+    assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
     assert await store.heads() == [head("fork", parent="room")]  # what it has of its own can be read

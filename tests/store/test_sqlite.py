@@ -477,7 +477,7 @@ async def test_a_thread_that_dies_fails_all_who_wait_and_all_who_come(
 
     async with open_store(url) as store, asyncio.timeout(60):
         await begin(store)
-        monkeypatch.setattr("stateroom.store.sqlite.store.read", die)
+        monkeypatch.setattr("stateroom.store.sqlite.jobs._do_together", die)
         waiting = [asyncio.ensure_future(store.head("room")), asyncio.ensure_future(store.sweep(0.0))]
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(answer, StoreUnavailable)
@@ -492,7 +492,7 @@ async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
     def fail(*_: object) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("stateroom.store.sqlite.store.connect", fail)
+    monkeypatch.setattr("stateroom.store.sqlite.jobs.connect", fail)
     async with asyncio.timeout(60):
         with pytest.raises(StoreUnavailable, match="no more"):
             async with open_store(url):
@@ -543,9 +543,9 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(path: Path,
         assert await store.sweep(0.0) == 0
         with pytest.raises(BadData, match="session 'bad' is damaged"):
             await store.load("bad")
-        assert [line for line in await store.orphans() if "'bad'" in line]
+        assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
         await store.delete("bad")
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
 
 
 async def test_a_damaged_entry_leaves_its_session_to_be_removed(path: Path, url: str) -> None:
@@ -554,6 +554,6 @@ async def test_a_damaged_entry_leaves_its_session_to_be_removed(path: Path, url:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE entries SET kind = CAST(x'ff' AS TEXT) WHERE session = 'bad'")
         with pytest.raises(BadData, match="session 'bad' is damaged"):
-            await store.export("bad")
+            await store.maintenance.export("bad")
         assert (await store.load("room")).entries == [entry(1)]
         assert await store.sweep(FAR) == 2

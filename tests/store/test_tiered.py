@@ -20,7 +20,7 @@ from stateroom.errors import (
     UnknownStore,
 )
 from stateroom.store import Commit, Head, Snapshot, Store, open_store
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,
     NOW,
@@ -32,7 +32,7 @@ from stateroom.store.conformance.creation import (
     make_session,
 )
 from stateroom.store.memory import MemoryStore
-from stateroom.store.tiered import TieredStore, cache
+from stateroom.store.tiered import TieredStore, durable_cold
 from tests.servers.redis import RedisServer
 from tests.store.tiers import process, tiered
 
@@ -62,7 +62,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def impatient(server: RedisServer) -> str:
-    return f"{server.url}?patience=0"
+    return f"{server.url}?timeout=0"
 
 
 async def names(tier: Store) -> set[str]:
@@ -149,7 +149,7 @@ async def test_what_rests_can_be_read_where_it_is(store: Store, warm: Store) -> 
     assert await store.children("room") == []
     assert (await store.size("room")).rows == 1
     assert await store.count(NOW) == 1
-    assert (await store.sizes())["sessions"].rows == 1
+    assert (await store.maintenance.sizes())["sessions"].rows == 1
     await store.release("room", "nobody")
     assert await names(warm) == set()
 
@@ -201,8 +201,8 @@ async def test_whatever_changes_a_session_brings_it_back(store: Store, warm: Sto
     assert await names(warm) == {"append", "touch", "lease", "fork", "child"}
     assert (await store.head("touch")).expires == MUCH_LATER
     assert await store.count(NOW) == 5
-    assert (await store.sizes())["sessions"].rows == 5
-    assert await store.orphans() == []
+    assert (await store.maintenance.sizes())["sessions"].rows == 5
+    assert await store.maintenance.orphans() == []
 
 
 async def test_a_move_does_not_show_in_the_fence_or_the_lease(store: Store) -> None:
@@ -258,7 +258,9 @@ async def test_a_session_that_the_warm_tier_has_lost_is_not_continued_from_the_c
     ):
         with pytest.raises(StoreError, match=r"is lost: .* at revision 2.* TieredStore.adopt"):
             await call
-    assert await store.orphans() == ["session 'room', of which the cold tier has revision 2: the warm tier has lost it"]
+    assert await store.maintenance.orphans() == [
+        "session 'room', of which the cold tier has revision 2: the warm tier has lost it"
+    ]
     assert await names(store) == {"room"}
 
 
@@ -271,7 +273,7 @@ async def test_one_may_go_on_from_the_copy_knowingly(warm: Store, cold: Store) -
     await warm.delete("room")
     assert await store.adopt("room") == make_head(revision=2)
     await store.append(Commit("room", make_entry(3, "again"), expires=LATER))
-    assert await store.orphans() == []
+    assert await store.maintenance.orphans() == []
     assert await store.adopt("room") == make_head(revision=3)  # nothing to adopt
 
 
@@ -424,7 +426,7 @@ async def test_a_commit_is_in_the_cold_tier_when_it_is_acknowledged(tmp_path: Pa
 async def test_loads_come_from_copies_that_are_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr(cache, "PAUSE", 0.0)
+    monkeypatch.setattr(durable_cold, "PAUSE", 0.0)
     cold_url = f"sqlite:///{tmp_path}/cold.db"
     url = tiered(f"{server.url}?prefix=a:", cold_url, durable="cold", cool=50)
     async with open_store(url) as store, open_store(f"{server.url}?prefix=a:") as copies, open_store(cold_url) as cold:
@@ -452,7 +454,7 @@ async def test_loads_come_from_copies_that_are_up_to_date(
 async def test_a_warm_tier_that_is_away_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr(cache, "PAUSE", 600.0)
+    monkeypatch.setattr(durable_cold, "PAUSE", 600.0)
     async with open_store(tiered(server.url, f"sqlite:///{tmp_path}/cold.db", durable="cold")) as store:
         await make_session(store)
         server.kill()
@@ -514,7 +516,7 @@ async def test_no_password_is_shown(server: RedisServer, caplog: pytest.LogCaptu
     caplog.set_level(logging.DEBUG)
     port = server.port
     server.kill()
-    url = tiered(f"redis://:secret@127.0.0.1:{port}/0?patience=0", "memory://")
+    url = tiered(f"redis://:secret@127.0.0.1:{port}/0?timeout=0", "memory://")
     async with open_store(url) as store:
         with pytest.raises(StoreUnavailable) as refused:
             await store.head("room")

@@ -9,7 +9,7 @@ import pytest
 
 from stateroom.store import Commit, Snapshot, open_store
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.conformance.creation import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
+from stateroom.store.conformance.helpers import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
 from stateroom.store.conformance.stateful import check_against_model
 from tests.examples import share
 from tests.servers.postgresql import fresh_schema
@@ -86,6 +86,6 @@ async def go_down_and_up(url: str) -> None:
         pruned = await everything(two, "fork")
         await two.sweep(NOW + 10)
         assert await everything(one, "fork") == pruned
-        assert await one.orphans() == []
+        assert await one.maintenance.orphans() == []
         assert await two.sweep(LATER) == 2
         assert await one.heads() == []

@@ -19,14 +19,12 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from stateroom.errors import StateroomError, UnknownSession
-from stateroom.store import Commit, Record, Snapshot, Store, open_store
-from stateroom.store.conformance.creation import LATER, MUCH_LATER, NOW, make_blobs, make_entry, make_fork, make_head
-from stateroom.store.conformance.mixture import choose_call
-from stateroom.store.conformance.reference import Reference, ask, compare
+from stateroom.store import Commit, Record, Snapshot, Store, Work, open_store
+from stateroom.store.conformance.helpers import LATER, MUCH_LATER, NOW, make_blobs, make_entry, make_fork, make_head
+from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
 from stateroom.store.memory import MemoryStore
-from stateroom.store.tiered import moves
+from stateroom.store.tiered import transfer
 from stateroom.store.tiered.marks import kind_of
-from stateroom.store.wrapper import Work
 from tests.patience import PATIENCE
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
 
@@ -40,7 +38,7 @@ Tiers = tuple[Store, Store]
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "TAKEOVER", 0.0)
+    monkeypatch.setattr(transfer, "TAKEOVER", 0.0)
 
 
 @pytest.fixture
@@ -63,13 +61,13 @@ async def make_family(store: Store) -> list[Record]:
     await make_fork(store, "closed", "root", 3)
     await store.append(Commit("closed", make_entry(4), expires=LATER, closes=True))
     await make_fork(store, "grandchild", "fork", 3)
-    return [await store.export(name) for name in FAMILY]
+    return [await store.maintenance.export(name) for name in FAMILY]
 
 
 async def check(store: Store, family: list[Record]) -> None:
     """All is as it was, wherever it is."""
     for record in family:
-        assert await store.export(record.head.id) == record
+        assert await store.maintenance.export(record.head.id) == record
         assert await store.head(record.head.id) == record.head
         assert (await store.load(record.head.id)).head == record.head
         assert await store.entries(record.head.id) == record.entries
@@ -106,7 +104,7 @@ async def test_a_move_down_can_end_at_any_step(done: bool) -> None:
         await store.append(Commit("root", make_entry(4), expires=LATER, fence=8))
         assert await where(tiers) == [set(FAMILY), set(FAMILY)]
         assert await store.count(NOW) == 3
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
     assert step > 20
 
 
@@ -133,9 +131,9 @@ async def test_a_move_up_can_end_at_any_step(done: bool) -> None:
         await process(*tiers).sweep(NOW + 2)
         assert await where(tiers) == [set(), set(FAMILY)], f"step {step}"
         assert await store.count(NOW) == 3
-        family[1] = await store.export("fork")
+        family[1] = await store.maintenance.export("fork")
         await check(store, family)
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
     assert step > 20
 
 
@@ -149,7 +147,7 @@ async def test_a_deletion_can_end_at_any_step(done: bool, at_rest: bool) -> None
         await store.sweep(NOW + 2)
         if not at_rest:
             await store.touch("fork", now=NOW, expires=LATER)
-        grandchild = await store.export("grandchild")
+        grandchild = await store.maintenance.export("grandchild")
         try:
             await process(*tiers, Death(step, done=done)).delete("grandchild")
             break
@@ -157,13 +155,13 @@ async def test_a_deletion_can_end_at_any_step(done: bool, at_rest: bool) -> None
             names = {head.id for head in await store.heads()}
             assert names in (set(FAMILY), set(FAMILY) - {"grandchild"})
             if "grandchild" in names:
-                assert await store.export("grandchild") == grandchild
+                assert await store.maintenance.export("grandchild") == grandchild
                 await store.delete("grandchild")
         for tier in tiers:
             assert "grandchild" not in {head.id for head in await tier.heads()}
         with pytest.raises(UnknownSession):
             await store.head("grandchild")
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
     assert step > 4
 
 
@@ -235,7 +233,7 @@ async def write(store: Store, session: str, writer: str, count: int) -> None:
 
 
 async def test_writers_lose_nothing_to_movers(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "TAKEOVER", 10.0)
+    monkeypatch.setattr(transfer, "TAKEOVER", 10.0)
     stores = [process(*tiers) for _ in range(3)]
     await make_family(stores[0])
     sessions = ("root", "fork", "grandchild")
@@ -269,7 +267,7 @@ async def test_writers_lose_nothing_to_movers(tiers: Tiers, monkeypatch: pytest.
         )
         assert head.fence == starts[session].fence
     assert {f"new {n}" for n in range(3)} <= {head.id for head in await stores[0].children("fork")}
-    assert await stores[0].orphans() == []
+    assert await stores[0].maintenance.orphans() == []
 
 
 async def touch(store: Store) -> None:
@@ -306,15 +304,15 @@ async def prune(store: Store) -> None:
 
 
 async def restore(store: Store) -> None:
-    record = await store.export("fork")
+    record = await store.maintenance.export("fork")
     later = Record(replace(record.head, revision=5), [*record.entries, make_entry(5)], [], {})
-    await store.restore(later)
-    assert await store.export("fork") == later
+    await store.put(later)
+    assert await store.maintenance.export("fork") == later
 
 
 async def read(store: Store) -> None:
     for name, revisions in (("root", [1, 2, 3]), ("fork", [3, 4]), ("closed", [4]), ("grandchild", [])):
-        loaded, record = await store.load(name), await store.export(name)
+        loaded, record = await store.load(name), await store.maintenance.export(name)
         assert loaded.head == record.head == await store.head(name)
         assert [entry.revision for entry in record.entries] == revisions
         assert await store.entries(name) == record.entries
@@ -342,7 +340,7 @@ WORK = [touch, append, fork, lease, delete, prune, restore, read, sweep]
 async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
     work: Callable[[Store], Work[None]], first: str, up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr(transfer, "TAKEOVER", 2 * PATIENCE)
     for step in range(1, 1000):
         tiers = new_tiers()
         store = process(*tiers)
@@ -367,10 +365,10 @@ async def _check_after(work: Callable[[Store], Work[None]], store: Store, family
     expected = {record.head.id for record in family} - ({"grandchild"} if work is delete else set())
     for _ in range(2):
         assert expected <= {head.id for head in await store.heads()}
-        assert (await store.export("closed")) == family[2]
+        assert (await store.maintenance.export("closed")) == family[2]
         for head in await store.heads():
             assert [await store.head(head.id)] == [head]
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
         await store.sweep(NOW + 2)
     if work is touch:
         assert (await store.head("fork")).expires == MUCH_LATER
@@ -379,7 +377,7 @@ async def _check_after(work: Callable[[Store], Work[None]], store: Store, family
         assert head.holder == "x" or head.fence > 1
     root = await store.head("root")
     await store.append(Commit("root", make_entry(root.revision + 1), expires=LATER, fence=root.fence))
-    assert await store.orphans() == []
+    assert await store.maintenance.orphans() == []
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["lives", "dies"])
@@ -387,7 +385,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
     dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever makes it has seen its parent in the warm tier; and dies, perhaps, before they look again."""
-    monkeypatch.setattr(moves, "TAKEOVER", 0.02)
+    monkeypatch.setattr(transfer, "TAKEOVER", 0.02)
     left_behind = 0
     for step in range(1, 1000):
         tiers = new_tiers()
@@ -420,7 +418,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
             )
             await store.sweep(NOW + 2)
         assert await where(tiers) == [set(), family]
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
     assert step > 20
     assert left_behind > 10
 
@@ -443,7 +441,7 @@ async def _go_on(made: asyncio.Event, dies: bool) -> None:
 
 
 async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr(transfer, "TAKEOVER", 2 * PATIENCE)
     for step in range(1, 20):
         tiers = new_tiers()
         store = process(*tiers)
@@ -457,13 +455,13 @@ async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.Mo
         mover = process(*tiers, Meanwhile(step, stop_waiting))
         waiting.append(asyncio.create_task(mover.touch("fork", now=NOW, expires=LATER)))
         await asyncio.wait(waiting)
-        await mover.moves.close()
+        await mover.transfer.close()
         async with asyncio.timeout(PATIENCE):
             await store.append(Commit("fork", make_entry(5), expires=LATER))
 
 
 async def test_a_mover_that_was_stopped_for_long_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "FRESH", 0.01)
+    monkeypatch.setattr(transfer, "FRESH", 0.01)
     for step in range(1, 1000):
         tiers = new_tiers()
         store = process(*tiers)
@@ -482,7 +480,7 @@ async def test_a_mover_that_was_stopped_for_long_does_no_harm(monkeypatch: pytes
         if await tiers[0].heads():
             assert {kind_of(await tiers[1].head(name)) for name in FAMILY} == {"away"}
         assert (await store.head("fork")).expires == MUCH_LATER
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
     assert step > 20
 
 
@@ -510,7 +508,7 @@ class Stopped(Fate):
 
 
 async def test_two_movers_and_a_touch_at_once_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "TAKEOVER", 10.0)
+    monkeypatch.setattr(transfer, "TAKEOVER", 10.0)
     for _ in range(20):
         tiers = new_tiers()
         one, two, three = (process(*tiers) for _ in range(3))
@@ -525,8 +523,8 @@ async def test_two_movers_and_a_touch_at_once_agree(monkeypatch: pytest.MonkeyPa
         for name in ("fork", "grandchild"):
             assert (await two.head(name)).expires == MUCH_LATER
         for record in (family[0], family[2]):
-            assert await three.export(record.head.id) == record
-        assert await one.orphans() == []
+            assert await three.maintenance.export(record.head.id) == record
+        assert await one.maintenance.orphans() == []
 
 
 # For real.
@@ -550,7 +548,7 @@ async def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path
             head = await store.head(room)
             assert head.revision == len(call_ids)
             await store.append(Commit(room, make_entry(head.revision + 1), expires=None))
-        assert await store.orphans() == []
+        assert await store.maintenance.orphans() == []
 
 
 def _live(url: str, name: str, lines: int, acknowledged: dict[str, list[str]]) -> None:

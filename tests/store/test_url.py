@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import StoreError, UnknownStore
-from stateroom.store import open_store
+from stateroom.store import open_store, parse_url, store_class, without_secrets
 from stateroom.store.compression import CompressedStore
 from stateroom.store.encryption import EncryptedStore
 from stateroom.store.memory import MemoryStore
 from stateroom.store.sqlite import SQLiteStore
-from stateroom.store.url import opened, parse_url, store_class, without_secrets
+from stateroom.store.url import opened
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 KEPT = {f"stateroom.store.{name}" for name in ("contract", "memory", "patient", "url", "wrapping")}
@@ -178,7 +178,7 @@ def test_a_number_that_is_not_given_is_the_default() -> None:
 async def test_a_store_does_not_see_the_options_of_every_url(register, monkeypatch: pytest.MonkeyPatch) -> None:
     register("harbour_e", harbour="harbour_e:HarbourStore")
     monkeypatch.setenv("KEYS", "k1:" + "A" * 43 + "=")
-    options = "compress=zstd&a=1%262&ke%79s=env:KEYS&b=memory://?large=1&patience=2&large=70000"
+    options = "compress=zstd&a=1%262&ke%79s=env:KEYS&b=memory://?large=1&timeout=2&large=70000"
     async with open_store(f"harbour://north?{options}") as store:
         assert type(store) is CompressedStore
         assert type(store.store) is EncryptedStore
@@ -205,10 +205,10 @@ async def test_whoever_opens_a_store_without_a_block_closes_it() -> None:
         ("compress", "compress must be zstd, not ''"),
         ("large=65535", "large must be a whole number above 65535, not '65535'"),
         ("large=1e6", "large must be a whole number above 65535, not '1e6'"),
-        ("patience=-1", "patience must be a number of seconds, not '-1'"),
-        ("patience=inf", "patience must be a number of seconds, not 'inf'"),
-        ("patience=", "patience must be a number of seconds, not ''"),
-        ("patience=soon", "patience must be a number of seconds, not 'soon'"),
+        ("timeout=-1", "timeout must be a number of seconds, not '-1'"),
+        ("timeout=inf", "timeout must be a number of seconds, not 'inf'"),
+        ("timeout=", "timeout must be a number of seconds, not ''"),
+        ("timeout=soon", "timeout must be a number of seconds, not 'soon'"),
     ],
 )
 async def test_an_option_of_every_url_that_cannot_be_used_is_refused(
@@ -301,10 +301,10 @@ def test_no_password_is_in_a_message(use) -> None:
         "s3://KEY:hush@bucket/prefix",
         "gs://KEY:hush@bucket",
         "az://KEY:hush@container",
-        "postgresql://user:pass@hush@127.0.0.1:1/db?patience=0",
-        "postgresql://user:pass/hush@127.0.0.1:1/db?patience=0",
-        "redis://user:pass@hush@127.0.0.1:1/0?patience=0",
-        "redis://user:pass/hush@127.0.0.1:1/0?patience=0",
+        "postgresql://user:pass@hush@127.0.0.1:1/db?timeout=0",
+        "postgresql://user:pass/hush@127.0.0.1:1/db?timeout=0",
+        "redis://user:pass@hush@127.0.0.1:1/0?timeout=0",
+        "redis://user:pass/hush@127.0.0.1:1/0?timeout=0",
         "sqlite:///rooms.db?keys=hush",
     ],
 )

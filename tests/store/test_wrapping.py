@@ -8,11 +8,10 @@ import pytest
 from stateroom.errors import UnknownStore
 from stateroom.server.monitoring.measured import MeasuredStore
 from stateroom.server.monitoring.metrics import Figures
-from stateroom.store import Commit, Entry, Head, Snapshot, Store
+from stateroom.store import OPERATIONS, Commit, Entry, Head, Snapshot, Store, WrappedStore
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
 from stateroom.store.sqlite import SQLiteStore
-from stateroom.store.wrapper import WrappedStore
 
 
 class SeenStore(WrappedStore):
@@ -57,18 +56,18 @@ async def test_every_operation_is_seen_with_its_session() -> None:
     assert await store.find_call("room", "call") == Entry(2, "call", 0.0, b"", "call")
     assert await store.blobs("room", ["none"]) == {}
     assert await store.count(0.0) == 1
-    record = await store.export("room")
-    await store.restore(record)
+    record = await store.maintenance.export("room")
+    await store.put(record)
     assert await store.prune("room", 1) == 0
     assert (await store.size("room")).rows == 2
-    assert (await store.sizes())["sessions"].rows == 1
-    assert await store.orphans() == []
-    await store.vacuum()
+    assert (await store.maintenance.sizes())["sessions"].rows == 1
+    assert await store.maintenance.orphans() == []
+    await store.maintenance.vacuum()
     assert await store.sweep(0.0) == 0
     await store.delete("room")
     of_none = {"heads", "count", "sizes", "orphans", "vacuum", "sweep"}
     operations = [operation for operation, _ in store.seen]
-    assert sorted(operations) == sorted(Store.__abstractmethods__ - {"open", "close"})
+    assert sorted(operations) == sorted(OPERATIONS)
     assert {operation for operation, session in store.seen if session is None} == of_none
     assert {session for _, session in store.seen} == {"room", None}
 

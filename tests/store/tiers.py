@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import ParamSpec, TypeVar
 from urllib.parse import quote
 
-from stateroom.store import Store
-from stateroom.store.tiered.moving import MovingStore
+from stateroom.store import Store, Work, WrappedStore
+from stateroom.store.tiered.durable_warm import DurableWarmStore
 from stateroom.store.tiered.tier import Tier
-from stateroom.store.wrapper import Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,7 +100,9 @@ class Fated(WrappedStore):
         return await self.fate.meet(operation, lambda: work(*args, **kwargs))
 
 
-def process(warm: Store, cold: Store, fate: Fate | None = None, cool: float = 0.0) -> MovingStore:
+def process(warm: Store, cold: Store, fate: Fate | None = None, cool: float = 0.0) -> DurableWarmStore:
     """A process that moves what has cooled."""
     fate = fate or Fate()
-    return MovingStore(Tier("warm", "memory://", Fated(warm, fate)), Tier("cold", "memory://", Fated(cold, fate)), cool)
+    return DurableWarmStore(
+        Tier("warm", "memory://", Fated(warm, fate)), Tier("cold", "memory://", Fated(cold, fate)), cool
+    )

@@ -21,7 +21,7 @@ from stateroom.model import open_model
 from stateroom.rollout import Left, RemoteEnvironment, Report, Run, RunFiles, example_file, read_tasks
 from stateroom.rollout import run as run_episodes
 from stateroom.session.containment import contained
-from stateroom.store.url import without_secrets
+from stateroom.store import without_secrets
 
 NO_STORE = "memory://"
 """For a run that leaves no sessions behind."""

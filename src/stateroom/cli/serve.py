@@ -15,8 +15,7 @@ from stateroom.cli.output import console, errors
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError, NotFound
 from stateroom.session.sessions import WEEK
-from stateroom.store import open_store
-from stateroom.store.url import store_class, without_secrets
+from stateroom.store import open_store, store_class, without_secrets
 
 if TYPE_CHECKING:
     from socket import socket

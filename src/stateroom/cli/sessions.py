@@ -21,8 +21,7 @@ from stateroom.errors import NotFound
 from stateroom.session import AgentStatus, History, LogEntry, Sessions
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state.describe import brief, differences
-from stateroom.store import Head, Store, open_store
-from stateroom.store.url import without_secrets
+from stateroom.store import Head, Store, open_store, without_secrets
 
 app = typer.Typer(help="Look at the sessions in a store, and speak to their agents.", no_args_is_help=True)
 

@@ -22,13 +22,11 @@ from stateroom.session.maintenance import (
     check_session,
     count,
     each_session,
-    every_head,
     side_by_side,
 )
 from stateroom.session.parameters import SHARED
 from stateroom.session.shared import shared_environment
-from stateroom.store import Size, Store, open_store
-from stateroom.store.contract import Status
+from stateroom.store import Size, Status, Store, open_store
 
 app = typer.Typer(help="Care for a store: check it, measure it, tidy it up and copy it.", no_args_is_help=True)
 
@@ -83,7 +81,7 @@ async def _check(url: str) -> tuple[int, list[tuple[str | None, str]]]:
             sessions += 1
             problems += [(head.id, what) for what in found]
             step()
-        problems += [(None, what) for what in await store.orphans()]
+        problems += [(None, what) for what in await store.maintenance.orphans()]
     return sessions, problems
 
 
@@ -275,9 +273,9 @@ def vacuum(store: StoreURL, json_output: AsJSON = False) -> None:
 
 async def _vacuum(url: str) -> tuple[dict[str, Size], dict[str, Size]]:
     async with existing_store(url) as store, shown_progress("vacuuming"):
-        before = await store.sizes()
-        await store.vacuum()
-        return before, await store.sizes()
+        before = await store.maintenance.sizes()
+        await store.maintenance.vacuum()
+        return before, await store.maintenance.sizes()
 
 
 @app.command()
@@ -360,5 +358,5 @@ async def _ids(store: Store, environment: str | None) -> list[str]:
     wanted = (
         [None] if environment is None else [environment, *(shared_environment(each, environment) for each in SHARED)]
     )
-    ids = [head.id for each in wanted async for page in every_head(store, each) for head in page]
+    ids = [head.id for each in wanted async for page in store.pages(each) for head in page]
     return ids[::-1]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from stateroom.session.log import LogEntry
     from stateroom.session.log import read_entry as read_entry
     from stateroom.session.log import weight_of_snapshot as weight_of_snapshot
-    from stateroom.session.maintenance import every_head as every_head
     from stateroom.session.parameters import INJECTED as INJECTED
     from stateroom.session.parameters import SHARED as SHARED
     from stateroom.session.parameters import SessionInfo

@@ -1,183 +1,72 @@
 """The `Store` contract: where sessions live.
 
 A session is a head and an append-only list of entries, with snapshots among them so that a load reads a bounded tail.
-A store keeps order, identity and time; what the bodies mean is not its business.
+A store keeps order, identity and time; it does not look into the bodies.
+
+A new store writes the fourteen abstract methods of `Store`. Everything else has a default that is derived from them; a
+store overrides a default that its backend can answer faster.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Literal, Self
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Self
 
-import msgspec
+from stateroom.errors import BadData, StoreUnavailable, UnknownSession
+from stateroom.store.records import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot
 
-from stateroom.errors import BadData, SessionClosed, SessionExpired
-
-Status = Literal["live", "closed", "expired"]
-
-Blobs = Mapping[str, bytes]
-"""Large values by the digest of their content: written once for a session, outside its log."""
-
-NO_BLOBS: Blobs = MappingProxyType({})
-
-DAMAGE = (msgspec.MsgspecError, ValueError, TypeError, AttributeError)
-"""What comes of reading stored data that is not what was written."""
-
-
-def damaged(session: object, error: Exception) -> BadData:
-    """The error about a session of which a store cannot read something."""
-    return BadData(f"session {session!r} is damaged: {error}")
-
-
-class Head(msgspec.Struct, frozen=True, gc=False):
-    """What a store knows of a session without reading its log."""
-
-    id: str
-    environment: str
-    owner: str
-    created: float
-    expires: float
-    revision: int
-    """The newest revision. A fork starts at the revision of its parent that it forked from."""
-    closed: bool = False
-    parent: str | None = None
-    parent_revision: int = 0
-    fence: int = 0
-    """Goes up with each new lease. Every commit names the fence it was made under, and is refused under another."""
-    holder: str | None = None
-    """The token of whoever has, or last had, the lease."""
-    leased_until: float = 0.0
-
-    def leased(self, now: float) -> bool:
-        """Whether somebody has the lease at this time."""
-        return self.holder is not None and self.leased_until > now
-
-    def continues(self, earlier: Head) -> bool:
-        """Whether this is the head of the same session, at the same revision or a later one."""
-        return (
-            (self.id, self.created, self.parent, self.parent_revision)
-            == (earlier.id, earlier.created, earlier.parent, earlier.parent_revision)
-        ) and self.revision >= earlier.revision
-
-    def check_live(self, now: float) -> None:
-        """Raise if nothing may be added to this session any more."""
-        if self.closed:
-            raise SessionClosed(self.id)
-        if self.expires <= now:
-            raise SessionExpired(self.id)
-
-    def status(self, now: float) -> Status:
-        """Whether something may be added to this session, and if not, why."""
-        if self.closed:
-            return "closed"
-        return "expired" if self.expires <= now else "live"
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One step of a session's history."""
-
-    revision: int
-    kind: str
-    at: float
-    body: bytes
-    call_id: str | None = None
-
-
-class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """A whole state, as it was at a revision."""
-
-    revision: int
-    body: bytes
-
-
-class Commit(msgspec.Struct, frozen=True, gc=False):
-    """An entry that is to be added to a session, and what is written with it."""
-
-    session: str
-    entry: Entry
-    expires: float | None = None
-    """The session's new expiry; None leaves it as it is."""
-    fence: int = 0
-    """The fence that the entry was made under."""
-    snapshot: Snapshot | None = None
-    blobs: Blobs = NO_BLOBS
-    closes: bool = False
-    """Whether the session is closed by it."""
-
-
-class Loaded(msgspec.Struct, frozen=True):
-    """A head, the newest snapshot at or before the revision asked for, and the entries from there up to it."""
-
-    head: Head
-    snapshot: Snapshot | None
-    entries: list[Entry]
-
-
-class Record(msgspec.Struct, frozen=True):
-    """All that a store has of one session."""
-
-    head: Head
-    entries: list[Entry]
-    snapshots: list[Snapshot]
-    blobs: dict[str, bytes]
-
-
-class Size(msgspec.Struct, frozen=True):
-    """How much of something there is: rows (or keys, or objects), and their bytes."""
-
-    rows: int
-    bytes: int
+PAGE = 200
+"""Number of heads read at a time when all sessions are listed."""
 
 
 class Store(ABC):
     """Keeps sessions. Every method is one atomic step; what was acknowledged is there for every later reader.
 
-    A method that names a session raises `UnknownSession` if there is none with that id, and `BadData` if what is stored
-    of it cannot be read; that is no other session's concern. What ends a worker of the store's own, such as a thread,
-    fails all who wait and all who come with a `StoreError`: nobody waits for ever.
+    A method that names a session raises `UnknownSession` if there is none with that id, and `BadData` if that session
+    cannot be read; other sessions are not affected. If a worker of the store ends, such as a thread, all pending and
+    later calls fail with a `StoreError`: no caller waits forever.
     """
 
     shared: bool = True
-    """Whether other processes see what is in it."""
+    """Whether other processes see its sessions."""
 
     remote: bool = False
     """Whether it is reached over a network, where the answer to a commit can be lost."""
 
     large: int = 64 * 1024
-    """Values of so many bytes and more are to be kept as blobs, outside the log."""
+    """Values of at least this many bytes are stored as blobs, outside the log."""
+
+    # What a store writes.
 
     @classmethod
     @abstractmethod
     async def open(cls, url: str) -> Self:
-        """Open the store at `url`, creating it if it is not there."""
+        """Open the store at `url`; create it if it does not exist."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what is under way and let go of all resources; every later call but this raises `StoreUnavailable`."""
+        """Finish pending calls and release all resources; later calls, except `close`, raise `StoreUnavailable`."""
 
     @abstractmethod
-    async def create(
-        self,
-        head: Head,
-        entries: Sequence[Entry] = (),
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-    ) -> None:
-        """Add a session. A fork's parent must exist and have reached the revision it forks from.
+    async def put(self, record: Record, *, new: bool = False) -> None:
+        """Put in a whole session, with its head as given: all or nothing.
 
-        Raises `StoreError` if the id is taken, `UnknownSession` or `UnknownRevision` for the parent, and
-        `DuplicateCall` if two of the entries have one call id.
+        If the id is taken, that session must be an earlier moment of the same one (`Head.continues`): the missing
+        parts are added, and the head becomes the record's. Otherwise, or if the session must be `new`, raises
+        `StoreError`. A fork's parent must exist and have reached the revision that it forks from (`UnknownSession`,
+        `UnknownRevision`). Two new entries with one call id raise `DuplicateCall`.
         """
 
     @abstractmethod
     async def append(self, commit: Commit) -> None:
-        """Add an entry to a live session, with its snapshot and blobs, and renew its expiry if it says so: all or none.
+        """Add an entry to a live session, with its snapshot, blobs and new expiry: all or nothing.
 
         A blob that the session has already is not written again. Raises `SessionClosed` or `SessionExpired` (as of
-        `entry.at`), else `DuplicateCall` if the entry's call id was used in this session before, else `Conflict` unless
-        the session is at the revision before the entry's and at this fence.
+        `entry.at`), else `DuplicateCall` if the session has an entry with this call id, else `Conflict` unless the
+        session is at the revision before the entry's and at this fence.
         """
 
     @abstractmethod
@@ -186,19 +75,15 @@ class Store(ABC):
 
     @abstractmethod
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
-        """Give the session, live or not, to a holder until a time; the head as it is then.
+        """Lease the session, live or not, to a holder until a time; returns the new head.
 
-        One who has, or was the last to have, the lease renews it. Anybody else gets it with a fence one higher, so that
-        commits which others have under way are refused; `SessionLeased` if somebody has it at `now`.
+        The current or last holder renews its lease. Any other holder gets it with a fence one higher, so that pending
+        commits of others are refused; `SessionLeased` if another holder has it at `now`.
         """
 
     @abstractmethod
     async def release(self, session: str, holder: str) -> None:
-        """End the lease, if it is the holder's: `holder` is None then, and `leased_until` 0. The fence stays."""
-
-    @abstractmethod
-    async def head(self, session: str) -> Head:
-        """The head of a session, live or not."""
+        """End the lease if it is the holder's: `holder` becomes None and `leased_until` 0. The fence stays."""
 
     @abstractmethod
     async def heads(
@@ -206,18 +91,14 @@ class Store(ABC):
     ) -> list[Head]:
         """Heads, the newest first; `before` continues a listing after its last head.
 
-        Damaged sessions are left out, and there are fewer than `limit` only at the end.
+        Damaged sessions are left out. A page shorter than `limit` is the last one.
         """
 
     @abstractmethod
-    async def children(self, session: str) -> list[Head]:
-        """The heads of the sessions that were forked from this one, the oldest first."""
-
-    @abstractmethod
     async def load(self, session: str, at: int | None = None) -> Loaded:
-        """What is needed to know the state at a revision, the newest by default.
+        """What is needed to restore the state at a revision, the newest by default.
 
-        Only the session's own snapshot and entries: before its first revision, a fork's reader goes on at the parent.
+        Only the session's own snapshot and entries; for a revision before a fork's first, the caller loads the parent.
         """
 
     @abstractmethod
@@ -225,68 +106,167 @@ class Store(ABC):
         """The session's own entries with a revision above `after`, up to and including `until`, in order."""
 
     @abstractmethod
-    async def find_call(self, session: str, call_id: str) -> Entry | None:
-        """The session's own entry with this call id."""
-
-    @abstractmethod
-    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
-        """Those of the session's own blobs that are asked for and there."""
-
-    @abstractmethod
-    async def sweep(self, now: float) -> int:
-        """Remove the sessions that have expired, except those that a fork which stays still reads. Tells how many."""
-
-    @abstractmethod
-    async def delete(self, session: str) -> None:
-        """Remove a session, with its entries and snapshots, at once.
-
-        One that forks still read stays for them alone: it expires at once (its `expires` is 0), and is removed by the
-        first sweep after the last of them is gone.
-        """
-
-    @abstractmethod
-    async def count(self, now: float) -> int:
-        """How many sessions are live: neither closed nor expired. Quick, however many there are."""
-
-    # Care. These may take their time.
-
-    @abstractmethod
-    async def export(self, session: str) -> Record:
-        """All of a session, as of one moment."""
-
-    @abstractmethod
-    async def restore(self, record: Record) -> None:
-        """Put a session in as it is, its head with all it says, all or nothing.
-
-        If the store has a session of this id, that must be an earlier moment of the same one: created at the same time,
-        at the same revision or before. Then the rest is added, and the head becomes the record's; else `StoreError`.
-        A fork's parent must be there, as for `create`.
-        """
+    async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
+        """The session's own blobs with these digests, those that exist; all of them by default."""
 
     @abstractmethod
     async def prune(self, session: str, below: int) -> int:
-        """Forget the session's past before a revision at which it has a snapshot; tells how many entries have gone.
+        """Remove the session's past before a revision at which it has a snapshot; returns the number of entries.
 
-        Entries up to and including that revision go, except a session's first; so do the snapshots below it. All blobs
-        stay: a fork may rely on them. Raises `UnknownRevision` if there is no snapshot at `below`. Whoever asks sees to
-        it that no fork and no rewind needs what goes.
+        Removes the entries up to and including that revision, except the session's first, and the snapshots below it.
+        All blobs stay, because a fork may need them. Raises `UnknownRevision` if there is no snapshot at `below`. The
+        caller makes sure that no fork and no rewind needs what is removed.
         """
 
     @abstractmethod
+    async def sweep(self, now: float) -> int:
+        """Remove the sessions that have expired, except those that a remaining fork reads; returns their number."""
+
+    @abstractmethod
+    async def delete(self, session: str) -> None:
+        """Remove a session at once.
+
+        A session that forks read stays for them alone: it expires at once (its `expires` is 0), and the first sweep
+        after the last of them is gone removes it.
+        """
+
+    # What has a default.
+
+    async def create(
+        self,
+        head: Head,
+        entries: Sequence[Entry] = (),
+        snapshot: Snapshot | None = None,
+        blobs: Blobs = NO_BLOBS,
+    ) -> None:
+        """Add a new session; see `put`."""
+        await self.put(Record(head, list(entries), [snapshot] if snapshot else [], dict(blobs)), new=True)
+
+    async def head(self, session: str) -> Head:
+        """The head of a session, live or not."""
+        return (await self.load(session, 0)).head
+
+    async def children(self, session: str) -> list[Head]:
+        """The heads of the sessions that were forked from this one, the oldest first."""
+        await self.head(session)
+        forks = [head async for page in self.pages() for head in page if head.parent == session]
+        return forks[::-1]
+
+    async def find_call(self, session: str, call_id: str) -> Entry | None:
+        """The session's own entry with this call id."""
+        return next((entry for entry in await self.entries(session) if entry.call_id == call_id), None)
+
     async def size(self, session: str) -> Size:
-        """How much the session's own entries, snapshots and blobs are; rows are its entries."""
+        """The number of the session's own entries, and the bytes of its entries, snapshots and blobs."""
+        return (await self.maintenance.export(session)).size()
 
-    @abstractmethod
+    async def count(self, now: float) -> int:
+        """The number of live sessions. A server asks often: override this if there can be many sessions."""
+        return sum([head.status(now) == "live" async for page in self.pages() for head in page])
+
+    async def pages(self, environment: str | None = None) -> AsyncIterator[list[Head]]:
+        """The heads of all sessions, the newest first, in pages."""
+        page = await self.heads(environment=environment, limit=PAGE)
+        while page:
+            yield page
+            page = await self.heads(environment=environment, before=page[-1], limit=PAGE)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Operations that may take long."""
+        return Maintenance(self)
+
+
+class Maintenance:
+    """Operations on a store that may take long. The defaults go through all sessions, one by one."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def export(self, session: str) -> Record:
+        """All of a session, as of one moment."""
+        store = self.store
+        while True:  # until nothing was committed meanwhile
+            head = await store.head(session)
+            entries = await store.entries(session)
+            snapshots: list[Snapshot] = []
+            at = head.revision
+            while at >= 0 and (snapshot := (await store.load(session, at)).snapshot):
+                snapshots.append(snapshot)
+                at = snapshot.revision - 1
+            blobs = await store.blobs(session)
+            if await store.head(session) == head:
+                return Record(head, entries, snapshots[::-1], blobs)
+
     async def sizes(self) -> dict[str, Size]:
-        """How much there is in the whole store, by kind: `sessions`, `entries`, `snapshots`, `blobs`, and what else."""
+        """The size of the whole store by kind: `sessions`, `entries`, `snapshots`, `blobs`, and the store's own."""
+        sizes = dict.fromkeys(("sessions", "entries", "snapshots", "blobs"), Size(0, 0))
+        async for page in self.store.pages():
+            for head in page:
+                with suppress(UnknownSession, BadData):  # removed meanwhile, or damaged
+                    record = await self.export(head.id)
+                    parts = {
+                        "sessions": [f"{head.id}{head.environment}{head.owner}".encode()],
+                        "entries": [entry.body for entry in record.entries],
+                        "snapshots": [snapshot.body for snapshot in record.snapshots],
+                        "blobs": [*record.blobs.values()],
+                    }
+                    for kind, bodies in parts.items():
+                        sizes[kind] += Size(len(bodies), sum(map(len, bodies)))
+        return sizes
 
-    @abstractmethod
     async def orphans(self) -> list[str]:
-        """What belongs to no session, forks whose parents are gone, and heads that are damaged; empty if all is well.
+        """Data without a session, forks whose parents are gone, and damaged heads; empty if all is well.
 
-        Each in words, with the id of the session where there is one.
+        Each is described in words, with the id of the session if there is one.
         """
+        heads = {head.id: head async for page in self.store.pages() for head in page}
+        suspects = [head for head in heads.values() if head.parent is not None and head.parent not in heads]
+        return [
+            f"session {head.id!r}, forked from session {head.parent!r}, which is gone"
+            for head in suspects
+            if await self._has(head.id) and not await self._has(str(head.parent))  # it may have changed meanwhile
+        ]
 
-    @abstractmethod
+    async def _has(self, session: str) -> bool:
+        try:
+            await self.store.head(session)
+        except UnknownSession:
+            return False
+        return True
+
     async def vacuum(self) -> None:
-        """Give back the space that what was removed has left behind, and remove what belongs to no session."""
+        """Free the space of what was removed, and remove data without a session."""
+        await self.store.heads(limit=1)  # nothing to do, but a closed store refuses
+
+
+class Gate:
+    """Admits operations until a store closes; closing waits for those that are under way."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._inside = 0
+        self._closed: asyncio.Event | None = None
+        """None while the store is open; set when no operation is left."""
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
+    def __enter__(self) -> None:
+        if self._closed is not None:
+            raise StoreUnavailable(f"{self._name} is closed")
+        self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._inside -= 1
+        if self._closed is not None and not self._inside:
+            self._closed.set()
+
+    async def close(self) -> None:
+        """Refuse new operations, and wait for those under way."""
+        if self._closed is None:
+            self._closed = asyncio.Event()
+            if not self._inside:
+                self._closed.set()
+        await self._closed.wait()

@@ -1,18 +1,18 @@
-"""`keys=env:NAME` or `keys=file:PATH`: bodies that lie in a store encrypted, with AES-GCM.
+"""`keys=env:NAME` or `keys=file:PATH`: bodies encrypted with AES-GCM in a store.
 
 Keys are lines, or parts between commas, of `id:base64`, each of 16, 24 or 32 random bytes. The first encrypts, all of
-them decrypt; so a new key is put before the old ones, and the old ones go once nothing needs them. This makes one:
+them decrypt. To rotate, put a new key first, and remove the old ones once nothing needs them. This makes one:
 
     python -c "import base64, os; print('k1:' + base64.b64encode(os.urandom(32)).decode())"
 
-A body is kept as `MARK` + `e`, the length of the key's id, the id, a random nonce of 96 bits, and the encrypted bytes
-with their tag. The tag covers where the body belongs: its session, whether it is an entry (of which kind and call), a
-snapshot or a blob, and its revision or name. So a body that was altered, or put where another belongs, is refused. A
-blob is named by a keyed digest, so that its name tells nobody what it is; its own digest is encrypted with it.
+A body is stored as `MARK` + `e`, the length of the key's id, the id, a random nonce of 96 bits, and the ciphertext with
+its tag. The tag covers where the body belongs: its session, whether it is an entry (of which kind and call), a snapshot
+or a blob, and its revision or name. So a body that was altered or moved is refused. A blob is named by a keyed digest,
+so that its name reveals nothing; its own digest is encrypted with it.
 
-What is not hidden: ids, owners, times, call ids, and how long each body is. What is not noticed: that a session, or its
-newest entries, were removed or put back to what they once were. With random nonces a key is good for some billion
-bodies; give it a successor before that.
+Not hidden: ids, owners, times, call ids, and the length of each body. Not detected: that a session, or its newest
+entries, were removed or reset to an earlier state. With random nonces a key is good for some billion bodies; replace it
+before that.
 """
 
 from __future__ import annotations
@@ -29,61 +29,62 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from stateroom.errors import BadData, UnknownStore
-from stateroom.store.contract import Blobs, Store
-from stateroom.store.wrapper import MARK, Place, TransformedStore, place_name
+from stateroom.store.contract import Store
+from stateroom.store.records import Blobs
+from stateroom.store.wrapper import MARK, Location, TransformedStore, location_name
 
 FORM = MARK + b"e"
 NONCE = 12
-"""How many bytes a nonce has."""
+"""Bytes of a nonce."""
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Key:
+class EncryptionKey:
     """A key, ready for use."""
 
     def __init__(self, name: str, secret: bytes) -> None:
         self.cipher = AESGCM(secret)
         self.start = FORM + bytes([len(name)]) + name.encode()
-        """How all that it encrypts begins."""
+        """The first bytes of all that it encrypts."""
         self._for_names = blake2b(b"names of blobs", key=secret).digest()
 
     def name(self, session: str, digest: str) -> str:
-        """The name under which a session's blob is kept."""
+        """The name under which a session's blob is stored."""
         return blake2b(_pack((session, digest)), key=self._for_names, digest_size=32).hexdigest()
 
 
 class EncryptedStore(TransformedStore):
-    """Another store, with its bodies encrypted by the first of some keys."""
+    """Another store, with bodies encrypted by the first of its keys."""
 
     def __init__(self, store: Store, keys: Mapping[str, bytes]) -> None:
         super().__init__(store)
-        self._keys = {name: Key(name, secret) for name, secret in keys.items()}
+        self._keys = {name: EncryptionKey(name, secret) for name, secret in keys.items()}
         self._first = next(iter(self._keys.values()))
 
-    def write(self, body: bytes, place: Place) -> bytes:
+    def write(self, body: bytes, location: Location) -> bytes:
         nonce = os.urandom(NONCE)
-        return self._first.start + nonce + self._first.cipher.encrypt(nonce, body, _pack(place))
+        return self._first.start + nonce + self._first.cipher.encrypt(nonce, body, _pack(location))
 
-    def read(self, kept: bytes, place: Place) -> bytes:
+    def read(self, kept: bytes, location: Location) -> bytes:
         if not kept.startswith(FORM):
             raise BadData(
-                f"{place_name(place)} is not encrypted, and a store with keys takes nothing that is not: "
+                f"{location_name(location)} is not encrypted, and a store with keys refuses plain data: "
                 "copy the store with `stateroom store copy` to one that is encrypted, and use that"
             )
         nonce_at = len(FORM) + 1 + int.from_bytes(kept[len(FORM) : len(FORM) + 1])
         name = kept[len(FORM) + 1 : nonce_at].decode(errors="replace")
         key = self._keys.get(name)
         if key is None:
-            raise BadData(f"{place_name(place)} is encrypted with the key {name!r}, which is not among those given")
+            raise BadData(f"{location_name(location)} is encrypted with the key {name!r}, which was not given")
         body_at = nonce_at + NONCE
         try:
-            return key.cipher.decrypt(kept[nonce_at:body_at], kept[body_at:], _pack(place))
+            return key.cipher.decrypt(kept[nonce_at:body_at], kept[body_at:], _pack(location))
         except (InvalidTag, ValueError) as error:  # a ValueError: it is cut short
             raise BadData(
-                f"{place_name(place)} cannot be decrypted: it was altered or moved, or the key {name!r} is another "
-                "than the one of this id that encrypted it"
+                f"{location_name(location)} cannot be decrypted: it was altered or moved, or the key {name!r} is not "
+                "the one of this id that encrypted it"
             ) from error
 
     # Blobs, under their keyed names.
@@ -97,13 +98,14 @@ class EncryptedStore(TransformedStore):
         named = super().read_blobs(session, kept).values()
         return dict(msgspec.msgpack.decode(blob, type=tuple[str, bytes]) for blob in named)
 
-    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
-        names = [key.name(session, digest) for key in self._keys.values() for digest in digests]
-        return await super().blobs(session, names)
+    async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
+        if digests is not None:
+            digests = [key.name(session, digest) for key in self._keys.values() for digest in digests]
+        return await super().blobs(session, digests)
 
 
 def read_keys(source: str) -> dict[str, bytes]:
-    """The keys that `env:NAME` or `file:PATH` holds, by their ids. No message shows any of a key."""
+    """The keys in `env:NAME` or `file:PATH`, by their ids. No message shows any part of a key."""
     lines = [line.strip() for line in _text_of(source).replace(",", "\n").splitlines() if line.strip()]
     keys: dict[str, bytes] = {}
     for number, line in enumerate(lines, 1):

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from heapq import nlargest
 from operator import attrgetter
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
-from stateroom.errors import (
-    Conflict,
-    DuplicateCall,
-    SessionLeased,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    UnknownRevision,
-    UnknownSession,
-)
-from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.errors import Conflict, DuplicateCall, SessionLeased, StoreFull, StoreUnavailable, UnknownSession
+from stateroom.store.contract import Store
+from stateroom.store.records import Blobs, Commit, Entry, Head, Loaded, Record, Snapshot, no_snapshot
 from stateroom.store.url import parse_url
 
 MAX_SESSIONS = 1_000_000
 
 _Revised = TypeVar("_Revised", bound=Entry | Snapshot)
+_age = attrgetter("age")
 _revision = attrgetter("revision")
 
 
@@ -34,13 +27,13 @@ class _Kept:
 
     __slots__ = ("blobs", "calls", "entries", "forks", "head", "snapshots")
 
-    def __init__(self, head: Head, entries: Sequence[Entry], snapshots: Sequence[Snapshot], blobs: Blobs) -> None:
-        self.head = head
-        self.entries = list(entries)
-        self.snapshots = list(snapshots)
-        self.blobs = dict(blobs)
+    def __init__(self, record: Record) -> None:
+        self.head = record.head
+        self.entries = list(record.entries)
+        self.snapshots = list(record.snapshots)
+        self.blobs = dict(record.blobs)
         self.calls: dict[str, Entry] = {}
-        for entry in entries:
+        for entry in self.entries:
             self.add_call(entry)
         self.forks = 0
 
@@ -89,26 +82,27 @@ class MemoryStore(Store):
         except KeyError:
             raise UnknownSession(session) from None
 
-    async def create(
-        self,
-        head: Head,
-        entries: Sequence[Entry] = (),
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-    ) -> None:
-        if head.id in self._sessions:
-            raise StoreError(f"there is a session {head.id!r} already")
-        self._add(_Kept(head, entries, [snapshot] if snapshot else (), blobs))
+    async def put(self, record: Record, *, new: bool = False) -> None:
+        head = record.head
+        kept = self._sessions.get(head.id)
+        if kept is None:
+            self._add(_Kept(record))
+            return
+        head.check_replaces(kept.head, new=new)
+        entries, snapshots = _union(record.entries, kept.entries), _union(record.snapshots, kept.snapshots)
+        whole = _Kept(Record(head, entries, snapshots, kept.blobs))
+        whole.add_blobs(record.blobs)
+        whole.forks = kept.forks
+        self._sessions[head.id] = whole
 
     def _add(self, kept: _Kept) -> None:
-        """Add a session that is not there yet."""
+        """Add a new session."""
         head = kept.head
         if len(self._sessions) >= self.max_sessions:
             raise StoreFull(f"this store is full: it holds {self.max_sessions} sessions; sweep, or raise max_sessions")
         if head.parent is not None:
             parent = self._find(head.parent)
-            if head.parent_revision > parent.head.revision:
-                raise UnknownRevision(head.parent, f"session {head.parent!r} has no revision {head.parent_revision}")
+            head.check_parent(parent.head.revision)
             parent.forks += 1
         self._sessions[head.id] = kept
 
@@ -159,14 +153,17 @@ class MemoryStore(Store):
         found = (
             kept.head
             for kept in self._sessions.values()
-            if environment in (None, kept.head.environment) and (before is None or _age(kept.head) < _age(before))
+            if environment in (None, kept.head.environment) and (before is None or kept.head.age < before.age)
         )
         return nlargest(limit, found, key=_age)
 
+    async def pages(self, environment: str | None = None) -> AsyncIterator[list[Head]]:
+        if heads := await self.heads(environment=environment, limit=len(self._sessions)):  # sorted only once
+            yield heads
+
     async def children(self, session: str) -> list[Head]:
         self._find(session)
-        forks = [kept.head for kept in self._sessions.values() if kept.head.parent == session]
-        return sorted(forks, key=_age)
+        return sorted((kept.head for kept in self._sessions.values() if kept.head.parent == session), key=_age)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         kept = self._find(session)
@@ -181,9 +178,21 @@ class MemoryStore(Store):
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         return self._find(session).calls.get(call_id)
 
-    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
+    async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
         blobs = self._find(session).blobs
-        return {digest: blobs[digest] for digest in digests if digest in blobs}
+        return {digest: blobs[digest] for digest in (blobs if digests is None else digests) if digest in blobs}
+
+    async def prune(self, session: str, below: int) -> int:
+        kept = self._find(session)
+        if not any(snapshot.revision == below for snapshot in kept.snapshots):
+            raise no_snapshot(session, below)
+        first = kept.head.parent_revision + 1
+        stay = [entry for entry in kept.entries if entry.revision == first or entry.revision > below]
+        gone = len(kept.entries) - len(stay)
+        kept.entries = stay
+        kept.snapshots = [snapshot for snapshot in kept.snapshots if snapshot.revision >= below]
+        kept.calls = {entry.call_id: entry for entry in stay if entry.call_id is not None}
+        return gone
 
     async def sweep(self, now: float) -> int:
         expired = [session for session, kept in self._sessions.items() if kept.head.expires <= now]
@@ -192,7 +201,7 @@ class MemoryStore(Store):
             if not self._sessions[session].forks:
                 self._remove(session)
                 swept += 1
-        await self.vacuum()
+        self._kept = dict(self._sessions)  # a dict that was large keeps its memory; a copy of it does not
         return swept
 
     async def delete(self, session: str) -> None:
@@ -211,73 +220,8 @@ class MemoryStore(Store):
         heads = (kept.head for kept in self._sessions.values())
         return sum(not head.closed and head.expires > now for head in heads)
 
-    # Care.
-
-    async def export(self, session: str) -> Record:
-        kept = self._find(session)
-        return Record(kept.head, list(kept.entries), list(kept.snapshots), dict(kept.blobs))
-
-    async def restore(self, record: Record) -> None:
-        head = record.head
-        kept = self._sessions.get(head.id)
-        if kept is None:
-            self._add(_Kept(head, record.entries, record.snapshots, record.blobs))
-            return
-        if not head.continues(kept.head):
-            raise StoreError(f"there is another session {head.id!r} already, or a later moment of this one")
-        whole = _Kept(head, _union(record.entries, kept.entries), _union(record.snapshots, kept.snapshots), kept.blobs)
-        whole.add_blobs(record.blobs)
-        whole.forks = kept.forks
-        self._sessions[head.id] = whole
-
-    async def prune(self, session: str, below: int) -> int:
-        kept = self._find(session)
-        if not any(snapshot.revision == below for snapshot in kept.snapshots):
-            raise UnknownRevision(session, f"session {session!r} has no snapshot at revision {below}")
-        first = kept.head.parent_revision + 1
-        stay = [entry for entry in kept.entries if entry.revision == first or entry.revision > below]
-        snapshots = [snapshot for snapshot in kept.snapshots if snapshot.revision >= below]
-        gone = len(kept.entries) - len(stay)
-        kept.entries, kept.snapshots = stay, snapshots
-        kept.calls = {entry.call_id: entry for entry in stay if entry.call_id is not None}
-        return gone
-
-    async def size(self, session: str) -> Size:
-        kept = self._find(session)
-        entries, snapshots = (sum(len(each.body) for each in some) for some in (kept.entries, kept.snapshots))
-        return Size(len(kept.entries), entries + snapshots + sum(map(len, kept.blobs.values())))
-
-    async def sizes(self) -> dict[str, Size]:
-        everything = self._sessions.values()
-        return {
-            "sessions": _size(_identity(kept.head) for kept in everything),
-            "entries": _size(entry.body for kept in everything for entry in kept.entries),
-            "snapshots": _size(snapshot.body for kept in everything for snapshot in kept.snapshots),
-            "blobs": _size(body for kept in everything for body in kept.blobs.values()),
-        }
-
-    async def orphans(self) -> list[str]:
-        _ = self._sessions  # a closed store refuses; in an open one nothing lies outside its session
-        return []
-
-    async def vacuum(self) -> None:
-        self._kept = dict(self._sessions)  # a dict that has been large stays so; its copy does not
-
-
-def _age(head: Head) -> tuple[float, str]:
-    return head.created, head.id
-
 
 def _union(some: Sequence[_Revised], others: Sequence[_Revised]) -> list[_Revised]:
-    """Those of both, one for each revision, in order."""
+    """The parts of both, one for each revision, in order."""
     by_revision = {each.revision: each for each in (*some, *others)}
     return [by_revision[revision] for revision in sorted(by_revision)]
-
-
-def _size(bodies: Iterable[bytes]) -> Size:
-    lengths = [len(body) for body in bodies]
-    return Size(len(lengths), sum(lengths))
-
-
-def _identity(head: Head) -> bytes:
-    return f"{head.id}{head.environment}{head.owner}".encode()

@@ -4,10 +4,10 @@ Every URL may have these options, whatever the store:
 
 | option | |
 |---|---|
-| `compress=zstd` | bodies lie in the store compressed |
-| `keys=env:NAME`, `keys=file:PATH` | bodies lie in the store encrypted; see `stateroom.store.encryption` |
-| `patience=SECONDS` | for how long to try to reach a store over the network: 10 unless given, 0 to try once |
-| `large=BYTES` | values of so many bytes are kept outside the log: 65536 unless given, and no fewer |
+| `compress=zstd` | bodies are compressed |
+| `keys=env:NAME`, `keys=file:PATH` | bodies are encrypted; see `stateroom.store.encryption` |
+| `timeout=SECONDS` | how long operations over a network are retried: 10 by default, 0 to try once |
+| `large=BYTES` | values of at least this size are stored outside the log: 65536 by default and at least |
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from stateroom.errors import UnknownStore
 from stateroom.store.contract import Store
-from stateroom.store.retry import PATIENCE, PatientStore
+from stateroom.store.retry import TIMEOUT, RetryStore
 
 GROUP = "stateroom.stores"
 """The entry-point group in which other packages register a scheme: its name, and a subclass of `Store`."""
@@ -45,18 +45,18 @@ EXTRAS = {
     "stateroom.store.compression": "compression",
     "stateroom.store.encryption": "encryption",
 }
-"""Which extra of ours brings what a module needs."""
+"""The extra that installs what a module needs."""
 
-COMMON = {"compress", "keys", "patience", "large"}
-"""The options that every URL may have."""
+COMMON = {"compress", "keys", "timeout", "large"}
+"""Options that every URL may have."""
 
 _PASSWORD = re.compile(r"(://[^/@:\[]*:)(?!\d+(?:[/,]|$)).*?(?=@[^@]*$|$)", re.DOTALL)
-"""What stands between a user's name and the last @, and is no port. If there is no @, the password has a ? in it."""
+"""The text between a user's name and the last @ that is not a port. Without an @, the password has a ? in it."""
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]+)?")
 
 _SECRET = re.compile(r"pass|pwd|secret|token|key|credential|sig", re.IGNORECASE)
-"""Names of options that have a secret, or may have."""
+"""Names of options that may hold a secret."""
 
 
 class StoreURL(NamedTuple):
@@ -68,21 +68,21 @@ class StoreURL(NamedTuple):
     options: dict[str, str]
 
     def whole_number(self, option: str, default: int, least: int = 1) -> int:
-        """The option as a whole number, positive at least."""
+        """The option as a whole number, at least `least`."""
         text = self.options.get(option, str(default))
         if not text.isdecimal() or int(text) < least:
             raise self.wrong(option, f"a whole number above {least - 1}")
         return int(text)
 
     def seconds(self, option: str, default: float) -> float:
-        """The option as a time in seconds, or 0."""
+        """The option as a number of seconds."""
         text = self.options.get(option, str(default))
         if not _SECONDS.fullmatch(text):
             raise self.wrong(option, "a number of seconds")
         return float(text)
 
     def wrong(self, option: str, expected: str) -> UnknownStore:
-        """The error that says what an option must be."""
+        """The error for an option with a bad value."""
         given = self.options[option]
         return UnknownStore(f"{without_secrets(self.url)}: {option} must be {expected}, not {given!r}")
 
@@ -91,7 +91,7 @@ def parse_url(url: str, options: Set[str] = frozenset()) -> StoreURL:
     """Split a URL, and refuse options that the store does not have."""
     try:
         parts = urlsplit(url, allow_fragments=False)  # a # is an ordinary character of a path
-    except ValueError:  # whose text may have the password
+    except ValueError:  # its text may contain the password
         raise UnknownStore(f"{without_secrets(url)!r} is not a store URL: its host cannot be understood") from None
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in given:
@@ -129,9 +129,9 @@ def _name(option: str) -> str:
 
 @asynccontextmanager
 async def open_store(url: str) -> AsyncIterator[Store]:
-    """Open the store that a URL names, for as long as the block runs.
+    """Open the store at a URL for as long as the block runs.
 
-    `memory://` and `sqlite:///path/to/file.db` need nothing else to be installed; other packages can register more.
+    `memory://` and `sqlite:///path/to/file.db` need no other package; other packages can register more schemes.
     """
     store = await opened(url)
     try:
@@ -141,7 +141,7 @@ async def open_store(url: str) -> AsyncIterator[Store]:
 
 
 async def opened(url: str) -> Store:
-    """The store that a URL names, with what the common options put around it; whoever opens it closes it."""
+    """The store at a URL, wrapped as the common options say; the caller closes it."""
     plain, common = _without_common_options(url)
     large = common.whole_number("large", Store.large, least=Store.large)
     wrappers = list(_wrappers(common))  # before anything is open that would have to be closed
@@ -154,7 +154,7 @@ async def opened(url: str) -> Store:
 
 
 def _without_common_options(url: str) -> tuple[str, StoreURL]:
-    """A URL as its store is to see it, and the options which that does not see."""
+    """A URL as its store sees it, and the common options."""
     address, _, query = url.partition("?")
     options = query.split("&")
     own = "&".join(option for option in options if _name(option) not in COMMON)
@@ -164,10 +164,10 @@ def _without_common_options(url: str) -> tuple[str, StoreURL]:
 
 
 def _wrappers(common: StoreURL) -> Iterator[Callable[[Store], Store]]:
-    """What is put around a store, from the inside out: a body is compressed, then encrypted, then written patiently."""
-    patience = common.seconds("patience", PATIENCE)
-    if patience:
-        yield lambda store: PatientStore(store, patience) if store.remote else store
+    """The wrappers of a store, from the inside out: a body is compressed, then encrypted, then written with retries."""
+    timeout = common.seconds("timeout", TIMEOUT)
+    if timeout:
+        yield lambda store: RetryStore(store, timeout) if store.remote else store
     if "keys" in common.options:
         encrypted = _load("stateroom.store.encryption", "encryption")
         keys = encrypted.read_keys(common.options["keys"])
@@ -211,7 +211,7 @@ def _find(scheme: str) -> Any:
 
 
 def _load(module: str, what: str) -> Any:
-    """A module of ours, that may need what an extra brings."""
+    """Import one of our modules, which may need an extra."""
     try:
         return import_module(module)
     except ImportError as error:

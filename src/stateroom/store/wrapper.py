@@ -1,9 +1,9 @@
-"""Stores that are put around another: what they have in common.
+"""Stores around another store: what they have in common.
 
 `WrappedStore` hands every operation on through one method, `around`, where it can be timed, traced or repeated.
 `TransformedStore` changes the bodies on their way in and out. What it writes begins with `MARK`, the one byte that
-msgpack never has, and a letter for the form. So what was written before a store had another form is told from what was
-written since, and whoever does not know the form finds something that cannot be decoded, and no other data.
+msgpack never has, and a letter for the form. So bodies written before and after a form was added can be told apart, and
+a reader that does not know the form fails to decode it instead of reading other data.
 """
 
 from __future__ import annotations
@@ -15,25 +15,31 @@ from typing import Any, ParamSpec, Self, TypeVar
 from msgspec.structs import replace
 
 from stateroom.errors import UnknownStore
-from stateroom.store import Commit
-from stateroom.store.contract import NO_BLOBS, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store.contract import Maintenance, Store
+from stateroom.store.records import Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Work = Coroutine[Any, Any, T]
 
-MARK = b"\xc1"
-"""The first byte of a body that is not as Stateroom wrote it, but compressed or encrypted."""
+OPERATIONS = (
+    *("append", "blobs", "children", "count", "create", "delete", "entries", "export", "find_call", "head", "heads"),
+    *("lease", "load", "orphans", "prune", "release", "restore", "size", "sizes", "sweep", "touch", "vacuum"),
+)
+"""The names of operations that `WrappedStore.around` sees; `put` is `create` if the session is new, else `restore`."""
 
-Place = tuple[str | int | None, ...]
-"""Where a body lies: what it is, its session, its revision or name, and what else tells it from others."""
+MARK = b"\xc1"
+"""The first byte of a body that is compressed or encrypted."""
+
+Location = tuple[str | int | None, ...]
+"""Where a body belongs: what it is, its session, its revision or name, and what else tells it from others."""
 
 
 class WrappedStore(Store):
-    """Another store, of which `around` sees every operation.
+    """Another store, with `around` called for every operation.
 
-    The methods are no coroutines of their own but return that of `around`, which spares each of them one.
+    The methods are not coroutines of their own but return that of `around`, which saves each of them one.
     """
 
     def __init__(self, store: Store) -> None:
@@ -45,8 +51,12 @@ class WrappedStore(Store):
     def around(
         self, operation: str, session: str | None, work: Callable[P, Work[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Work[T]:
-        """Does an operation, on one session if it names one: calls `work`, as often as it likes."""
+        """Do one of `OPERATIONS`, on one session if it names one: call `work`, any number of times."""
         return work(*args, **kwargs)
+
+    @property
+    def maintenance(self) -> Maintenance:
+        return WrappedMaintenance(self)
 
     @classmethod
     async def open(cls, url: str) -> Self:
@@ -55,14 +65,8 @@ class WrappedStore(Store):
     async def close(self) -> None:
         await self.store.close()
 
-    def create(
-        self,
-        head: Head,
-        entries: Sequence[Entry] = (),
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-    ) -> Work[None]:
-        return self.around("create", head.id, self.store.create, head, entries, snapshot, blobs)
+    def put(self, record: Record, *, new: bool = False) -> Work[None]:
+        return self.around("create" if new else "restore", record.head.id, self.store.put, record, new=new)
 
     def append(self, commit: Commit) -> Work[None]:
         return self.around("append", commit.session, self.store.append, commit)
@@ -96,8 +100,11 @@ class WrappedStore(Store):
     def find_call(self, session: str, call_id: str) -> Work[Entry | None]:
         return self.around("find_call", session, self.store.find_call, session, call_id)
 
-    def blobs(self, session: str, digests: Sequence[str]) -> Work[dict[str, bytes]]:
+    def blobs(self, session: str, digests: Sequence[str] | None = None) -> Work[dict[str, bytes]]:
         return self.around("blobs", session, self.store.blobs, session, digests)
+
+    def prune(self, session: str, below: int) -> Work[int]:
+        return self.around("prune", session, self.store.prune, session, below)
 
     def sweep(self, now: float) -> Work[int]:
         return self.around("sweep", None, self.store.sweep, now)
@@ -105,41 +112,45 @@ class WrappedStore(Store):
     def delete(self, session: str) -> Work[None]:
         return self.around("delete", session, self.store.delete, session)
 
-    def count(self, now: float) -> Work[int]:
-        return self.around("count", None, self.store.count, now)
-
-    def export(self, session: str) -> Work[Record]:
-        return self.around("export", session, self.store.export, session)
-
-    def restore(self, record: Record) -> Work[None]:
-        return self.around("restore", record.head.id, self.store.restore, record)
-
-    def prune(self, session: str, below: int) -> Work[int]:
-        return self.around("prune", session, self.store.prune, session, below)
-
     def size(self, session: str) -> Work[Size]:
         return self.around("size", session, self.store.size, session)
 
+    def count(self, now: float) -> Work[int]:
+        return self.around("count", None, self.store.count, now)
+
+
+class WrappedMaintenance(Maintenance):
+    """The maintenance of a wrapped store."""
+
+    store: WrappedStore
+
+    @property
+    def _within(self) -> Maintenance:
+        return self.store.store.maintenance
+
+    def export(self, session: str) -> Work[Record]:
+        return self.store.around("export", session, self._within.export, session)
+
     def sizes(self) -> Work[dict[str, Size]]:
-        return self.around("sizes", None, self.store.sizes)
+        return self.store.around("sizes", None, self._within.sizes)
 
     def orphans(self) -> Work[list[str]]:
-        return self.around("orphans", None, self.store.orphans)
+        return self.store.around("orphans", None, self._within.orphans)
 
     def vacuum(self) -> Work[None]:
-        return self.around("vacuum", None, self.store.vacuum)
+        return self.store.around("vacuum", None, self._within.vacuum)
 
 
 class TransformedStore(WrappedStore):
-    """Another store, in which the bodies of entries, snapshots and blobs have another form."""
+    """Another store that keeps the bodies of entries, snapshots and blobs in another form."""
 
     @abstractmethod
-    def write(self, body: bytes, place: Place) -> bytes:
+    def write(self, body: bytes, location: Location) -> bytes:
         """The form in which a body is kept."""
 
     @abstractmethod
-    def read(self, kept: bytes, place: Place) -> bytes:
-        """The body that is kept in this form; `BadData` if it cannot be had."""
+    def read(self, kept: bytes, location: Location) -> bytes:
+        """The body that is kept in this form; `BadData` if it cannot be read."""
 
     def write_blobs(self, session: str, blobs: Blobs) -> Blobs:
         """Blobs as they are kept."""
@@ -149,21 +160,18 @@ class TransformedStore(WrappedStore):
         """The blobs that are kept so."""
         return {digest: self.read(body, ("blob", session, digest)) for digest, body in kept.items()}
 
+    @property
+    def maintenance(self) -> Maintenance:
+        return TransformedMaintenance(self)
+
     # In.
 
-    def create(
-        self,
-        head: Head,
-        entries: Sequence[Entry] = (),
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-    ) -> Work[None]:
-        return self.store.create(
-            head,
-            [self._write_entry(head.id, entry) for entry in entries],
-            snapshot and self._write_snapshot(head.id, snapshot),
-            blobs and self.write_blobs(head.id, blobs),
-        )
+    def put(self, record: Record, *, new: bool = False) -> Work[None]:
+        session = record.head.id
+        entries = [self._write_entry(session, entry) for entry in record.entries]
+        snapshots = [self._write_snapshot(session, snapshot) for snapshot in record.snapshots]
+        blobs = dict(self.write_blobs(session, record.blobs))
+        return self.store.put(Record(record.head, entries, snapshots, blobs), new=new)
 
     def append(self, commit: Commit) -> Work[None]:
         session, snapshot = commit.session, commit.snapshot
@@ -175,16 +183,8 @@ class TransformedStore(WrappedStore):
         )
         return self.store.append(written)
 
-    def restore(self, record: Record) -> Work[None]:
-        session = record.head.id
-        entries = [self._write_entry(session, entry) for entry in record.entries]
-        snapshots = [self._write_snapshot(session, snapshot) for snapshot in record.snapshots]
-        return self.store.restore(
-            Record(record.head, entries, snapshots, dict(self.write_blobs(session, record.blobs)))
-        )
-
     def _write_entry(self, session: str, entry: Entry) -> Entry:
-        body = self.write(entry.body, _place_of(session, entry))
+        body = self.write(entry.body, _location_of(session, entry))
         return Entry(entry.revision, entry.kind, entry.at, body, entry.call_id)
 
     def _write_snapshot(self, session: str, snapshot: Snapshot) -> Snapshot:
@@ -194,39 +194,48 @@ class TransformedStore(WrappedStore):
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         kept = await self.store.load(session, at)
-        snapshot = kept.snapshot and self._read_snapshot(session, kept.snapshot)
-        return Loaded(kept.head, snapshot, [self._read_entry(session, entry) for entry in kept.entries])
+        snapshot = kept.snapshot and self.read_snapshot(session, kept.snapshot)
+        return Loaded(kept.head, snapshot, self.read_entries(session, kept.entries))
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
-        kept = await self.store.entries(session, after=after, until=until)
-        return [self._read_entry(session, entry) for entry in kept]
+        return self.read_entries(session, await self.store.entries(session, after=after, until=until))
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         kept = await self.store.find_call(session, call_id)
-        return kept and self._read_entry(session, kept)
+        return kept and self.read_entries(session, [kept])[0]
 
-    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
+    async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
         return self.read_blobs(session, await self.store.blobs(session, digests))
 
-    async def export(self, session: str) -> Record:
-        kept = await self.store.export(session)
-        entries = [self._read_entry(session, entry) for entry in kept.entries]
-        snapshots = [self._read_snapshot(session, snapshot) for snapshot in kept.snapshots]
-        return Record(kept.head, entries, snapshots, self.read_blobs(session, kept.blobs))
+    def read_entries(self, session: str, kept: Sequence[Entry]) -> list[Entry]:
+        """The entries that are kept so."""
+        return [
+            Entry(each.revision, each.kind, each.at, self.read(each.body, _location_of(session, each)), each.call_id)
+            for each in kept
+        ]
 
-    def _read_entry(self, session: str, kept: Entry) -> Entry:
-        body = self.read(kept.body, _place_of(session, kept))
-        return Entry(kept.revision, kept.kind, kept.at, body, kept.call_id)
-
-    def _read_snapshot(self, session: str, kept: Snapshot) -> Snapshot:
+    def read_snapshot(self, session: str, kept: Snapshot) -> Snapshot:
+        """The snapshot that is kept so."""
         return Snapshot(kept.revision, self.read(kept.body, ("snapshot", session, kept.revision)))
 
 
-def _place_of(session: str, entry: Entry) -> Place:
+class TransformedMaintenance(WrappedMaintenance):
+    """The maintenance of a store with bodies in another form."""
+
+    store: TransformedStore
+
+    async def export(self, session: str) -> Record:
+        store, kept = self.store, await self._within.export(session)
+        snapshots = [store.read_snapshot(session, snapshot) for snapshot in kept.snapshots]
+        entries = store.read_entries(session, kept.entries)
+        return Record(kept.head, entries, snapshots, store.read_blobs(session, kept.blobs))
+
+
+def _location_of(session: str, entry: Entry) -> Location:
     return ("entry", session, entry.revision, entry.kind, entry.call_id)
 
 
-def place_name(place: Place) -> str:
-    """A place in words."""
-    what, session, at, *_ = place
+def location_name(location: Location) -> str:
+    """A location in words."""
+    what, session, at, *_ = location
     return f"{what} {at} of session {session!r}"

@@ -27,7 +27,6 @@ from stateroom.session import (
     StateAt,
     Step,
     back_off,
-    every_head,
     new_session,
     weight_of_snapshot,
     write_document,
@@ -80,7 +79,7 @@ class GraphThreads:
 
     async def every(self) -> AsyncIterator[str]:
         """All threads, newest first."""
-        async for page in every_head(self.store, ENVIRONMENT):
+        async for page in self.store.pages(ENVIRONMENT):
             for head in page:
                 if head.status(self.now()) == "live":
                     yield head.id.removeprefix(PREFIX)
@@ -217,7 +216,7 @@ class GraphThreads:
         fresh = self._new_head(cached.head.id, commit.entry.revision)
         head = replace(cached.head, revision=fresh.revision, expires=fresh.expires, fence=fresh.fence, closed=False)
         with suppress(StoreError):  # another process was faster
-            await self.store.restore(Record(head, [commit.entry], [commit.snapshot], {}))
+            await self.store.put(Record(head, [commit.entry], [commit.snapshot], {}))
         cached.forget()
 
     def _keep(self, cached: CachedSession) -> CachedSession:

@@ -34,8 +34,7 @@ from stateroom.session.session import Pending
 from stateroom.session.transcript import Transcript, entry_data, head_data
 from stateroom.state import to_json
 from stateroom.state.describe import differences, readable
-from stateroom.store import Head
-from stateroom.store.contract import Status
+from stateroom.store import Head, Status
 
 if TYPE_CHECKING:
     from stateroom.server.app import Application

@@ -7,9 +7,8 @@ from time import perf_counter
 from typing import ParamSpec, TypeVar
 
 from stateroom.errors import Conflict, SessionError
-from stateroom.server.monitoring.metrics import OPERATIONS, Figures
-from stateroom.store import Store
-from stateroom.store.wrapper import Work, WrappedStore
+from stateroom.server.monitoring.metrics import Figures
+from stateroom.store import OPERATIONS, Store, Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

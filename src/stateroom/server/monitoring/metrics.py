@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from stateroom.agent import TurnStatus
 from stateroom.session import Code
-from stateroom.store import Store
+from stateroom.store import OPERATIONS
 
 OUTCOMES: tuple[str, ...] = ("ok", "error", *get_args(Code))
 """What can come of a call: `error` when the request got as far as no tool, or its session could not be used."""
@@ -36,7 +36,6 @@ STORE_OUTCOMES = ("ok", "conflict", "refused", "error")
 RUN_OUTCOMES: tuple[str, ...] = (*get_args(TurnStatus), "error")
 """What can come of a thread that is run."""
 
-OPERATIONS = tuple(sorted(Store.__abstractmethods__ - {"open", "close"}))
 
 BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds up to which each bucket of a histogram goes; one more has what took longer."""

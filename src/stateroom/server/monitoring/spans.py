@@ -19,8 +19,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
 from stateroom.errors import SessionError
 from stateroom.server.http import REPLY, Message, Receive, Scope, Send
-from stateroom.store import Store
-from stateroom.store.wrapper import Work, WrappedStore
+from stateroom.store import Store, Work, WrappedStore
 
 if TYPE_CHECKING:
     from stateroom.server.app import Application

@@ -5,7 +5,7 @@ All of it goes through the `Store` contract alone, so it works on every store.
 
 from stateroom.session.maintenance.check import check_session
 from stateroom.session.maintenance.copy import Copied, Copier
-from stateroom.session.maintenance.heads import Statistics, count, each_session, every_head, side_by_side
+from stateroom.session.maintenance.heads import Statistics, count, each_session, side_by_side
 from stateroom.session.maintenance.migration import Migrated, Migrator, kept_types
 from stateroom.session.maintenance.retention import Cut, Policy, Retention
 
@@ -21,7 +21,6 @@ __all__ = [
     "check_session",
     "count",
     "each_session",
-    "every_head",
     "kept_types",
     "side_by_side",
 ]

@@ -18,7 +18,7 @@ from stateroom.store import Head, Record, Store
 async def check_session(store: Store, head: Head) -> list[str]:
     """What is wrong with a session, in words; nothing when all is well. It only reads."""
     try:
-        return await _Examination(store, await store.export(head.id)).findings()
+        return await _Examination(store, await store.maintenance.export(head.id)).findings()
     except (StoreUnavailable, UnknownSession):
         raise
     except StateroomError as error:  # of a store that cannot read what it keeps, of this session or a parent

@@ -65,7 +65,7 @@ class Copier:
         async with self._locks.setdefault(session, asyncio.Lock()):
             if self._has(session, needed):  # by now: another fork of it was quicker
                 return
-            record = await self.source.export(session)
+            record = await self.source.maintenance.export(session)
             if is_world(session):
                 record = await self._as_made_there(record)
             if world := _world_of(record):
@@ -73,11 +73,11 @@ class Copier:
                     await self.copy(world)
             record = replace(record, head=replace(record.head, holder=None, leased_until=0.0))
             await self._refuse_other_way(record)
-            await self.target.restore(record)
-            arrived = await self.target.export(session)
+            await self.target.put(record)
+            arrived = await self.target.maintenance.export(session)
             if _has_gap(arrived):  # the original was pruned, and the copy had not come so far
                 await self.target.prune(session, whole_after(record))
-                arrived = await self.target.export(session)
+                arrived = await self.target.maintenance.export(session)
             wrong = _difference(record, arrived)
             if wrong:
                 raise StoreError(f"the copy of session {session!r} is not what was copied: {wrong}")

@@ -10,27 +10,15 @@ from heapq import nlargest
 from typing import NamedTuple, TypeVar
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store import Head, Size, Store
-from stateroom.store.contract import Status
+from stateroom.store import Head, Size, Status, Store
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
 
-PAGE = 200
-"""How many heads are read from a store at a time."""
-
 AT_ONCE = 8
 """How many sessions are worked on at a time: each of them may be held in memory whole."""
-
-
-async def every_head(store: Store, environment: str | None = None) -> AsyncIterator[list[Head]]:
-    """The heads of all sessions, the newest first, in pages."""
-    page = await store.heads(environment=environment, limit=PAGE)
-    while page:
-        yield page
-        page = await store.heads(environment=environment, before=page[-1], limit=PAGE)
 
 
 async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> AsyncIterator[tuple[Head, T]]:
@@ -50,7 +38,7 @@ async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> As
             logger.warning("session %r is left out: %s", head.id, error)
             return []
 
-    async for page in every_head(store):
+    async for page in store.pages():
         async for head, results in side_by_side(page, unless_removed):
             for result in results:
                 yield head, result
@@ -119,7 +107,7 @@ async def count(store: Store, *, now: float, top: int, done: Callable[[], None])
         if len(largest) > 2 * top:
             largest = _largest(top, largest)
         done()
-    return Statistics(await store.sizes(), dict(sessions), _largest(top, largest))
+    return Statistics(await store.maintenance.sizes(), dict(sessions), _largest(top, largest))
 
 
 def _largest(top: int, sessions: list[tuple[Head, Size]]) -> list[tuple[Head, Size]]:

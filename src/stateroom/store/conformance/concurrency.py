@@ -7,15 +7,19 @@ import random
 
 import pytest
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
     Conflict,
     DuplicateCall,
+    Loaded,
     SessionClosed,
     SessionLeased,
+    Snapshot,
+    Store,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.helpers import (
     LATER,
     NOW,
     Suite,
@@ -28,10 +32,7 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.conformance.mixture import choose_call
-from stateroom.store.conformance.reference import Reference, ask, compare
-from stateroom.store.contract import Loaded, Snapshot
-from stateroom.store.url import open_store
+from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
 
 
 class SharingPromises(Suite):
@@ -137,12 +138,11 @@ class SharingPromises(Suite):
 
     @pytest.mark.parametrize("seed", range(4))
     @asynchronous
-    async def test_any_mixture_of_calls_does_what_a_model_in_plain_dicts_does(self, url: str, seed: int) -> None:
-        async with open_store(url) as store:
-            model, chance, now = Reference(), random.Random(seed), NOW
-            for step in range(300):
-                now += chance.choice([0.25, 0.5, 1.0])
-                name, arguments = choose_call(model, chance, now)
-                expected = model.answer(name, arguments)
-                assert await ask(store, name, arguments) == expected, f"seed {seed}, step {step}: {name}({arguments})"
-            await compare(store, model)
+    async def test_any_mixture_of_calls_does_what_a_model_in_plain_dicts_does(self, store: Store, seed: int) -> None:
+        model, chance, now = Reference(), random.Random(seed), NOW
+        for step in range(300):
+            now += chance.choice([0.25, 0.5, 1.0])
+            name, arguments = choose_call(model, chance, now)
+            expected = model.answer(name, arguments)
+            assert await ask(store, name, arguments) == expected, f"seed {seed}, step {step}: {name}({arguments})"
+        await compare(store, model)

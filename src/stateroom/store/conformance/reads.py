@@ -9,18 +9,22 @@ from itertools import pairwise
 
 import pytest
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
+    Loaded,
     SessionClosed,
     SessionExpired,
+    Snapshot,
+    Store,
     StoreUnavailable,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,
     NOW,
-    PATIENCE,
+    TIMEOUT,
     Suite,
     asynchronous,
     list_all,
@@ -29,8 +33,6 @@ from stateroom.store.conformance.creation import (
     make_head,
     make_session,
 )
-from stateroom.store.contract import Loaded, Snapshot
-from stateroom.store.url import open_store
 
 
 class ReadingPromises(Suite):
@@ -39,84 +41,81 @@ class ReadingPromises(Suite):
     # No silent emptiness.
 
     @asynchronous
-    async def test_an_unknown_session_is_an_error_for_every_method(self, url: str) -> None:
-        async with open_store(url) as store:
-            await make_session(store, "somebody else")
-            calls: list[Callable[[], Awaitable[object]]] = [
-                lambda: store.append(Commit("room", make_entry(1), expires=LATER)),
-                lambda: store.append(Commit("room", make_entry(1, "call"), expires=LATER, snapshot=Snapshot(1, b""))),
-                lambda: store.touch("room", now=NOW, expires=LATER),
-                lambda: store.head("room"),
-                lambda: store.load("room"),
-                lambda: store.load("room", 1),
-                lambda: store.entries("room"),
-                lambda: store.entries("room", after=1, until=2),
-                lambda: store.find_call("room", "call"),
-                lambda: store.delete("room"),
-                lambda: store.lease("room", "me", now=NOW, until=LATER),
-                lambda: store.release("room", "me"),
-                lambda: store.children("room"),
-                lambda: store.blobs("room", ["digest"]),
-                lambda: store.blobs("room", []),
-                lambda: store.export("room"),
-                lambda: store.prune("room", 1),
-                lambda: store.size("room"),
-                lambda: store.create(make_head("fork", parent="room")),
-            ]
-            for call in calls:
-                with pytest.raises(UnknownSession) as refused:
-                    await call()
-                assert refused.value.session == "room"
-            assert [head.id for head in await store.heads()] == ["somebody else"]
+    async def test_an_unknown_session_is_an_error_for_every_method(self, store: Store) -> None:
+        await make_session(store, "somebody else")
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: store.append(Commit("room", make_entry(1), expires=LATER)),
+            lambda: store.append(Commit("room", make_entry(1, "call"), expires=LATER, snapshot=Snapshot(1, b""))),
+            lambda: store.touch("room", now=NOW, expires=LATER),
+            lambda: store.head("room"),
+            lambda: store.load("room"),
+            lambda: store.load("room", 1),
+            lambda: store.entries("room"),
+            lambda: store.entries("room", after=1, until=2),
+            lambda: store.find_call("room", "call"),
+            lambda: store.delete("room"),
+            lambda: store.lease("room", "me", now=NOW, until=LATER),
+            lambda: store.release("room", "me"),
+            lambda: store.children("room"),
+            lambda: store.blobs("room", ["digest"]),
+            lambda: store.blobs("room", []),
+            lambda: store.maintenance.export("room"),
+            lambda: store.prune("room", 1),
+            lambda: store.size("room"),
+            lambda: store.create(make_head("fork", parent="room")),
+        ]
+        for call in calls:
+            with pytest.raises(UnknownSession) as refused:
+                await call()
+            assert refused.value.session == "room"
+        assert [head.id for head in await store.heads()] == ["somebody else"]
 
     @asynchronous
-    async def test_a_closed_session_refuses_changes_and_can_be_read(self, url: str) -> None:
-        async with open_store(url) as store:
-            first = await make_session(store)
-            last = make_entry(2, "close")
-            await store.append(Commit("room", last, expires=LATER, closes=True))
-            for call in (
-                store.append(Commit("room", make_entry(3), expires=LATER)),
-                store.append(Commit("room", make_entry(3, "close"), expires=LATER)),
-                store.append(Commit("room", make_entry(2), expires=LATER)),
-                store.touch("room", now=NOW, expires=MUCH_LATER),
-                store.touch("room", now=LATER, expires=MUCH_LATER),
-            ):
-                with pytest.raises(SessionClosed) as refused:
-                    await call
-                assert refused.value.session == "room"
-            head = make_head(revision=2, closed=True)
-            assert await store.head("room") == head
-            assert await store.heads() == [head]
-            assert await store.load("room") == Loaded(head, None, [*first, last])
-            assert await store.entries("room") == [*first, last]
-            assert await store.find_call("room", "close") == last
+    async def test_a_closed_session_refuses_changes_and_can_be_read(self, store: Store) -> None:
+        first = await make_session(store)
+        last = make_entry(2, "close")
+        await store.append(Commit("room", last, expires=LATER, closes=True))
+        for call in (
+            store.append(Commit("room", make_entry(3), expires=LATER)),
+            store.append(Commit("room", make_entry(3, "close"), expires=LATER)),
+            store.append(Commit("room", make_entry(2), expires=LATER)),
+            store.touch("room", now=NOW, expires=MUCH_LATER),
+            store.touch("room", now=LATER, expires=MUCH_LATER),
+        ):
+            with pytest.raises(SessionClosed) as refused:
+                await call
+            assert refused.value.session == "room"
+        head = make_head(revision=2, closed=True)
+        assert await store.head("room") == head
+        assert await store.heads() == [head]
+        assert await store.load("room") == Loaded(head, None, [*first, last])
+        assert await store.entries("room") == [*first, last]
+        assert await store.find_call("room", "close") == last
 
     @asynchronous
-    async def test_an_expired_session_refuses_changes_and_can_be_read(self, url: str) -> None:
-        async with open_store(url) as store:
-            entries = await make_session(store, revision=2)
-            for call in (
-                store.append(Commit("room", make_entry(3, at=LATER), expires=MUCH_LATER)),
-                store.append(Commit("room", make_entry(3, at=LATER + 1), expires=MUCH_LATER)),
-                store.append(Commit("room", make_entry(9, at=LATER), expires=MUCH_LATER)),
-                store.touch("room", now=LATER, expires=MUCH_LATER),
-                store.touch("room", now=MUCH_LATER, expires=MUCH_LATER + 1),
-            ):
-                with pytest.raises(SessionExpired) as refused:
-                    await call
-                assert refused.value.session == "room"
-            head = make_head(revision=2)
-            assert await store.head("room") == head
-            assert await store.heads() == [head]
-            assert await store.load("room") == Loaded(head, None, entries)
-            assert await store.entries("room") == entries
+    async def test_an_expired_session_refuses_changes_and_can_be_read(self, store: Store) -> None:
+        entries = await make_session(store, revision=2)
+        for call in (
+            store.append(Commit("room", make_entry(3, at=LATER), expires=MUCH_LATER)),
+            store.append(Commit("room", make_entry(3, at=LATER + 1), expires=MUCH_LATER)),
+            store.append(Commit("room", make_entry(9, at=LATER), expires=MUCH_LATER)),
+            store.touch("room", now=LATER, expires=MUCH_LATER),
+            store.touch("room", now=MUCH_LATER, expires=MUCH_LATER + 1),
+        ):
+            with pytest.raises(SessionExpired) as refused:
+                await call
+            assert refused.value.session == "room"
+        head = make_head(revision=2)
+        assert await store.head("room") == head
+        assert await store.heads() == [head]
+        assert await store.load("room") == Loaded(head, None, entries)
+        assert await store.entries("room") == entries
 
     @asynchronous
     async def test_a_closed_store_refuses_every_call(self, url: str) -> None:
         async with open_store(url) as store:
             await make_session(store)
-            record = await store.export("room")
+            record = await store.maintenance.export("room")
         for call in (
             store.create(make_head("new")),
             store.append(Commit("room", make_entry(2), expires=LATER)),
@@ -133,166 +132,152 @@ class ReadingPromises(Suite):
             store.release("room", "me"),
             store.children("room"),
             store.blobs("room", ["digest"]),
-            store.export("room"),
-            store.restore(record),
+            store.maintenance.export("room"),
+            store.put(record),
             store.prune("room", 1),
             store.size("room"),
-            store.sizes(),
-            store.orphans(),
-            store.vacuum(),
+            store.maintenance.sizes(),
+            store.maintenance.orphans(),
+            store.maintenance.vacuum(),
         ):
             with pytest.raises(StoreUnavailable):
                 await call
         await store.close()
 
     @asynchronous
-    async def test_closing_finishes_what_is_under_way(self, url: str) -> None:
-        async with open_store(url) as store:
-            await make_session(store)
-            await make_session(store, "expired", expires=NOW)
-            calls = [asyncio.ensure_future(make_session(store, f"room {number}")) for number in range(10)]
-            reads = [asyncio.ensure_future(store.head("room")) for _ in range(10)]
-            sweep = asyncio.ensure_future(store.sweep(NOW))
-            await asyncio.sleep(0)  # all of them have begun
-            await store.close()
-            await asyncio.wait_for(asyncio.gather(*calls, *reads), PATIENCE / 4)
-            assert await asyncio.wait_for(sweep, PATIENCE / 4) == 1
+    async def test_closing_finishes_what_is_under_way(self, store: Store) -> None:
+        await make_session(store)
+        await make_session(store, "expired", expires=NOW)
+        calls = [asyncio.ensure_future(make_session(store, f"room {number}")) for number in range(10)]
+        reads = [asyncio.ensure_future(store.head("room")) for _ in range(10)]
+        sweep = asyncio.ensure_future(store.sweep(NOW))
+        await asyncio.sleep(0)  # all of them have begun
+        await store.close()
+        await asyncio.wait_for(asyncio.gather(*calls, *reads), TIMEOUT / 4)
+        assert await asyncio.wait_for(sweep, TIMEOUT / 4) == 1
 
     # History: append-only, in order, and readable from any point.
 
     @asynchronous
-    async def test_entries_come_back_in_order_and_between_any_two_revisions(self, url: str) -> None:
-        async with open_store(url) as store:
-            history = await make_session(store, revision=3)
-            for revision in range(4, 13):  # past 9: an order by text would show
-                history.append(make_entry(revision, f"call {revision}", at=NOW - revision))
-                await store.append(Commit("room", history[-1], expires=LATER))
-            assert await store.entries("room") == history
-            for after in range(14):
-                assert await store.entries("room", after=after) == history[after:]
-                for until in range(14):
-                    assert await store.entries("room", after=after, until=until) == history[after:until]
+    async def test_entries_come_back_in_order_and_between_any_two_revisions(self, store: Store) -> None:
+        history = await make_session(store, revision=3)
+        for revision in range(4, 13):  # past 9: an order by text would show
+            history.append(make_entry(revision, f"call {revision}", at=NOW - revision))
+            await store.append(Commit("room", history[-1], expires=LATER))
+        assert await store.entries("room") == history
+        for after in range(14):
+            assert await store.entries("room", after=after) == history[after:]
+            for until in range(14):
+                assert await store.entries("room", after=after, until=until) == history[after:until]
 
     @asynchronous
-    async def test_a_load_has_the_newest_snapshot_and_the_entries_since(self, url: str) -> None:
-        async with open_store(url) as store:
-            history = await make_session(store)
-            snapshots: dict[int, Snapshot] = {}
-            for revision in range(2, 13):
-                if revision in (4, 5, 9):
-                    snapshots[revision] = Snapshot(revision, b"state %d" % revision)
-                history.append(make_entry(revision))
-                await store.append(Commit("room", history[-1], expires=LATER, snapshot=snapshots.get(revision)))
-            head = make_head(revision=12)
-            for at in range(1, 13):
-                base = max((revision for revision in snapshots if revision <= at), default=0)
-                assert await store.load("room", at) == Loaded(head, snapshots.get(base), history[base:at])
-            assert await store.load("room") == Loaded(head, snapshots[9], history[9:])
+    async def test_a_load_has_the_newest_snapshot_and_the_entries_since(self, store: Store) -> None:
+        history = await make_session(store)
+        snapshots: dict[int, Snapshot] = {}
+        for revision in range(2, 13):
+            if revision in (4, 5, 9):
+                snapshots[revision] = Snapshot(revision, b"state %d" % revision)
+            history.append(make_entry(revision))
+            await store.append(Commit("room", history[-1], expires=LATER, snapshot=snapshots.get(revision)))
+        head = make_head(revision=12)
+        for at in range(1, 13):
+            base = max((revision for revision in snapshots if revision <= at), default=0)
+            assert await store.load("room", at) == Loaded(head, snapshots.get(base), history[base:at])
+        assert await store.load("room") == Loaded(head, snapshots[9], history[9:])
 
     @asynchronous
-    async def test_a_load_without_snapshots_has_all_entries_up_to_the_revision(self, url: str) -> None:
-        async with open_store(url) as store:
-            history = await make_session(store, revision=11)
-            for at in range(12):
-                assert await store.load("room", at) == Loaded(make_head(revision=11), None, history[:at])
+    async def test_a_load_without_snapshots_has_all_entries_up_to_the_revision(self, store: Store) -> None:
+        history = await make_session(store, revision=11)
+        for at in range(12):
+            assert await store.load("room", at) == Loaded(make_head(revision=11), None, history[:at])
 
     @asynchronous
-    async def test_what_was_read_does_not_change_afterwards(self, url: str) -> None:
-        async with open_store(url) as store:
-            await make_session(store)
-            head, loaded, entries = await store.head("room"), await store.load("room"), await store.entries("room")
-            await store.append(Commit("room", make_entry(2), expires=MUCH_LATER, snapshot=Snapshot(2, b"state")))
-            assert head == make_head(revision=1)
-            assert loaded == Loaded(head, None, [make_entry(1)])
-            assert entries == [make_entry(1)]
-            entries.clear()
-            loaded.entries.clear()
-            assert await store.entries("room") == [make_entry(1), make_entry(2)]
+    async def test_what_was_read_does_not_change_afterwards(self, store: Store) -> None:
+        await make_session(store)
+        head, loaded, entries = await store.head("room"), await store.load("room"), await store.entries("room")
+        await store.append(Commit("room", make_entry(2), expires=MUCH_LATER, snapshot=Snapshot(2, b"state")))
+        assert head == make_head(revision=1)
+        assert loaded == Loaded(head, None, [make_entry(1)])
+        assert entries == [make_entry(1)]
+        entries.clear()
+        loaded.entries.clear()
+        assert await store.entries("room") == [make_entry(1), make_entry(2)]
 
     # Listing.
 
     @asynchronous
-    async def test_heads_are_listed_from_the_newest(self, url: str) -> None:
-        async with open_store(url) as store:
-            ages = [float(number) for number in range(12)]
-            random.Random(1).shuffle(ages)
-            for created in ages:
-                await make_session(store, f"room {created}", created=created)
-            assert [head.created for head in await store.heads()] == sorted(ages, reverse=True)
-            assert [head.created for head in await store.heads(limit=3)] == [11.0, 10.0, 9.0]
+    async def test_heads_are_listed_from_the_newest(self, store: Store) -> None:
+        ages = [float(number) for number in range(12)]
+        random.Random(1).shuffle(ages)
+        for created in ages:
+            await make_session(store, f"room {created}", created=created)
+        assert [head.created for head in await store.heads()] == sorted(ages, reverse=True)
+        assert [head.created for head in await store.heads(limit=3)] == [11.0, 10.0, 9.0]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
     @asynchronous
-    async def test_pages_hold_every_head_once_even_if_all_are_of_one_age(self, url: str, limit: int) -> None:
-        async with open_store(url) as store:
-            for number in range(15):
-                session, environment = f"room {number * 7 % 15}", "odd" if number % 2 else "even"
-                await make_session(store, session, created=float(number // 8), environment=environment)
-            listed = await list_all(store, limit=limit)
-            assert sorted(head.id for head in listed) == sorted(f"room {number}" for number in range(15))
-            assert all(one.created >= other.created for one, other in pairwise(listed))
-            assert listed == await store.heads()
-            for environment in ("odd", "even"):
-                mine = [head for head in listed if head.environment == environment]
-                assert await list_all(store, limit=limit, environment=environment) == mine
-            assert await store.heads(environment="none") == []
+    async def test_pages_hold_every_head_once_even_if_all_are_of_one_age(self, store: Store, limit: int) -> None:
+        for number in range(15):
+            session, environment = f"room {number * 7 % 15}", "odd" if number % 2 else "even"
+            await make_session(store, session, created=float(number // 8), environment=environment)
+        listed = await list_all(store, limit=limit)
+        assert sorted(head.id for head in listed) == sorted(f"room {number}" for number in range(15))
+        assert all(one.created >= other.created for one, other in pairwise(listed))
+        assert listed == await store.heads()
+        for environment in ("odd", "even"):
+            mine = [head for head in listed if head.environment == environment]
+            assert await list_all(store, limit=limit, environment=environment) == mine
+        assert await store.heads(environment="none") == []
 
     @asynchronous
-    async def test_a_listing_goes_on_after_a_head_that_changed_or_is_gone(self, url: str) -> None:
-        async with open_store(url) as store:
-            for number in range(6):
-                await make_session(store, f"room {number}", expires=LATER if number in (2, 4) else MUCH_LATER)
-            whole = [head.id for head in await store.heads()]
-            first = await store.heads(limit=2)
-            await store.append(Commit(first[-1].id, make_entry(2), expires=first[-1].expires))
-            second = await store.heads(before=first[-1], limit=2)
-            await store.sweep(LATER)
-            third = await store.heads(before=second[-1])
-            assert [head.id for head in [*first, *second]] == whole[:4]
-            assert [head.id for head in third] == [
-                session for session in whole[4:] if session not in ("room 2", "room 4")
-            ]
+    async def test_a_listing_goes_on_after_a_head_that_changed_or_is_gone(self, store: Store) -> None:
+        for number in range(6):
+            await make_session(store, f"room {number}", expires=LATER if number in (2, 4) else MUCH_LATER)
+        whole = [head.id for head in await store.heads()]
+        first = await store.heads(limit=2)
+        await store.append(Commit(first[-1].id, make_entry(2), expires=first[-1].expires))
+        second = await store.heads(before=first[-1], limit=2)
+        await store.sweep(LATER)
+        third = await store.heads(before=second[-1])
+        assert [head.id for head in [*first, *second]] == whole[:4]
+        assert [head.id for head in third] == [session for session in whole[4:] if session not in ("room 2", "room 4")]
 
     @asynchronous
-    async def test_a_page_has_a_hundred_heads_unless_told_otherwise(self, url: str) -> None:
-        async with open_store(url) as store:
-            await asyncio.gather(*(make_session(store, f"room {n}", created=float(n), revision=0) for n in range(105)))
-            assert [head.id for head in await store.heads()] == [f"room {number}" for number in range(104, 4, -1)]
+    async def test_a_page_has_a_hundred_heads_unless_told_otherwise(self, store: Store) -> None:
+        await asyncio.gather(*(make_session(store, f"room {n}", created=float(n), revision=0) for n in range(105)))
+        assert [head.id for head in await store.heads()] == [f"room {number}" for number in range(104, 4, -1)]
 
     # Counting.
 
     @asynchronous
-    async def test_live_sessions_are_counted(self, url: str) -> None:
-        async with open_store(url) as store:
-            assert await store.count(NOW) == 0
-            for number in range(7):
-                await make_session(store, f"room {number}", environment=f"env {number % 2}", expires=NOW + number)
-            assert [await store.count(NOW + passed) for passed in (-1, 0, 0.5, 3, 5, 6, 99)] == [7, 6, 6, 3, 1, 0, 0]
+    async def test_live_sessions_are_counted(self, store: Store) -> None:
+        assert await store.count(NOW) == 0
+        for number in range(7):
+            await make_session(store, f"room {number}", environment=f"env {number % 2}", expires=NOW + number)
+        assert [await store.count(NOW + passed) for passed in (-1, 0, 0.5, 3, 5, 6, 99)] == [7, 6, 6, 3, 1, 0, 0]
 
     @asynchronous
-    async def test_closed_swept_and_deleted_sessions_are_not_counted(self, url: str) -> None:
-        async with open_store(url) as store:
-            for number in range(6):
-                await make_session(store, f"room {number}", expires=LATER if number == 0 else MUCH_LATER)
-            await store.append(Commit("room 1", make_entry(2), expires=MUCH_LATER, closes=True))
-            await store.append(Commit("room 2", make_entry(2), expires=None, closes=True))
-            assert await store.count(NOW) == 4
-            await store.delete("room 3")
-            await store.delete("room 1")
-            assert await store.count(NOW) == 3
-            await store.sweep(LATER)
-            assert await store.count(NOW) == 2
+    async def test_closed_swept_and_deleted_sessions_are_not_counted(self, store: Store) -> None:
+        for number in range(6):
+            await make_session(store, f"room {number}", expires=LATER if number == 0 else MUCH_LATER)
+        await store.append(Commit("room 1", make_entry(2), expires=MUCH_LATER, closes=True))
+        await store.append(Commit("room 2", make_entry(2), expires=None, closes=True))
+        assert await store.count(NOW) == 4
+        await store.delete("room 3")
+        await store.delete("room 1")
+        assert await store.count(NOW) == 3
+        await store.sweep(LATER)
+        assert await store.count(NOW) == 2
 
     @asynchronous
-    async def test_forks_are_counted_and_renewals_are_seen(self, url: str) -> None:
-        async with open_store(url) as store:
-            await make_session(store)
-            await make_fork(store, "fork", "room", 1, expires=MUCH_LATER)
-            assert await store.count(NOW) == 2
-            assert await store.count(LATER) == 1
-            await store.touch("room", now=NOW, expires=MUCH_LATER)
-            assert await store.count(LATER) == 2
-            await store.append(Commit("fork", make_entry(2), expires=LATER))
-            assert await store.count(LATER) == 1
-            await store.delete("room")
-            assert await store.count(NOW) == 1
+    async def test_forks_are_counted_and_renewals_are_seen(self, store: Store) -> None:
+        await make_session(store)
+        await make_fork(store, "fork", "room", 1, expires=MUCH_LATER)
+        assert await store.count(NOW) == 2
+        assert await store.count(LATER) == 1
+        await store.touch("room", now=NOW, expires=MUCH_LATER)
+        assert await store.count(LATER) == 2
+        await store.append(Commit("fork", make_entry(2), expires=LATER))
+        assert await store.count(LATER) == 1
+        await store.delete("room")
+        assert await store.count(NOW) == 1

@@ -18,10 +18,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from stateroom.store.conformance.creation import NOW, PATIENCE, make_blobs, make_entry, make_head
+from stateroom.store import NO_BLOBS, Blobs, Commit, Head, Snapshot, open_store
+from stateroom.store.conformance.helpers import NOW, TIMEOUT, make_blobs, make_entry, make_head
 from stateroom.store.conformance.reference import Reference, ask, compare
-from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Head, Snapshot
-from stateroom.store.url import open_store
 
 NAMES = ["a", "A", "b/'\n {c}"]
 SESSIONS: st.SearchStrategy[str] = st.runner().flatmap(
@@ -50,7 +49,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.run(self.opening.__aenter__())
 
     def run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        return self.runner.run(asyncio.wait_for(call, PATIENCE))
+        return self.runner.run(asyncio.wait_for(call, TIMEOUT))
 
     def both(self, name: str, **arguments: Any) -> None:
         """Ask the store and the model."""

@@ -7,15 +7,21 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import (
+from stateroom.store import (
+    Commit,
     Conflict,
     DuplicateCall,
+    Head,
+    Loaded,
+    Record,
+    Snapshot,
+    Store,
     StoreError,
     UnknownRevision,
     UnknownSession,
+    open_store,
 )
-from stateroom.store import Commit
-from stateroom.store.conformance.creation import (
+from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,
     NOW,
@@ -30,8 +36,6 @@ from stateroom.store.conformance.creation import (
     make_session,
     outcome,
 )
-from stateroom.store.contract import Head, Loaded, Record, Snapshot
-from stateroom.store.url import open_store
 
 
 def cut(record: Record, revision: int) -> Record:
@@ -48,35 +52,35 @@ class MovingPromises(Suite):
     """A session can be moved, as it is, from store to store."""
 
     @asynchronous
-    async def test_an_export_is_all_of_a_session(self, url: str) -> None:
-        async with open_store(url) as store:
-            record = await make_long_session(store)
-            assert await store.export("room") == record
-            own = [make_entry(4, "own")]
-            fork = make_head("fork", revision=4, parent="room", parent_revision=3)
-            await store.create(fork, own, Snapshot(3, b"state 3"), make_blobs(b"own"))
-            assert await store.export("fork") == Record(fork, own, [Snapshot(3, b"state 3")], make_blobs(b"own"))
-            await make_session(store, "bare", revision=0)
-            assert await store.export("bare") == Record(make_head("bare"), [], [], {})
+    async def test_an_export_is_all_of_a_session(self, store: Store) -> None:
+        record = await make_long_session(store)
+        assert await store.maintenance.export("room") == record
+        own = [make_entry(4, "own")]
+        fork = make_head("fork", revision=4, parent="room", parent_revision=3)
+        await store.create(fork, own, Snapshot(3, b"state 3"), make_blobs(b"own"))
+        assert await store.maintenance.export("fork") == Record(
+            fork, own, [Snapshot(3, b"state 3")], make_blobs(b"own")
+        )
+        await make_session(store, "bare", revision=0)
+        assert await store.maintenance.export("bare") == Record(make_head("bare"), [], [], {})
 
     @asynchronous
-    async def test_a_session_that_is_restored_is_as_it_was(self, url: str) -> None:
-        async with open_store(url) as store:
-            record = await make_long_session(store)
-            before, listed = await everything(store, "room"), await store.heads()
-            await store.delete("room")
-            await store.restore(record)
-            assert await everything(store, "room") == before
-            assert await store.heads() == listed
-            assert await store.blobs("room", [*record.blobs]) == record.blobs
-            assert await store.find_call("room", "call 2") == record.entries[1]
-            assert await store.count(NOW) == 1
-            again = make_entry(9, "call 2")
-            assert await outcome(store.append(Commit("room", again, expires=LATER, fence=4))) is DuplicateCall
-            assert await outcome(store.append(Commit("room", make_entry(9), expires=LATER, fence=3))) is Conflict
-            await store.append(Commit("room", make_entry(9), expires=LATER, fence=4))
-            assert (await store.load("room")).entries == [*record.entries[6:], make_entry(9)]
-            assert await store.sweep(LATER) == 1
+    async def test_a_session_that_is_restored_is_as_it_was(self, store: Store) -> None:
+        record = await make_long_session(store)
+        before, listed = await everything(store, "room"), await store.heads()
+        await store.delete("room")
+        await store.put(record)
+        assert await everything(store, "room") == before
+        assert await store.heads() == listed
+        assert await store.blobs("room", [*record.blobs]) == record.blobs
+        assert await store.find_call("room", "call 2") == record.entries[1]
+        assert await store.count(NOW) == 1
+        again = make_entry(9, "call 2")
+        assert await outcome(store.append(Commit("room", again, expires=LATER, fence=4))) is DuplicateCall
+        assert await outcome(store.append(Commit("room", make_entry(9), expires=LATER, fence=3))) is Conflict
+        await store.append(Commit("room", make_entry(9), expires=LATER, fence=4))
+        assert (await store.load("room")).entries == [*record.entries[6:], make_entry(9)]
+        assert await store.sweep(LATER) == 1
 
     @pytest.mark.parametrize(
         "head",
@@ -90,126 +94,117 @@ class MovingPromises(Suite):
         ids=["closed", "expired", "leased", "released", "odd names"],
     )
     @asynchronous
-    async def test_a_head_is_restored_exactly_as_it_is_given(self, url: str, head: Head) -> None:
-        async with open_store(url) as store:
-            for revision in (1, 1, 3):  # new, again, and more of it
-                moment = replace(head, revision=revision)
-                entries = [make_entry(number) for number in range(1, revision + 1)]
-                await store.restore(Record(moment, entries, [], {}))
-                assert await store.head(head.id) == moment
-                assert await store.heads() == [moment]
-                assert await store.load(head.id) == Loaded(moment, None, entries)
+    async def test_a_head_is_restored_exactly_as_it_is_given(self, store: Store, head: Head) -> None:
+        for revision in (1, 1, 3):  # new, again, and more of it
+            moment = replace(head, revision=revision)
+            entries = [make_entry(number) for number in range(1, revision + 1)]
+            await store.put(Record(moment, entries, [], {}))
+            assert await store.head(head.id) == moment
+            assert await store.heads() == [moment]
+            assert await store.load(head.id) == Loaded(moment, None, entries)
 
     @pytest.mark.parametrize("revision", [1, 4, 5, 8])
     @asynchronous
-    async def test_the_rest_of_a_session_is_added_to_an_earlier_moment(self, url: str, revision: int) -> None:
-        async with open_store(url) as store:
-            record = await make_long_session(store)
-            before = await everything(store, "room")
-            await store.delete("room")
-            await store.restore(cut(record, revision))
-            assert (await store.head("room")).revision == revision
-            await store.restore(record)
+    async def test_the_rest_of_a_session_is_added_to_an_earlier_moment(self, store: Store, revision: int) -> None:
+        record = await make_long_session(store)
+        before = await everything(store, "room")
+        await store.delete("room")
+        await store.put(cut(record, revision))
+        assert (await store.head("room")).revision == revision
+        await store.put(record)
+        assert await everything(store, "room") == before
+        assert await store.find_call("room", "call 8") == record.entries[7]
+
+    @asynchronous
+    async def test_to_restore_a_session_again_changes_nothing(self, store: Store) -> None:
+        record = await make_long_session(store)
+        before, size = await everything(store, "room"), await store.size("room")
+        for _ in range(2):
+            await store.put(record)
             assert await everything(store, "room") == before
-            assert await store.find_call("room", "call 8") == record.entries[7]
+        await asyncio.gather(*(store.put(record) for _ in range(4)))
+        assert await everything(store, "room") == before
+        assert await store.size("room") == size
 
     @asynchronous
-    async def test_to_restore_a_session_again_changes_nothing(self, url: str) -> None:
-        async with open_store(url) as store:
-            record = await make_long_session(store)
-            before, size = await everything(store, "room"), await store.size("room")
-            for _ in range(2):
-                await store.restore(record)
-                assert await everything(store, "room") == before
-            await asyncio.gather(*(store.restore(record) for _ in range(4)))
-            assert await everything(store, "room") == before
-            assert await store.size("room") == size
+    async def test_a_head_that_has_changed_becomes_that_of_the_record(self, store: Store) -> None:
+        await make_session(store)
+        record = await store.maintenance.export("room")
+        await store.lease("room", "me", now=NOW, until=LATER)
+        await store.touch("room", now=NOW, expires=MUCH_LATER)
+        await store.put(record)
+        assert await store.head("room") == record.head
+        assert await store.sweep(LATER) == 1
 
     @asynchronous
-    async def test_a_head_that_has_changed_becomes_that_of_the_record(self, url: str) -> None:
-        async with open_store(url) as store:
-            await make_session(store)
-            record = await store.export("room")
-            await store.lease("room", "me", now=NOW, until=LATER)
-            await store.touch("room", now=NOW, expires=MUCH_LATER)
-            await store.restore(record)
-            assert await store.head("room") == record.head
-            assert await store.sweep(LATER) == 1
+    async def test_a_record_of_another_session_is_refused(self, store: Store) -> None:
+        record = await make_long_session(store)
+        before = await everything(store, "room")
+        other = replace(record.head, created=NOW + 1, revision=9, owner="another")
+        entries = [*record.entries, make_entry(9, "theirs")]
+        with pytest.raises(StoreError):
+            await store.put(Record(other, entries, [Snapshot(9, b"wrong")], make_blobs(b"theirs")))
+        assert await everything(store, "room") == before
+        assert await store.find_call("room", "theirs") is None
 
     @asynchronous
-    async def test_a_record_of_another_session_is_refused(self, url: str) -> None:
-        async with open_store(url) as store:
-            record = await make_long_session(store)
-            before = await everything(store, "room")
-            other = replace(record.head, created=NOW + 1, revision=9, owner="another")
-            entries = [*record.entries, make_entry(9, "theirs")]
+    async def test_a_record_that_is_behind_the_session_is_refused(self, store: Store) -> None:
+        record = await make_long_session(store)
+        before = await everything(store, "room")
+        for revision in (1, 7):
             with pytest.raises(StoreError):
-                await store.restore(Record(other, entries, [Snapshot(9, b"wrong")], make_blobs(b"theirs")))
-            assert await everything(store, "room") == before
-            assert await store.find_call("room", "theirs") is None
+                await store.put(cut(record, revision))
+        assert await everything(store, "room") == before
 
     @asynchronous
-    async def test_a_record_that_is_behind_the_session_is_refused(self, url: str) -> None:
-        async with open_store(url) as store:
-            record = await make_long_session(store)
-            before = await everything(store, "room")
-            for revision in (1, 7):
-                with pytest.raises(StoreError):
-                    await store.restore(cut(record, revision))
-            assert await everything(store, "room") == before
+    async def test_a_fork_is_refused_without_its_parent(self, store: Store) -> None:
+        head = make_head("fork", revision=4, parent="room", parent_revision=3)
+        record = Record(head, [make_entry(4, "own")], [Snapshot(4, b"state")], make_blobs(b"own"))
+        with pytest.raises(UnknownSession) as unknown:
+            await store.put(record)
+        assert unknown.value.session == "room"
+        await make_session(store, revision=2)
+        with pytest.raises(UnknownRevision) as early:
+            await store.put(record)
+        assert early.value.session == "room"
+        assert await outcome(store.head("fork")) is UnknownSession
+        assert await store.children("room") == []
+        assert await store.maintenance.orphans() == []
+        await store.append(Commit("room", make_entry(3), expires=LATER))
+        await store.put(record)
+        assert await store.maintenance.export("fork") == record
 
     @asynchronous
-    async def test_a_fork_is_refused_without_its_parent(self, url: str) -> None:
-        async with open_store(url) as store:
-            head = make_head("fork", revision=4, parent="room", parent_revision=3)
-            record = Record(head, [make_entry(4, "own")], [Snapshot(4, b"state")], make_blobs(b"own"))
-            with pytest.raises(UnknownSession) as unknown:
-                await store.restore(record)
-            assert unknown.value.session == "room"
-            await make_session(store, revision=2)
-            with pytest.raises(UnknownRevision) as early:
-                await store.restore(record)
-            assert early.value.session == "room"
-            assert await outcome(store.head("fork")) is UnknownSession
-            assert await store.children("room") == []
-            assert await store.orphans() == []
-            await store.append(Commit("room", make_entry(3), expires=LATER))
-            await store.restore(record)
-            assert await store.export("fork") == record
+    async def test_a_restored_fork_holds_its_parent(self, store: Store) -> None:
+        await make_session(store, revision=2)
+        await make_fork(store, "fork", "room", 1, revision=3)
+        parent, fork = await store.maintenance.export("room"), await store.maintenance.export("fork")
+        await store.delete("fork")
+        await store.delete("room")
+        for record in (parent, fork, fork, parent):
+            await store.put(record)
+        assert [head.id for head in await store.children("room")] == ["fork"]
+        await store.delete("room")
+        assert (await store.head("room")).expires == 0.0
+        assert await store.sweep(NOW) == 0
+        await store.delete("fork")
+        assert await store.sweep(NOW) == 1
+        assert await store.heads() == []
+        assert await store.maintenance.orphans() == []
 
     @asynchronous
-    async def test_a_restored_fork_holds_its_parent(self, url: str) -> None:
-        async with open_store(url) as store:
-            await make_session(store, revision=2)
-            await make_fork(store, "fork", "room", 1, revision=3)
-            parent, fork = await store.export("room"), await store.export("fork")
-            await store.delete("fork")
-            await store.delete("room")
-            for record in (parent, fork, fork, parent):
-                await store.restore(record)
-            assert [head.id for head in await store.children("room")] == ["fork"]
-            await store.delete("room")
-            assert (await store.head("room")).expires == 0.0
-            assert await store.sweep(NOW) == 0
-            await store.delete("fork")
-            assert await store.sweep(NOW) == 1
-            assert await store.heads() == []
-            assert await store.orphans() == []
-
-    @asynchronous
-    async def test_what_was_exported_does_not_change_afterwards(self, url: str) -> None:
-        async with open_store(url) as store:
-            await make_session(store)
-            record = await store.export("room")
-            await store.append(
-                Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b""), blobs=make_blobs(b"a"))
-            )
-            assert record == Record(make_head(revision=1), [make_entry(1)], [], {})
-            await store.delete("room")
-            await store.restore(record)
-            record.entries.clear()
-            record.blobs["digest"] = b"wrong"
-            assert (await store.export("room")) == Record(make_head(revision=1), [make_entry(1)], [], {})
+    async def test_what_was_exported_does_not_change_afterwards(self, store: Store) -> None:
+        await make_session(store)
+        record = await store.maintenance.export("room")
+        await store.append(
+            Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b""), blobs=make_blobs(b"a"))
+        )
+        assert record == Record(make_head(revision=1), [make_entry(1)], [], {})
+        await store.delete("room")
+        await store.put(record)
+        record.entries.clear()
+        record.blobs["digest"] = b"wrong"
+        assert (await store.maintenance.export("room")) == Record(make_head(revision=1), [make_entry(1)], [], {})
 
     @asynchronous
     async def test_an_export_is_of_one_moment_whatever_others_do_meanwhile(self, url: str) -> None:
@@ -229,7 +224,7 @@ class MovingPromises(Suite):
 
             async def look() -> None:
                 while not finished.is_set():
-                    record = await reader.export("room")
+                    record = await reader.maintenance.export("room")
                     revisions = range(1, record.head.revision + 1)
                     assert record.entries == [make_entry(revision) for revision in revisions]
                     assert record.snapshots == [Snapshot(revision, b"%d" % revision) for revision in revisions]

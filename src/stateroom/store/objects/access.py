@@ -1,75 +1,118 @@
-"""One session at a time: its head is read, changed and swapped, and its segments are read."""
+"""Single sessions: reading, changing and swapping a head object, and reading its segments."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import wraps
 from random import uniform
-from typing import NamedTuple, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
-from stateroom.store.contract import DAMAGE, damaged
-from stateroom.store.objects.head import Gone, Root, decode_head, encode_head
-from stateroom.store.objects.log import TAIL, Index, Run, Segment, count_merged, decode_index, join, make_segment
-from stateroom.store.objects.names import data_folder, head_name, key_of, new_name
-from stateroom.store.objects.place import Missing, Moved, Place, Version
+from stateroom.store.contract import Gate
+from stateroom.store.objects.backend import Backend, Missing, Moved, Version
+from stateroom.store.objects.layout import (
+    TAIL,
+    Gone,
+    LogRun,
+    Root,
+    RunIndex,
+    Segment,
+    count_merged,
+    data_folder,
+    decode_head,
+    decode_index,
+    encode_head,
+    head_name,
+    join,
+    key_of,
+    make_segment,
+    new_name,
+    read_records,
+)
+from stateroom.store.records import DAMAGE, Entry, Loaded, Record, Snapshot, damaged
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
+WORTH_ASKING = 64 * 1024
+"""Segments of at least this size are read by their index if only some entries are wanted."""
 KNOWN = 1_000
-"""How many sessions are remembered, so that an append to one of them need not read it first."""
+"""Number of sessions cached, so that an append to one of them need not read it first."""
 ATTEMPTS = 100
-"""How often a change is tried, when others are quicker each time."""
+"""Attempts per change while other processes are quicker."""
 
 Part = tuple[str, bytes]
 """The short name of a segment or blob, and its content."""
 
 
-class View(NamedTuple):
+class Gated(Protocol):
+    """Has a gate."""
+
+    gate: Gate
+
+
+G = TypeVar("G", bound=Gated)
+
+
+def operation(
+    method: Callable[Concatenate[G, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[G, P], Coroutine[Any, Any, T]]:
+    """A method that passes the gate: a closed store refuses it, and one that closes waits for it."""
+
+    @wraps(method)
+    async def run(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.gate:
+            return await method(self, *args, **kwargs)
+
+    return run
+
+
+class SessionView(NamedTuple):
     """A session as it was when its head was last read or written."""
 
     root: Root
     version: Version
-    indexes: dict[str, Index]
-    """Those of its segments that have been read: they never change."""
+    indexes: dict[str, RunIndex]
+    """Indexes of its segments that have been read; they never change."""
 
 
-class Draft(NamedTuple):
-    """What a session is to become: a new root, with what must be written before it, and what may go after it."""
+class Change(NamedTuple):
+    """A change of a session: its new root, objects to write before it, and objects to remove after it."""
 
     root: Root
     parts: Sequence[Part] = ()
     dead: Sequence[str] = ()
-    indexes: dict[str, Index] = {}
-    """Of the segments among the parts."""
+    indexes: dict[str, RunIndex] = {}
+    """Indexes of the segments among the parts."""
 
 
 class Access:
-    """Reads and changes sessions at a place."""
+    """Reads and changes the sessions of a backend."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self._views: OrderedDict[str, View] = OrderedDict()
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._views: OrderedDict[str, SessionView] = OrderedDict()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # Heads.
 
     def turn(self, session: str) -> asyncio.Lock:
-        """Who holds this is the only one in this process to change the session."""
+        """A lock: its holder is the only one in this process that changes the session."""
         lock = self._turns.get(session)
         if lock is None:
             lock = self._turns[session] = asyncio.Lock()
         return lock
 
-    async def fetch(self, session: str) -> View:
+    async def fetch(self, session: str) -> SessionView:
         """The session as it is now."""
         known = self._views.get(session)
         name = head_name(key_of(session))
         try:
-            found = await (self.place.read_changed(name, known.version) if known else self.place.read(name))
+            found = await (self.backend.read_changed(name, known.version) if known else self.backend.read(name))
         except Missing:
             raise self._unknown(session) from None
         if found is None and known is not None:
@@ -84,39 +127,39 @@ class Access:
         self._views.pop(session, None)
         return UnknownSession(session)
 
-    def remember(self, root: Root, version: Version, indexes: dict[str, Index] | None = None) -> View:
-        """Keep a session as it is now, for a change that comes next."""
+    def remember(self, root: Root, version: Version, indexes: dict[str, RunIndex] | None = None) -> SessionView:
+        """Cache a session as it is now, for the next change."""
         session = root.head.id
         known = self._views.get(session)
         have = {**(known.indexes if known else {}), **(indexes or {})}
         of_segments = {segment.name: have[segment.name] for segment in root.segments if segment.name in have}
-        view = self._views[session] = View(root, version, of_segments)
+        view = self._views[session] = SessionView(root, version, of_segments)
         self._views.move_to_end(session)
         if len(self._views) > KNOWN:
             self._views.popitem(last=False)
         return view
 
     async def look(self, key: str) -> tuple[Root | Gone | None, Version]:
-        """What is in the place of a head."""
+        """The head object of a key, if there is one."""
         name = head_name(key)
         try:
-            found = await self.place.read(name)
+            found = await self.backend.read(name)
         except Missing:
             return None, None
         return decode_head(found.data, name), found.version
 
     async def swap(self, key: str, content: Root | Gone, version: Version | None) -> tuple[Root | Gone, Version]:
-        """Put a head object in the place of one, or of nothing; it as it is then, and its version. Else `Moved`."""
+        """Replace a head object, or nothing; the new one with its stamp, and its version. Else raises `Moved`."""
         stamped, data = encode_head(content)
-        return stamped, await self.place.swap(head_name(key), data, version)
+        return stamped, await self.backend.swap(head_name(key), data, version)
 
     # Changes.
 
-    async def change(self, session: str, plan: Callable[[View], Awaitable[Draft | None]]) -> Root:
-        """Make of a session what `plan` makes of it, which may refuse, or want nothing changed.
+    async def change(self, session: str, plan: Callable[[SessionView], Awaitable[Change | None]]) -> Root:
+        """Change a session as `plan` says, which may refuse, or return None for no change.
 
-        It is first asked about the session as it is remembered. If it then wants a change, the swap tells whether the
-        session is still so; what it says otherwise counts only for the session as it is now.
+        The plan is first made for the cached session. If it is a change, the swap shows whether the cache is up to
+        date; a refusal, or no change, counts only for the session as it is now.
         """
         async with self.turn(session):
             view = self._views.get(session)
@@ -126,10 +169,10 @@ class Access:
                 if view is None:
                     view, fresh = await self.fetch(session), True
                 try:
-                    draft = await plan(view)
-                    if draft is None and fresh:
+                    change = await plan(view)
+                    if change is None and fresh:
                         return view.root
-                    done = await self._commit(view, draft) if draft is not None else None
+                    done = await self._commit(view, change) if change is not None else None
                     if done is not None:
                         return done
                 except Missing as error:  # a segment was merged since; if not, it is lost
@@ -144,55 +187,55 @@ class Access:
                 view = None
                 if attempt > 1:
                     await asyncio.sleep(uniform(0, 0.002 * min(attempt, 20)))
-        raise StoreUnavailable(f"{self.place.url}: too many others change session {session!r}; try again")
+        raise StoreUnavailable(f"{self.backend.url}: too many others change session {session!r}; try again")
 
-    async def _commit(self, view: View, draft: Draft) -> Root | None:
-        """Write a draft; None if the session has changed since, and nothing is written."""
-        head, life = draft.root.head, draft.root.life
+    async def _commit(self, view: SessionView, change: Change) -> Root | None:
+        """Write a change; None if the session has changed since, and nothing is written."""
+        head, life = change.root.head, change.root.life
         key = key_of(head.id)
         folder = data_folder(key, life)
-        await self.write((f"{folder}/{name}", data) for name, data in draft.parts)
+        await self.write((f"{folder}/{name}", data) for name, data in change.parts)
         try:
-            root, version = await self.swap(key, draft.root, view.version)
+            root, version = await self.swap(key, change.root, view.version)
         except Moved:
-            await self.discard(f"{folder}/{name}" for name, _ in draft.parts)
+            await self.discard(f"{folder}/{name}" for name, _ in change.parts)
             return None
-        except BaseException:  # whether it is written is not known
+        except BaseException:  # it may have been written
             self._views.pop(head.id, None)
             raise
         assert isinstance(root, Root)
-        self.remember(root, version, {**view.indexes, **draft.indexes})
-        await self.discard(f"{folder}/{name}" for name in draft.dead)
+        self.remember(root, version, {**view.indexes, **change.indexes})
+        await self.discard(f"{folder}/{name}" for name in change.dead)
         return root
 
     async def write(self, objects: Iterable[Part]) -> None:
-        """Write objects under names of their own, all or none."""
+        """Write objects under unique names, all or none."""
         objects = list(objects)
-        done = await asyncio.gather(*(self.place.write(*each) for each in objects), return_exceptions=True)
+        done = await asyncio.gather(*(self.backend.write(*each) for each in objects), return_exceptions=True)
         failed = [error for error in done if isinstance(error, BaseException)]
         if failed:
             await self.discard(name for name, _ in objects)
             raise failed[0]
 
     async def discard(self, names: Iterable[str]) -> None:
-        """Remove what nothing mentions any more; what stays is found by a vacuum."""
+        """Remove objects that nothing refers to; a vacuum finds those that stay."""
         names = list(names)
         if names:
             with suppress(StoreUnavailable):
-                await self.place.remove(names)
+                await self.backend.remove(names)
 
-    async def add_run(self, view: View, run: Run) -> Draft:
-        """The session with a run more: in its head while that is small, else in a segment, with smaller ones."""
+    async def add_run(self, view: SessionView, run: LogRun) -> Change:
+        """The session with one more run: in its head while that is small, else in a segment, with smaller ones."""
         root = view.root
         tail = join([root.tail, run])
         if tail.weight <= TAIL:
-            return Draft(root.changed(tail=tail))
+            return Change(root.changed(tail=tail))
         merged = count_merged(root.segments, len(tail.records))
         stay, merge = root.segments[: len(root.segments) - merged], root.segments[len(root.segments) - merged :]
         whole = join([*await asyncio.gather(*(self.read_run(view, segment) for segment in merge)), tail])
         segment, data = make_segment(new_name(), whole)
-        return Draft(
-            root.changed(segments=(*stay, segment), tail=Run()),
+        return Change(
+            root.changed(segments=(*stay, segment), tail=LogRun()),
             parts=[(segment.name, data)],
             dead=[each.name for each in merge],
             indexes={segment.name: whole.index},
@@ -200,8 +243,8 @@ class Access:
 
     # Segments.
 
-    async def read(self, session: str, reader: Callable[[View], Awaitable[T]]) -> T:
-        """What `reader` finds in a session as it is now; once more if it changes so that a segment is gone."""
+    async def read(self, session: str, reader: Callable[[SessionView], Awaitable[T]]) -> T:
+        """Call `reader` with a session as it is now; again if a change has removed a segment meanwhile."""
         missing = b""
         while True:
             view = await self.fetch(session)
@@ -215,31 +258,122 @@ class Access:
                 raise damaged(session, error) from error
 
     def _lost(self, session: str, error: Missing) -> BadData:
-        return BadData(f"{self.place.url}: session {session!r} is damaged, an object is missing: {error}")
+        return BadData(f"{self.backend.url}: session {session!r} is damaged, an object is missing: {error}")
 
-    async def read_part(self, view: View, name: str, start: int, end: int) -> bytes:
+    async def read_part(self, view: SessionView, name: str, start: int, end: int) -> bytes:
         """Some bytes of a segment or blob."""
         if end <= start:
             return b""
         root = view.root
-        return await self.place.read_part(f"{data_folder(key_of(root.head.id), root.life)}/{name}", start, end)
+        return await self.backend.read_part(f"{data_folder(key_of(root.head.id), root.life)}/{name}", start, end)
 
-    async def read_run(self, view: View, segment: Segment) -> Run:
+    async def read_run(self, view: SessionView, segment: Segment) -> LogRun:
         """A segment, whole."""
         data = await self.read_part(view, segment.name, 0, segment.size + segment.index_size)
         index = view.indexes[segment.name] = decode_index(data[segment.size :])
-        return Run(data[: segment.size], index)
+        return LogRun(data[: segment.size], index)
 
-    async def read_index(self, view: View, segment: Segment) -> Index:
-        """What is in a segment."""
+    async def read_index(self, view: SessionView, segment: Segment) -> RunIndex:
+        """The index of a segment."""
         index = view.indexes.get(segment.name)
         if index is None:
             data = await self.read_part(view, segment.name, segment.size, segment.size + segment.index_size)
             index = view.indexes[segment.name] = decode_index(data)
         return index
 
-    async def read_indexes(self, view: View) -> list[Index]:
-        """What is in all segments and the tail, from the oldest."""
+    async def read_indexes(self, view: SessionView) -> list[RunIndex]:
+        """The indexes of all segments and the tail, the oldest first."""
         root = view.root
         indexes = await asyncio.gather(*(self.read_index(view, segment) for segment in root.segments))
         return [*indexes, root.tail.index]
+
+    # Logs.
+
+    async def read_entries(self, view: SessionView, after: int, until: int) -> list[Entry]:
+        """The entries above a revision, up to another."""
+        pieces = await asyncio.gather(*self._pieces(view, view.root.segments, after, until))
+        items = read_records(b"".join([*pieces, view.root.tail.records]))
+        return [item for item in items if isinstance(item, Entry) and after < item.revision <= until]
+
+    async def load(self, view: SessionView, until: int) -> Loaded:
+        """The newest snapshot up to a revision, and the entries from there."""
+        root = view.root
+        in_tail = root.tail.index.newest_snapshot(until)
+        if in_tail is not None:
+            revision, position = in_tail
+            records = root.tail.records[position:]
+        else:
+            found = await self._find_snapshot(view, until)
+            if found is None:
+                return Loaded(root.head, None, await self.read_entries(view, 0, until))
+            number, revision, position = found
+            segment = root.segments[number]
+            end = segment.size
+            if segment.last > until:
+                _, end = (await self.read_index(view, segment)).span(revision, until, segment.size)
+            later = self._pieces(view, root.segments[number + 1 :], revision, until)
+            pieces = await asyncio.gather(self.read_part(view, segment.name, position, end), *later)
+            records = b"".join([*pieces, root.tail.records])
+        items = list(read_records(records))
+        snapshot = next((item for item in items if isinstance(item, Snapshot)), None)
+        if snapshot is None:
+            raise BadData(f"there is no snapshot at revision {revision}")
+        entries = [item for item in items if isinstance(item, Entry) and revision < item.revision <= until]
+        return Loaded(root.head, snapshot, entries)
+
+    async def _find_snapshot(self, view: SessionView, until: int) -> tuple[int, int, int] | None:
+        """The newest snapshot up to a revision: the number of its segment, its revision and position."""
+        for number, segment in reversed(list(enumerate(view.root.segments))):
+            if not segment.snapshots or segment.oldest_snapshot > until:
+                continue
+            if segment.newest_snapshot <= until:
+                return number, segment.newest_snapshot, segment.newest_position
+            found = (await self.read_index(view, segment)).newest_snapshot(until)
+            return (number, *found) if found else None
+        return None
+
+    def _pieces(
+        self, view: SessionView, segments: tuple[Segment, ...], after: int, until: int
+    ) -> list[Coroutine[Any, Any, bytes]]:
+        """Reads of the segments, or parts of them, that have entries between two revisions."""
+        wanted = [
+            segment for segment in segments if segment.entries and segment.last > after and segment.first <= until
+        ]
+        return [self._read_piece(view, segment, after, until) for segment in wanted]
+
+    async def _read_piece(self, view: SessionView, segment: Segment, after: int, until: int) -> bytes:
+        start, end = 0, segment.size
+        if segment.size >= WORTH_ASKING and (segment.first <= after or segment.last > until):
+            start, end = (await self.read_index(view, segment)).span(after, until, segment.size)
+        return await self.read_part(view, segment.name, start, end)
+
+    async def find_call(self, view: SessionView, call_id: str) -> int | None:
+        """The revision of a call, if there is one."""
+        for index in reversed(await self.read_indexes(view)):
+            if call_id in index.calls:
+                return index.calls[call_id]
+        return None
+
+    async def find_blobs(self, view: SessionView) -> dict[str, tuple[str, int]]:
+        """The names and sizes of all blobs, by their digests."""
+        indexes = await self.read_indexes(view)
+        return {blob.digest: (blob.name, blob.size) for index in indexes for blob in index.blobs}
+
+    async def read_blobs(self, view: SessionView, digests: set[str] | None = None) -> dict[str, bytes]:
+        """The blobs with these digests that exist, or all."""
+        there = await self.find_blobs(view)
+        wanted = [digest for digest in there if digests is None or digest in digests]
+        bodies = await asyncio.gather(*(self.read_part(view, there[each][0], 0, there[each][1]) for each in wanted))
+        return dict(zip(wanted, bodies, strict=True))
+
+    async def read_log(self, view: SessionView) -> tuple[list[Entry], list[Snapshot]]:
+        """All entries and all snapshots."""
+        runs = await asyncio.gather(*(self.read_run(view, segment) for segment in view.root.segments))
+        items = list(read_records(join([*runs, view.root.tail]).records))
+        entries = [item for item in items if isinstance(item, Entry)]
+        return entries, [item for item in items if isinstance(item, Snapshot)]
+
+    async def read_all(self, view: SessionView) -> Record:
+        """All of a session."""
+        entries, snapshots = await self.read_log(view)
+        return Record(view.root.head, entries, snapshots, await self.read_blobs(view))

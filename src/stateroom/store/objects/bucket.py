@@ -1,11 +1,11 @@
-"""`s3://`, `gs://`, `az://`: objects in a bucket, by obstore.
+"""`s3://`, `gs://`, `az://`: objects in a bucket, with obstore.
 
-A head is swapped by a conditional write (`If-Match` and `If-None-Match`, on Google a generation). What may be
-done twice is tried again by obstore, for some seconds at most; a swap is not: if its answer is lost, and somebody else
-swaps before the second try, that is refused as if the first had never been.
+A head is swapped by a conditional write (`If-Match` and `If-None-Match`, on Google a generation). obstore retries
+requests that may be repeated, for some seconds at most; a swap is not retried: if its answer is lost, and another
+process swaps before the second attempt, that is refused as if the first had never been.
 
-Requests are made by threads of our own. obstore has an asynchronous side too, but a process that ends soon after its
-last request is then killed now and then, by threads of obstore's that come back to an interpreter which is gone.
+Requests are made by threads of our own. obstore has an asynchronous interface too, but its threads sometimes kill a
+process that ends soon after its last request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from stateroom.errors import StoreUnavailable, UnknownStore
-from stateroom.store.objects.place import Found, Listed, Missing, Moved, Place, Version
+from stateroom.store.objects.backend import Backend, Found, Listed, Missing, Moved, Version
 from stateroom.store.url import StoreURL, without_secrets
 
 if TYPE_CHECKING:
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(seconds=5)
-"""For how long a connection, or a small request, may take, and for how long one that failed is tried again."""
+TIMEOUT = timedelta(seconds=5)
+"""Limit for a connection and for a small request, and for the retries of a failed one."""
 LARGE = 1 << 20
-PATIENCE_WITH_LARGE = timedelta(seconds=60)
-"""For how long a request with so many bytes may take."""
+LARGE_TIMEOUT = timedelta(seconds=60)
+"""Limit for a request with at least `LARGE` bytes."""
 REQUESTS = 32
-"""How many requests are under way at once, at most."""
+"""Most requests at once."""
 RETRY: RetryConfig = {
     "max_retries": 4,
-    "retry_timeout": PATIENCE,
+    "retry_timeout": TIMEOUT,
     "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
 }
 ONCE: RetryConfig = {**RETRY, "max_retries": 0}
 OPTIONS = {"s3": {"endpoint", "region"}, "gs": {"endpoint"}, "az": {"account", "endpoint"}}
-"""What a URL may say, by its scheme."""
+"""The options of a URL, by its scheme."""
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role is given",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run where a service account is given",
@@ -62,14 +62,14 @@ CREDENTIALS = {
 _Bucket = S3Store | GCSStore | AzureStore
 
 
-def open_bucket(scheme: str, url: StoreURL, patience: timedelta, retry: RetryConfig) -> _Bucket:
-    """The bucket that a URL names. What the URL does not say, credentials above all, is taken from the environment."""
+def open_bucket(scheme: str, url: StoreURL, timeout: timedelta, retry: RetryConfig) -> _Bucket:
+    """The bucket at a URL. What the URL does not say, such as credentials, comes from the environment."""
     if not url.host:
         raise UnknownStore(f"{without_secrets(url.url)}: write {scheme}://bucket or {scheme}://bucket/prefix")
-    if "@" in url.host:  # which a service would be told, and tell in its messages
+    if "@" in url.host:  # a service would show them in its messages
         raise UnknownStore(f"{without_secrets(url.url)}: credentials are not part of the URL; {CREDENTIALS[scheme]}")
     endpoint = url.options.get("endpoint")
-    client: ClientConfig = {"connect_timeout": PATIENCE, "timeout": patience}
+    client: ClientConfig = {"connect_timeout": TIMEOUT, "timeout": timeout}
     if endpoint and endpoint.startswith("http://"):
         client["allow_http"] = True
     common: dict[str, Any] = {"client_options": client, "retry_config": retry}
@@ -92,16 +92,16 @@ def _renamed(options: dict[str, Any], **names: str) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in options.items()}
 
 
-class Bucket(Place):
+class Bucket(Backend):
     """Objects in a bucket."""
 
     remote = True
 
     def __init__(self, scheme: str, url: StoreURL) -> None:
         self.scheme, self.url = scheme, without_secrets(url.url).partition("?")[0]
-        self._bucket = open_bucket(scheme, url, PATIENCE, RETRY)
-        self._large = open_bucket(scheme, url, PATIENCE_WITH_LARGE, RETRY)
-        self._swaps = open_bucket(scheme, url, PATIENCE, ONCE)
+        self._bucket = open_bucket(scheme, url, TIMEOUT, RETRY)
+        self._large = open_bucket(scheme, url, LARGE_TIMEOUT, RETRY)
+        self._swaps = open_bucket(scheme, url, TIMEOUT, ONCE)
         self._threads = ThreadPoolExecutor(REQUESTS, "stateroom-objects")
 
     async def _ask(self, request: Callable[[], T]) -> T:
@@ -122,7 +122,7 @@ class Bucket(Place):
         text = str(error)
         if "NoSuchBucket" in text or "ContainerNotFound" in text or "bucket does not exist" in text:
             return StoreUnavailable(f"{self.url}: there is no such bucket; create it first")
-        if "169.254." in text or "metadata.google" in text:  # where a machine's own credentials are asked for
+        if "169.254." in text or "metadata.google" in text:  # the addresses of a machine's own credentials
             return StoreUnavailable(f"{self.url}: no credentials; {CREDENTIALS[self.scheme]}")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in text:
             return StoreUnavailable(f"{self.url}: the credentials are refused; {CREDENTIALS[self.scheme]}")
@@ -163,7 +163,7 @@ class Bucket(Place):
         try:
             if listed:
                 await self._ask(lambda: obstore.delete(self._bucket, listed))
-        except Missing:  # one of them was not there, which some services mind: then one by one
+        except Missing:  # some services refuse names that do not exist: then one by one
             await asyncio.gather(*(self._remove_one(name) for name in listed))
 
     async def _remove_one(self, name: str) -> None:

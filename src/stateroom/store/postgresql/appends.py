@@ -1,6 +1,6 @@
-"""Group commit: appends to different sessions that come up together, or while a batch is under way, are one statement.
+"""Group commit: appends to different sessions that come together, or while a batch is under way, are one statement.
 
-So they share the way to the server and its way to the disk. Each has its own outcome.
+So they share the round trip and the server's write to disk. Each has its own outcome.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.store.contract import Commit, Snapshot
-from stateroom.store.postgresql.pool import Pool
-from stateroom.store.postgresql.statements import Statements
-from stateroom.store.postgresql.values import (
+from stateroom.store.postgresql.connection import Pool
+from stateroom.store.postgresql.statements import (
     BYTES,
     NO_ITEM,
     REAL,
     TRUTH,
     WHOLE,
+    Statements,
     Value,
     array,
+    blob_columns,
     bytes_item,
     real_item,
     text_item,
@@ -38,19 +38,20 @@ from stateroom.store.postgresql.values import (
     whole,
     whole_item,
 )
+from stateroom.store.records import Commit, Snapshot
 
 FEW = 8
-"""Up to so many appends are not worth two batches."""
+"""Up to this number, appends are not split into two batches."""
 MOST = 256
-"""How many appends are one batch at most."""
+"""Most appends in a batch."""
 MOST_BYTES = 16 * 1024 * 1024
-"""About how many bytes they have at most."""
+"""About the most bytes in a batch."""
 
 _COLUMNS = (BYTES, WHOLE, WHOLE, BYTES, REAL, BYTES, BYTES, REAL, TRUTH)
-"""Of what every append has, the types: session, revision, fence, kind, time, body, call id, expiry, closing."""
+"""Types of the columns: session, revision, fence, kind, time, body, call id, expiry, closing."""
 
 
-class Append:
+class PendingAppend:
     """An append that waits to be written."""
 
     __slots__ = ("blobs", "done", "entry", "row", "session", "snapshot", "weight")
@@ -84,17 +85,17 @@ _row = attrgetter("row")
 
 
 class Appends:
-    """The appends of one store, on their way."""
+    """The appends of one store, in batches."""
 
     def __init__(self, pool: Pool, sql: Statements) -> None:
         self._pool = pool
         self._sql = sql
-        self._waiting: list[Append] = []
+        self._waiting: list[PendingAppend] = []
         self._loop = asyncio.get_running_loop()
         self._sending: asyncio.Task[None] | None = None
 
-    def add(self, append: Append) -> None:
-        """Have an append written, with all that come up in this turn of the loop."""
+    def add(self, append: PendingAppend) -> None:
+        """Write an append, with all others of this iteration of the event loop."""
         self._waiting.append(append)
         if self._sending is None:
             self._sending = self._loop.create_task(self._send_all())
@@ -105,14 +106,14 @@ class Appends:
             await asyncio.wait([self._sending])
 
     async def _send_all(self) -> None:
-        # After a rest, all sessions may be in step. Half of them first: from then on, the ones make their next calls
-        # while those of the others are written.
+        # After a pause, all sessions may be in step. Half of them go first: from then on, one half makes its next
+        # calls while the other is written.
         most = max(FEW, (len(self._waiting) + 1) // 2)
         try:
             while self._waiting:
                 await self._write(self._take(most))
                 most = MOST
-        except BaseException as error:  # without an answer the callers wait for ever
+        except BaseException as error:  # without an answer the callers wait forever
             left, self._waiting = self._waiting, []
             _fail(left, _stopped(error))
             if not isinstance(error, Exception):
@@ -120,13 +121,13 @@ class Appends:
         finally:
             self._sending = None
 
-    def _take(self, most: int) -> list[Append]:
+    def _take(self, most: int) -> list[PendingAppend]:
         """The next batch, at most one of each session, in an order of their ids that is the same for every worker."""
-        batch: dict[str, Append] = {}
-        rest: list[Append] = []
+        batch: dict[str, PendingAppend] = {}
+        rest: list[PendingAppend] = []
         weight = 0
         for append in self._waiting:
-            if append.done.done():  # whoever asked has stopped waiting
+            if append.done.done():  # the caller has stopped waiting
                 continue
             if append.session in batch or len(batch) >= most or (batch and weight + append.weight > MOST_BYTES):
                 rest.append(append)
@@ -136,8 +137,8 @@ class Appends:
         self._waiting = rest
         return sorted(batch.values(), key=_row)
 
-    async def _write(self, batch: Sequence[Append]) -> None:
-        """Write a batch, and if the server cannot do with one of them, each for itself."""
+    async def _write(self, batch: Sequence[PendingAppend]) -> None:
+        """Write a batch; if the server refuses one of them, write each alone."""
         if not batch:
             return
         try:
@@ -159,21 +160,25 @@ class Appends:
                 raise
 
 
-def _one(append: Append) -> list[Value]:
-    """The parameters of the statement that writes one."""
+def _one(append: PendingAppend) -> list[Value]:
+    """The parameters of the statement for one append."""
     values: list[Value] = [None if item is NO_ITEM else item[4:] for item in append.row]
     snapshot = append.snapshot
     values += (None, None) if snapshot is None else (whole(snapshot.revision), snapshot.body)
-    values += _blob_columns([append])[:2]
+    values += blob_columns(append.blobs.items()) if append.blobs else (None, None)
     return values
 
 
-def _many(batch: Sequence[Append]) -> list[Value]:
-    """The parameters of the statement that writes several."""
+def _many(batch: Sequence[PendingAppend]) -> list[Value]:
+    """The parameters of the statement for several appends."""
     columns = zip(*map(_row, batch), strict=True)
     values: list[Value] = [array(of, items) for of, items in zip(_COLUMNS, columns, strict=True)]
     values += _snapshot_columns([append.snapshot for append in batch])
-    values += _blob_columns(batch)
+    if any(append.blobs for append in batch):
+        values += blob_columns(blob for append in batch for blob in append.blobs.items())
+        values.append(array(WHOLE, [whole_item(last) for last in accumulate(len(append.blobs) for append in batch)]))
+    else:
+        values += (None, None, None)
     return values
 
 
@@ -186,30 +191,19 @@ def _snapshot_columns(snapshots: Sequence[Snapshot | None]) -> list[Value]:
     ]
 
 
-def _blob_columns(batch: Sequence[Append]) -> list[Value]:
-    """The digests and bodies of all, and where those of each end."""
-    if not any(append.blobs for append in batch):
-        return [None, None, None]
-    return [
-        array(BYTES, [text_item(digest) for append in batch for digest in append.blobs]),
-        array(BYTES, [bytes_item(body) for append in batch for body in append.blobs.values()]),
-        array(WHOLE, [whole_item(last) for last in accumulate(len(append.blobs) for append in batch)]),
-    ]
-
-
 def _stopped(error: BaseException) -> StoreError:
-    stopped = StoreError(f"PostgreSQL: the append was given up because of an unexpected {error!r}")
+    stopped = StoreError(f"PostgreSQL: the append failed with an unexpected {error!r}")
     stopped.__cause__ = error
     return stopped
 
 
-def _fail(batch: Sequence[Append], error: Exception) -> None:
+def _fail(batch: Sequence[PendingAppend], error: Exception) -> None:
     for append in batch:
         if not append.done.done():
             append.done.set_exception(error)
 
 
-def _report(batch: Sequence[Append], letters: str) -> None:
+def _report(batch: Sequence[PendingAppend], letters: str) -> None:
     for append, letter in zip(batch, letters, strict=True):
         if append.done.done():
             continue
@@ -219,7 +213,7 @@ def _report(batch: Sequence[Append], letters: str) -> None:
             append.done.set_exception(_refusal(append, letter))
 
 
-def _refusal(append: Append, letter: str) -> StateroomError:
+def _refusal(append: PendingAppend, letter: str) -> StateroomError:
     session, entry = append.session, append.entry
     match letter:
         case "u":

@@ -1,21 +1,18 @@
-"""The tables and functions in the database: set up, and brought up to date, under a lock.
+"""The tables and functions in the database, created and migrated under a lock.
 
-All that is kept of a session is four tables. What must be one atomic step and one round trip is a function. Each
-migration runs once, in order, and the table `stateroom_migrations` tells which have. A name that begins with `@.` lies
-in the store's schema.
+Sessions are in four tables. What must be one atomic step and one round trip is a function. Each migration runs once, in
+order; the table `stateroom_migrations` lists those that ran. Names that begin with `@.` are in the store's schema.
 
-Ids and other texts are kept as bytes (see `values`); `SET bytea_output = escape` makes psql show them as text.
+Ids and other texts are stored as bytes (see `statements`); `SET bytea_output = escape` makes psql show them as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from zlib import crc32
 
-from stateroom.errors import ForeignStore, StateroomError, StoreError, StoreUnavailable
-from stateroom.store.postgresql.connection import LONG, Link
-from stateroom.store.postgresql.values import TEXT, array, text_item, whole
+from stateroom.errors import ForeignStore, StoreUnavailable
+from stateroom.store.postgresql.connection import LONG, PostgresLink, transaction
+from stateroom.store.postgresql.statements import TEXT, array, in_schema, text_item, whole
 
 TABLES = """
 CREATE TABLE @.sessions (
@@ -31,7 +28,7 @@ CREATE TABLE @.sessions (
     fence bigint NOT NULL,
     holder bytea,
     leased_until float8 NOT NULL
-) WITH (fillfactor = 50);  -- a commit moves the head: a page has room for that, so that no index has to be touched
+) WITH (fillfactor = 50);  -- a commit moves the head within its page, so that no index is touched
 
 CREATE INDEX sessions_by_age ON @.sessions (created, id);
 CREATE INDEX sessions_by_expiry ON @.sessions (expires, closed);
@@ -62,14 +59,14 @@ CREATE TABLE @.blobs (
     PRIMARY KEY (session, digest)
 );
 
--- Bodies may be compressed or encrypted already: the server is not to try.
+-- Bodies may be compressed or encrypted already: the server must not try.
 ALTER TABLE @.entries ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE @.snapshots ALTER COLUMN body SET STORAGE EXTERNAL;
 ALTER TABLE @.blobs ALTER COLUMN body SET STORAGE EXTERNAL;
 """
 
 APPEND = """
--- Adds an entry to a session. Tells `.` if it was added, else why not: `u` unknown session, `c` closed, `e` expired,
+-- Adds an entry to a session. Returns `.` if it was added, else why not: `u` unknown session, `c` closed, `e` expired,
 -- `d` duplicate call, `x` conflict.
 CREATE FUNCTION @.append_one(
     wanted bytea, next_revision bigint, given_fence bigint, given_kind bytea, given_at float8, given_body bytea,
@@ -106,9 +103,8 @@ BEGIN
     RETURN '.';
 END $$;
 
--- The same for several sessions, one entry for each; tells a letter for each. `last_blobs` says where the blobs of each
--- end. The ids come in an order that is the same for every worker, and heads are locked in it, so that batches of
--- several workers never wait for each other in a circle.
+-- The same for several sessions, one entry for each; returns a letter for each. `last_blobs` says where the blobs of
+-- each end. Every worker sorts the ids in the same order, and heads are locked in it, so that batches never deadlock.
 CREATE FUNCTION @.append(
     ids bytea[], revisions bigint[], fences bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
     expiries float8[], closings boolean[], snapshot_revisions bigint[], snapshot_bodies bytea[],
@@ -131,14 +127,14 @@ END $$;
 """
 
 CREATE = """
--- Adds a session. NULL if it was added; else `t` the id is taken, `u` there is no such parent, `r` the parent has not
--- come as far, `d` two entries have one call id. The parent is locked against removal, and nothing else.
+-- Adds a session. Returns NULL if it was added; else `t` the id is taken, `u` there is no such parent, `r` the parent
+-- has not reached the revision. The parent is locked against removal, and nothing else.
 CREATE FUNCTION @.create_session(
     new_id bytea, new_environment bytea, new_owner bytea, new_created float8, new_expires float8, new_revision bigint,
     new_closed boolean, new_parent bytea, new_parent_revision bigint, new_fence bigint, new_holder bytea,
     new_leased_until float8,
     revisions bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
-    snapshot_revision bigint, snapshot_body bytea, blob_digests bytea[], blob_bodies bytea[]
+    snapshot_revisions bigint[], snapshot_bodies bytea[], blob_digests bytea[], blob_bodies bytea[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     reached bigint;
@@ -154,23 +150,19 @@ BEGIN
             RETURN 'r';
         END IF;
     END IF;
-    IF (SELECT count(call_id) > count(DISTINCT call_id) FROM unnest(call_ids) AS given (call_id)) THEN
-        RETURN 'd';
-    END IF;
     INSERT INTO @.sessions (
         id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until
     ) VALUES (
         new_id, new_environment, new_owner, new_created, new_expires, new_revision, new_closed, new_parent,
         new_parent_revision, new_fence, new_holder, new_leased_until
     ) ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN  -- somebody was quicker
+    IF NOT FOUND THEN  -- another worker was quicker
         RETURN 't';
     END IF;
     INSERT INTO @.entries (session, revision, kind, at, body, call_id)
     SELECT new_id, given.* FROM unnest(revisions, kinds, times, bodies, call_ids) AS given;
-    IF snapshot_revision IS NOT NULL THEN
-        INSERT INTO @.snapshots (session, revision, body) VALUES (new_id, snapshot_revision, snapshot_body);
-    END IF;
+    INSERT INTO @.snapshots (session, revision, body)
+    SELECT new_id, given.* FROM unnest(snapshot_revisions, snapshot_bodies) AS given;
     INSERT INTO @.blobs (session, digest, body)
     SELECT new_id, given.* FROM unnest(blob_digests, blob_bodies) AS given;
     RETURN NULL;
@@ -208,7 +200,7 @@ END $$;
 """
 
 REMOVE = """
--- Removes those of some sessions, which are locked, that no fork reads; tells how many.
+-- Removes those of some locked sessions that no fork reads; returns their number.
 CREATE FUNCTION @.remove(ids bytea[]) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     removed bytea[];
@@ -225,8 +217,8 @@ BEGIN
     RETURN cardinality(removed);
 END $$;
 
--- Removes some sessions that have expired, except those that a fork still reads, and those that somebody else has in
--- hand; tells how many. Only once the heads are locked is it certain that no fork comes.
+-- Removes some sessions that have expired, except those that a fork reads, and those that another worker has locked;
+-- returns their number. Only once the heads are locked is it certain that no fork comes.
 CREATE FUNCTION @.sweep(now float8, most bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     RETURN @.remove(ARRAY(
@@ -237,7 +229,7 @@ BEGIN
     ));
 END $$;
 
--- Removes a session, or if a fork still reads it has it expire at once; tells whether there was one.
+-- Removes a session, or expires it at once if a fork reads it; returns whether there was one.
 CREATE FUNCTION @.delete_session(wanted bytea) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM @.sessions WHERE id = wanted FOR UPDATE;
@@ -252,20 +244,15 @@ END $$;
 """
 
 MIGRATIONS = [TABLES + APPEND + CREATE + LOAD + REMOVE]
-"""Each brings the tables from one version to the next; none that was released is ever changed."""
+"""Each makes a version of the tables from the one before. A released one never changes."""
 
 SET_UP = """
 CREATE TABLE IF NOT EXISTS @.stateroom_migrations (version int PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now())
 """
 
 
-def in_schema(sql: str, schema: str) -> bytes:
-    """SQL whose names lie in a schema."""
-    return sql.replace("@.", f'"{schema}".').encode()
-
-
-async def set_up(link: Link, schema: str) -> None:
-    """Make sure that the schema is ours, of our version, and has all that we need; it may be done by many at once."""
+async def set_up(link: PostgresLink, schema: str) -> None:
+    """Check that the schema is ours, and bring it to our version; many workers may do so at once."""
     ((isolation,),) = await link.ask(b"SELECT current_setting('transaction_isolation')")
     if isolation != "read committed":
         raise StoreUnavailable(
@@ -277,7 +264,7 @@ async def set_up(link: Link, schema: str) -> None:
     async with transaction(link):
         key = crc32(f"stateroom {schema}".encode())
         await link.ask(b"SELECT pg_advisory_xact_lock($1::bigint)", [whole(key)], LONG)
-        version = await _version(link, schema)  # somebody may have been quicker
+        version = await _version(link, schema)  # another worker may have been quicker
         if version == 0:
             await _begin(link, schema)
         for number, migration in enumerate(MIGRATIONS[version:], version + 1):
@@ -285,7 +272,7 @@ async def set_up(link: Link, schema: str) -> None:
             await link.run(in_schema(f"INSERT INTO @.stateroom_migrations (version) VALUES ({number})", schema))
 
 
-async def _version(link: Link, schema: str) -> int:
+async def _version(link: PostgresLink, schema: str) -> int:
     """The version of the tables; 0 if there are none."""
     if not await _tables(link, schema, "stateroom_migrations"):
         return 0
@@ -298,8 +285,8 @@ async def _version(link: Link, schema: str) -> int:
     return int(version)
 
 
-async def _begin(link: Link, schema: str) -> None:
-    """Make the schema, unless it is there; it must not have tables with our names."""
+async def _begin(link: PostgresLink, schema: str) -> None:
+    """Create the schema if it does not exist; it must not have tables with our names."""
     if not await link.ask(b"SELECT FROM pg_namespace WHERE nspname = $1", [schema.encode()]):
         await link.run(f'CREATE SCHEMA "{schema}"'.encode())
     taken = await _tables(link, schema, "sessions", "entries", "snapshots", "blobs")
@@ -311,30 +298,11 @@ async def _begin(link: Link, schema: str) -> None:
     await link.run(in_schema(SET_UP, schema))
 
 
-async def _tables(link: Link, schema: str, *names: str) -> list[str]:
-    """Which of some tables are there. This is asked of the catalogue: `to_regclass` may remember what was before."""
+async def _tables(link: PostgresLink, schema: str, *names: str) -> list[str]:
+    """Which of some tables exist. Reads the catalogue, because `to_regclass` may be cached."""
     rows = await link.ask(
         b"SELECT relname::text FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace "
         b"WHERE nspname::text = $1 AND relname::text = ANY ($2::text[])",
         [schema.encode(), array(TEXT, [text_item(name) for name in names])],
     )
     return [name for (name,) in rows]
-
-
-@asynccontextmanager
-async def transaction(link: Link, how: bytes = b"BEGIN") -> AsyncIterator[None]:
-    """One transaction of several statements. If it fails, it has ended, with its locks, when that is told.
-
-    One that is cut off, or cannot be ended so, ends when the server notices that its connection is closed.
-    """
-    try:
-        await link.ask(how)
-        yield
-        await link.ask(b"COMMIT")
-    except BaseException as error:
-        if isinstance(error, StateroomError) and link.idle:
-            with suppress(StoreError):  # then the connection is of no more use
-                await link.ask(b"ROLLBACK")
-        else:
-            link.close()
-        raise

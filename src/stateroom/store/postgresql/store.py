@@ -1,38 +1,37 @@
-"""The store itself: each operation a round trip, its answer turned into what the contract says."""
+"""The `Store` contract on PostgreSQL: each operation is one round trip."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from stateroom.errors import (
-    DuplicateCall,
-    SessionLeased,
-    StateroomError,
-    StoreError,
-    StoreUnavailable,
-    UnknownRevision,
-    UnknownSession,
+from stateroom.errors import SessionLeased, StoreError, StoreUnavailable, UnknownSession
+from stateroom.store.contract import Store
+from stateroom.store.postgresql.appends import Appends, PendingAppend
+from stateroom.store.postgresql.connection import (
+    LONG,
+    DatabaseAddress,
+    Pool,
+    PostgresLink,
+    Row,
+    parse_address,
+    transaction,
 )
-from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
-from stateroom.store.postgresql import maintenance
-from stateroom.store.postgresql.address import Address, parse_address
-from stateroom.store.postgresql.appends import Append, Appends
-from stateroom.store.postgresql.connection import LONG, Link, Row
-from stateroom.store.postgresql.pool import Pool
+from stateroom.store.postgresql.maintenance import PostgreSQLMaintenance
 from stateroom.store.postgresql.schema import set_up
-from stateroom.store.postgresql.statements import Statements
-from stateroom.store.postgresql.values import (
+from stateroom.store.postgresql.statements import (
     BYTES,
+    Statements,
     Value,
     array,
-    bytes_item,
+    blob_columns,
     entry_columns,
     head_values,
     readable,
     real,
+    snapshot_columns,
     text,
     text_item,
     to_entry,
@@ -40,29 +39,34 @@ from stateroom.store.postgresql.values import (
     to_text,
     whole,
 )
+from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
+
+T = TypeVar("T")
 
 SWEPT_AT_ONCE = 20
-"""How many sessions a sweep removes in one transaction: for so long a writer who comes too late for them waits."""
+"""Sessions that a sweep removes in one transaction; a writer that is too late for them waits that long."""
+
+BYTES_AT_ONCE = 16 * 1024 * 1024
+"""About the most bytes of one statement: the server takes at most 1 GiB."""
 
 
 class PostgreSQLStore(Store):
     """Sessions in a PostgreSQL database, version 15 or later.
 
-    `postgresql://user:password@host:5432/database` takes these options, and all that libpq takes (`sslmode`, several
-    hosts, ...):
+    `postgresql://user:password@host:5432/database` takes all options of libpq (`sslmode`, several hosts, ...) and:
 
-    - `schema`: the schema in which the tables lie, and are made if they are not there; `stateroom` unless given.
-    - `pool`: how many connections one store opens at most; 8 unless given.
+    - `schema`: the schema of the tables, created if it does not exist; `stateroom` by default.
+    - `pool`: the most connections that one store opens; 8 by default.
 
     It works behind a pooler that gives every transaction another server connection.
     """
 
     remote = True
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: DatabaseAddress) -> None:
         self.address = address
         self._sql = Statements(address.schema)
-        self._pool = Pool(address.connect, address.pool)
+        self._pool = Pool(address)
         self._appends = Appends(self._pool, self._sql)
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -71,7 +75,7 @@ class PostgreSQLStore(Store):
     async def open(cls, url: str) -> Self:
         store = cls(parse_address(url))
         try:
-            async with store._pool.link() as link:
+            async with store.link() as link:
                 await set_up(link, store.address.schema)
         except BaseException as error:
             await store.close()
@@ -90,85 +94,115 @@ class PostgreSQLStore(Store):
             raise StoreUnavailable(f"the store in {self.address.place} is closed")
 
     @asynccontextmanager
-    async def _link(self) -> AsyncIterator[Link]:
+    async def link(self) -> AsyncIterator[PostgresLink]:
+        """A connection for as long as the block runs."""
         self._check_open()
         async with self._pool.link() as link:
             yield link
 
     async def _ask(self, statement: bytes, *values: Value) -> list[Row]:
-        async with self._link() as link:
+        async with self.link() as link:
             return await link.ask(statement, values)
+
+    @property
+    def maintenance(self) -> PostgreSQLMaintenance:
+        return PostgreSQLMaintenance(self, self._sql, self.link)
 
     # Writing.
 
-    async def create(
-        self,
-        head: Head,
-        entries: Sequence[Entry] = (),
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-    ) -> None:
-        ((letter,),) = await self._ask(
-            self._sql.create,
-            *head_values(head),
-            *entry_columns(entries),
-            whole(snapshot.revision) if snapshot else None,
-            snapshot.body if snapshot else None,
-            array(BYTES, [text_item(digest) for digest in blobs]),
-            array(BYTES, [bytes_item(body) for body in blobs.values()]),
-        )
-        if letter is not None:
-            raise _refusal_to_create(letter, head, entries)
+    async def put(self, record: Record, *, new: bool = False) -> None:
+        record.check_calls()
+        if not new:
+            return await self._restore(record)
+        head = record.head
+        parts = (*snapshot_columns(record.snapshots), *blob_columns(record.blobs.items()))
+        values = (*head_values(head), *entry_columns(record.entries), *parts)
+        ((letter,),) = await self._ask(self._sql.create, *values)
+        match letter:
+            case "t":
+                head.check_replaces(head, new=True)
+            case "u":
+                raise UnknownSession(str(head.parent))
+            case "r":
+                head.check_parent(-1)
+
+    async def _restore(self, record: Record) -> None:
+        """Add what is missing to a session, in as many statements as its size needs."""
+        head, sql, key = record.head, self._sql, text(record.head.id)
+        async with self.link() as link, transaction(link):
+            kept = await link.ask(sql.lock, [key], LONG)
+            if kept:
+                head.check_replaces(to_head(kept[0]), new=False)
+            if head.parent is not None:
+                parent = await link.ask(sql.keep, [text(head.parent)], LONG)
+                if not parent:
+                    raise UnknownSession(head.parent)
+                head.check_parent(parent[0][0])
+            await link.ask(sql.put_head, head_values(head), LONG)
+            for entries in _portions(record.entries, _weight):
+                await link.ask(sql.put_entries, [key, *entry_columns(entries)], LONG)
+            for snapshots in _portions(record.snapshots, _weight):
+                await link.ask(sql.put_snapshots, [key, *snapshot_columns(snapshots)], LONG)
+            for blobs in _portions([*record.blobs.items()], lambda blob: len(blob[1])):
+                await link.ask(sql.put_blobs, [key, *blob_columns(blobs)], LONG)
 
     async def append(self, commit: Commit) -> None:
         self._check_open()
         done: asyncio.Future[None] = self._loop.create_future()
-        self._appends.add(Append(commit, done))
+        self._appends.add(PendingAppend(commit, done))
         await done
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        async with self._link() as link:
+        async with self.link() as link:
             while not await link.ask(self._sql.touch, [text(session), real(now), real(expires)]):
                 (await self._head(link, session)).check_live(now)  # if it is live now, it was renewed in between
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         values = [text(session), text(holder), real(now), real(until)]
-        async with self._link() as link:
+        async with self.link() as link:
             while not (rows := await link.ask(self._sql.lease, values)):
                 if (await self._head(link, session)).leased(now):  # else it was released in between
                     raise SessionLeased(session)
         return to_head(rows[0])
 
     async def release(self, session: str, holder: str) -> None:
-        async with self._link() as link:
+        async with self.link() as link:
             if not await link.ask(self._sql.release, [text(session), text(holder)]):
                 await self._head(link, session)
 
+    async def prune(self, session: str, below: int) -> int:
+        async with self.link() as link:
+            ((gone, found),) = await link.ask(self._sql.prune, [text(session), whole(below)], LONG)
+            if not found:
+                await self._head(link, session)
+                raise no_snapshot(session, below)
+        return int(gone)
+
     async def sweep(self, now: float) -> int:
         swept = 0
-        async with self._link() as link:
-            while True:  # a parent can go once its forks have gone
+        async with self.link() as link:
+            while True:  # a parent can go once its forks are gone
                 ((some,),) = await link.ask(self._sql.sweep, [real(now), whole(SWEPT_AT_ONCE)], LONG)
                 if not some:
                     return swept
                 swept += some
 
     async def delete(self, session: str) -> None:
-        async with self._link() as link:
+        async with self.link() as link:
             ((found,),) = await link.ask(self._sql.delete, [text(session)], LONG)
         if not found:
             raise UnknownSession(session)
 
     # Reading.
 
-    async def _head(self, link: Link, session: str) -> Head:
+    async def _head(self, link: PostgresLink, session: str) -> Head:
         rows = await link.ask(self._sql.head, [text(session)])
         if not rows:
             raise UnknownSession(session)
         return to_head(rows[0])
 
     async def head(self, session: str) -> Head:
-        async with self._link() as link:
+        async with self.link() as link:
             return await self._head(link, session)
 
     async def heads(
@@ -177,7 +211,7 @@ class PostgreSQLStore(Store):
         last = () if before is None else (real(before.created), text(before.id))
         within = () if environment is None else (text(environment),)
         found: list[Head] = []
-        while True:  # until there are as many as asked for, or no more: damaged ones are passed over
+        while True:  # more than once if damaged heads are passed over
             statement = self._sql.heads[bool(within), bool(last)]
             rows = await self._ask(statement, whole(limit), *within, *last)
             found += readable(rows)
@@ -186,7 +220,7 @@ class PostgreSQLStore(Store):
             last = (real(rows[-1][3]), rows[-1][0])
 
     async def children(self, session: str) -> list[Head]:
-        async with self._link() as link:
+        async with self.link() as link:
             rows = await link.ask(self._sql.children, [text(session)])
             if not rows:
                 await self._head(link, session)
@@ -212,67 +246,41 @@ class PostgreSQLStore(Store):
         rows = await self._ask_of(session, self._sql.find_call, text(call_id))
         return to_entry(session, rows[0]) if rows else None
 
-    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
-        rows = await self._ask_of(session, self._sql.blobs, array(BYTES, [text_item(digest) for digest in digests]))
+    async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
+        wanted = None if digests is None else array(BYTES, [text_item(digest) for digest in digests])
+        rows = await self._ask_of(session, self._sql.blobs, wanted)
         return {to_text(digest): body for digest, body in rows}
 
     async def _ask_of(self, session: str, statement: bytes, *values: Value) -> list[Row]:
-        """What a session has of something."""
+        """Parts of a session."""
         rows = await self._ask(statement, text(session), *values)
         if not rows:
             raise UnknownSession(session)
         return [row for row in rows if row[0] is not None]
 
+    async def size(self, session: str) -> Size:
+        async with self.link() as link:
+            await self._head(link, session)
+            sizes: list[Any] = await link.ask(self._sql.size, [text(session)], LONG)
+        return Size(sizes[0][0], sum(size for _, size in sizes))
+
     async def count(self, now: float) -> int:
         ((live,),) = await self._ask(self._sql.count, real(now))
         return int(live)
 
-    # Care.
 
-    async def export(self, session: str) -> Record:
-        async with self._link() as link:
-            return await maintenance.export(link, self._sql, session)
-
-    async def restore(self, record: Record) -> None:
-        async with self._link() as link:
-            await maintenance.restore(link, self._sql, record)
-
-    async def prune(self, session: str, below: int) -> int:
-        async with self._link() as link:
-            ((gone, found),) = await link.ask(self._sql.prune, [text(session), whole(below)], LONG)
-            if not found:
-                await self._head(link, session)
-                raise UnknownRevision(session, f"session {session!r} has no snapshot at revision {below}")
-        return int(gone)
-
-    async def size(self, session: str) -> Size:
-        async with self._link() as link:
-            await self._head(link, session)
-            sizes = await link.ask(self._sql.size, [text(session)], LONG)
-        return Size(sizes[0][0], sum(size for _, size in sizes))
-
-    async def sizes(self) -> dict[str, Size]:
-        async with self._link() as link:
-            rows: list[Any] = await link.ask(self._sql.sizes, [self.address.schema.encode()], LONG)
-        return {kind: Size(count, size) for kind, count, size in rows}
-
-    async def orphans(self) -> list[str]:
-        async with self._link() as link:
-            return await maintenance.orphans(link, self._sql)
-
-    async def vacuum(self) -> None:
-        async with self._link() as link:
-            await maintenance.vacuum(link, self._sql)
+def _portions(items: Sequence[T], weight: Callable[[T], int]) -> Iterator[list[T]]:
+    portion: list[T] = []
+    carried = 0
+    for item in items:
+        portion.append(item)
+        carried += weight(item)
+        if carried > BYTES_AT_ONCE:
+            yield portion
+            portion, carried = [], 0
+    if portion:
+        yield portion
 
 
-def _refusal_to_create(letter: str, head: Head, entries: Sequence[Entry]) -> StateroomError:
-    match letter:
-        case "t":
-            return StoreError(f"there is a session {head.id!r} already")
-        case "u":
-            return UnknownSession(str(head.parent))
-        case "r":
-            return UnknownRevision(str(head.parent), f"session {head.parent!r} has no revision {head.parent_revision}")
-        case _:
-            calls = [entry.call_id for entry in entries if entry.call_id is not None]
-            return DuplicateCall(head.id, next(call for call in calls if calls.count(call) > 1))
+def _weight(item: Entry | Snapshot) -> int:
+    return len(item.body)

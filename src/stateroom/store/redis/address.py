@@ -1,9 +1,9 @@
-"""What a Redis URL means, and the link to what it names."""
+"""What a Redis URL means, and the link to its server."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -13,7 +13,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from stateroom.errors import UnknownStore
-from stateroom.store.redis.connection import ANSWER_SECONDS, CONNECT_SECONDS, ClusterLink, Link, ServerLink
+from stateroom.store.redis.connection import ANSWER_SECONDS, CONNECT_SECONDS, ClusterLink, RedisLink, ServerLink
 from stateroom.store.url import StoreURL, parse_url, without_secrets
 
 PREFIX = "stateroom:"
@@ -22,24 +22,17 @@ FORMS = (
     "or redis+cluster://host:6379,host:6379 (and rediss for TLS)"
 )
 TLS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
-"""Options with the paths of certificates, as redis-py names them."""
+"""Options with paths of certificates, as redis-py names them."""
 SENTINEL_SECONDS = 1.0
-"""How long one Sentinel has to answer, before the next is asked."""
+"""Seconds that one Sentinel has to answer before the next is asked."""
 CONNECTION: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
-"""How each connection is made. Its link knows when an answer is late."""
+"""Settings of each connection. Its link checks for late answers."""
 
 _HOST = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:,@]+)(:(?P<port>[0-9]{1,5}))?")
 
 
-class Where(NamedTuple):
-    """What a URL says."""
-
-    link: Link
-    prefix: str
-
-
-def find(url: str) -> Where:
-    """The link to what a URL names, which nobody has tried yet, and the prefix of all keys."""
+def parse_address(url: str) -> tuple[RedisLink, str]:
+    """The link to the server in a URL, not connected yet, and the prefix of all keys."""
     scheme, _, _ = url.partition("://")
     secure = scheme.startswith("rediss")
     kind = "unix" if scheme == "unix" else scheme.partition("+")[2]
@@ -50,10 +43,10 @@ def find(url: str) -> Where:
     name, _, password = user.partition(":")
     settings |= {key: unquote(text) for key, text in (("username", name), ("password", password)) if text}
     link = _LINKS[kind](parts, hosts, secure, settings)
-    return Where(link, parts.options.get("prefix", PREFIX))
+    return link, parts.options.get("prefix", PREFIX)
 
 
-def _server(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> Link:
+def _server(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
     ((host, port),) = _addresses(parts, hosts or "localhost", 6379, only=1)
     database = _database(parts, parts.path.strip("/"))
     connect = SSLConnection if secure else Connection
@@ -61,7 +54,7 @@ def _server(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any])
     return ServerLink(f"Redis at {host}:{port}", connection)
 
 
-def _socket(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> Link:
+def _socket(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
     if hosts or not parts.path.strip("/"):
         raise UnknownStore(f"{without_secrets(parts.url)} names no socket: {FORMS}")
     database = _database(parts, parts.options.get("db", ""))
@@ -69,7 +62,7 @@ def _socket(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any])
     return ServerLink(f"Redis at {parts.path}", connection)
 
 
-def _sentinel(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> Link:
+def _sentinel(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
     service, _, database = parts.path.strip("/").partition("/")
     addresses = _addresses(parts, hosts, 26379)
     if not service:
@@ -84,13 +77,13 @@ def _sentinel(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any
     return SentinelLink(f"Redis service {service} at {_shown(addresses)}", sentinel, pool)
 
 
-def _cluster(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> Link:
+def _cluster(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
     addresses = _addresses(parts, hosts, 6379)
     if parts.path.strip("/") not in ("", "0"):
         raise UnknownStore(f"{without_secrets(parts.url)}: a cluster has no other database than 0; {FORMS}")
     client = RedisCluster(
         startup_nodes=[ClusterNode(host, port) for host, port in addresses],
-        retry=Retry(NoBackoff(), 0),  # what may have been done is not sent again
+        retry=Retry(NoBackoff(), 0),  # a command that may have been carried out is not sent again
         ssl=secure,
         **{**CONNECTION, "socket_timeout": ANSWER_SECONDS},
         **settings,
@@ -102,13 +95,13 @@ _LINKS = {"": _server, "unix": _socket, "sentinel": _sentinel, "cluster": _clust
 
 
 class SentinelLink(ServerLink):
-    """The way to whichever server is the first of a service, as the Sentinels say when a connection is made."""
+    """A connection to the primary of a service, as the Sentinels name it when the connection is made."""
 
     def __init__(self, place: str, sentinel: Sentinel, pool: Any) -> None:
         super().__init__(place, pool.make_connection())
         self._sentinel = sentinel
         self._pool = pool
-        """Kept, since its connections ask it where to go."""
+        """Kept, because its connections ask it for the address."""
 
     async def close(self) -> None:
         await super().close()

@@ -1,10 +1,10 @@
-"""Commands out and answers in.
+"""The connection to a server: commands out and answers in.
 
-All calls share one connection. What is asked in one turn of the loop goes out in one write, a pipeline, and answers
-come back in the order in which they were asked for; so commits of many sessions share the cost of the way, and a lone
-one is one command, there and back.
+All calls share one connection. The commands of one iteration of the event loop go out in one write, a pipeline, and the
+answers come back in the same order; so commits of many sessions share a round trip, and a single one is one command.
 
-Nothing is ever sent twice: when a connection is lost, nobody knows what of it was done, and whoever waits is told so.
+Nothing is sent twice: when a connection is lost, it is not known which commands were carried out, and every caller gets
+an error.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ from stateroom.errors import BadData, StateroomError, StoreUnavailable
 from stateroom.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0
-"""How long it may take to connect, to whichever server a Sentinel names."""
+"""Seconds in which a connection must be made."""
 ANSWER_SECONDS = 5
-"""How long the oldest question may be without an answer; then the connection counts as lost."""
+"""Seconds that the oldest command may wait for its answer; then the connection counts as lost."""
 FEW = 8
-"""Up to so many commands are not worth two pipelines."""
+"""Up to this number, commands are not split into two pipelines."""
 AT_ONCE = 1_000
-"""About how many keys a server looks at in one step of a scan."""
+"""About the number of keys in one step of a scan."""
 
 LOST = (ConnectionError, TimeoutError, ClusterDownError, ReadOnlyError, RedisClusterException, OSError)
-"""What says that a cluster is no longer as it was."""
+"""Errors after which a cluster may have changed."""
 
 Word = str | bytes
 
 
-class Link(ABC):
-    """The way to a server, or to those of a cluster. It is made when it is needed, and again after it was lost."""
+class RedisLink(ABC):
+    """The link to a server, or to those of a cluster; connected when it is needed, and again after a loss."""
 
     def __init__(self, place: str) -> None:
         self.place = place
-        """What is at the other end, as it may be shown to anyone."""
+        """The server, for messages; without secrets."""
 
     @abstractmethod
     def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
-        """Send a command with all others of this turn of the loop; its answer, or a `RedisError`."""
+        """Send a command with all others of this iteration of the event loop; its answer, or a `RedisError`."""
 
     @abstractmethod
     def keys(self, pattern: str) -> AsyncIterator[bytes]:
-        """All keys like this; one that comes or goes meanwhile may be among them or not, and one may come twice."""
+        """All keys that match; a key that comes or goes meanwhile may be missing, and one may come twice."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Wait for the answers that are still to come, and let go."""
+        """Wait for pending answers, and close the connection."""
 
     async def ask(self, *command: Word) -> Any:
         """Send a command; its answer, or `StoreUnavailable`."""
@@ -81,7 +81,7 @@ class Link(ABC):
             raise self._refused(error, command[1]) from error
 
     async def run(self, script: Script, keys: Sequence[Word], *args: Word) -> Any:
-        """Run a script: by its name, and with its text if the server does not know it, which then has done nothing."""
+        """Run a script by its digest, or by its text if the server does not know it yet."""
         rest = (str(len(keys)), *keys, *args)
         try:
             try:
@@ -97,25 +97,25 @@ class Link(ABC):
         return self.failure(error)
 
     def failure(self, error: Exception) -> StoreUnavailable:
-        """What went wrong, in words for whoever runs the server."""
+        """The error, with a hint for the operator."""
         failure = StoreUnavailable(f"{self.place} {_explain(error)}")
         failure.__cause__ = error
         return failure
 
 
-class ServerLink(Link):
-    """The way to one server, over one connection."""
+class ServerLink(RedisLink):
+    """The link to one server, over one connection."""
 
     def __init__(self, place: str, connection: AbstractConnection) -> None:
         super().__init__(place)
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._asked: list[bytes] = []
-        """Commands that are still to be sent."""
+        """Commands to send."""
         self._waiting: deque[asyncio.Future[Any]] = deque()
-        """Whoever waits for an answer, in order."""
+        """Futures of the answers, in order."""
         self._work = asyncio.Event()
-        self._talk: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
         packed = pack_command(command)  # type: ignore[arg-type]  # its stubs know only commands of one word
@@ -123,8 +123,8 @@ class ServerLink(Link):
         self._asked.append(packed)
         self._waiting.append(answer)
         self._work.set()
-        if self._talk is None:
-            self._talk = self._loop.create_task(self._converse())
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
         return answer
 
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
@@ -139,34 +139,34 @@ class ServerLink(Link):
     async def close(self) -> None:
         while under_way := [answer for answer in self._waiting if not answer.done()]:
             await asyncio.wait(under_way)
-        if self._talk is not None:
-            self._talk.cancel()
-            await asyncio.wait([self._talk])
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
-    # The conversation: a task that lasts as long as the connection.
+    # A task that lasts as long as the connection.
 
-    async def _converse(self) -> None:
-        """Connect, and talk until the connection is lost. Whoever waits for an answer then gets none."""
+    async def _run(self) -> None:
+        """Connect, and exchange commands and answers until the connection is lost; then fail all pending callers."""
         failure: Exception = ConnectionError("closed")
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
-            await self._talk_both_ways()
-        except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits is told)
+            await self._exchange()
+        except Exception as error:  # noqa: BLE001 (all callers are told)
             failure = error
         finally:
             try:
                 with suppress(Exception):
                     await self._connection.disconnect(nowait=True)
             finally:
-                self._talk = None
+                self._task = None
                 self._asked.clear()
                 while self._waiting:
                     answer = self._waiting.popleft()
                     if not answer.done():
                         answer.set_exception(self.failure(failure))
 
-    async def _talk_both_ways(self) -> None:
+    async def _exchange(self) -> None:
         tasks = [self._loop.create_task(way) for way in (self._write(), self._read(), self._watch())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -183,8 +183,8 @@ class ServerLink(Link):
             self._work.clear()
             batch, self._asked = self._asked, []
             if len(batch) > FEW and len(batch) == len(self._waiting):
-                # After a rest, all sessions are in step. Half of them first: from then on, the ones make their next
-                # calls while the server works on those of the others.
+                # After a pause, all sessions are in step. Half of them go first: from then on, one half makes its
+                # next calls while the server works on the other.
                 half = len(batch) // 2
                 await self._send(batch[:half])
                 await asyncio.sleep(0)
@@ -201,18 +201,18 @@ class ServerLink(Link):
                 reply = await read()
             except ResponseError as error:
                 refusal = _unwrapped(error)
-                if isinstance(refusal, ReadOnlyError):  # a replica: the next connection may find whom to write to
+                if isinstance(refusal, ReadOnlyError):  # a replica: the next connection may find the primary
                     raise refusal from error
                 answer = waiting.popleft()
                 if not answer.done():
                     answer.set_exception(refusal)
             else:
                 answer = waiting.popleft()
-                if not answer.done():  # else whoever asked has stopped waiting
+                if not answer.done():  # else the caller has stopped waiting
                     answer.set_result(reply)
 
     async def _watch(self) -> None:
-        """Give up a connection over which nothing comes any more. Once a second, so that no command pays for it."""
+        """Give up a connection that has stopped answering. Checked once a second, so that no command pays for it."""
         oldest, seconds = None, 0
         while True:
             await asyncio.sleep(1)
@@ -223,23 +223,23 @@ class ServerLink(Link):
                 raise TimeoutError(f"no answer for {ANSWER_SECONDS} seconds")
 
 
-class ClusterLink(Link):
-    """The way to the servers of a cluster. Which of them has which keys, and when that changes, the client knows."""
+class ClusterLink(RedisLink):
+    """The link to the servers of a cluster. The client knows which of them has which keys."""
 
     def __init__(self, place: str, client: RedisCluster) -> None:
         super().__init__(place)
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._asked: list[tuple[tuple[Word, ...], asyncio.Future[Any]]] = []
-        self._talk: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
         name, *words = command
         packed = (name, *(word.encode() if isinstance(word, str) else word for word in words))
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._asked.append((packed, answer))
-        if self._talk is None:
-            self._talk = self._loop.create_task(self._converse())
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
         return answer
 
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
@@ -250,12 +250,12 @@ class ClusterLink(Link):
             raise self.failure(error) from error
 
     async def close(self) -> None:
-        while self._talk is not None:
-            await asyncio.wait([self._talk])
+        while self._task is not None:
+            await asyncio.wait([self._task])
         await self._client.aclose()
 
-    async def _converse(self) -> None:
-        """Send what has gathered, and what gathers meanwhile, until there is no more."""
+    async def _run(self) -> None:
+        """Send the commands that have gathered, and those that gather meanwhile."""
         batch: list[tuple[tuple[Word, ...], asyncio.Future[Any]]] = []
         failure: Exception = ConnectionError("closed")
         try:
@@ -269,23 +269,23 @@ class ClusterLink(Link):
                         answer.set_exception(reply if isinstance(reply, ResponseError) else self.failure(reply))
                     else:
                         answer.set_result(reply)
-        except Exception as error:  # noqa: BLE001 (whatever it is, whoever waits is told)
+        except Exception as error:  # noqa: BLE001 (all callers are told)
             failure = error
         finally:
-            self._talk = None
+            self._task = None
             left, self._asked = batch + self._asked, []
             for _, answer in left:
                 if not answer.done():
                     answer.set_exception(self.failure(failure))
 
     async def _execute(self, commands: list[tuple[Word, ...]]) -> list[Any]:
-        """Send commands, to each server those that are for it; the answers and errors."""
+        """Send commands, each to its server; the answers and errors."""
         pipeline = self._client.pipeline()
         for command in commands:
             pipeline.execute_command(*command)
         try:
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        except Exception as error:  # noqa: BLE001 (without an answer, whoever asked would wait for ever)
+        except Exception as error:  # noqa: BLE001 (without an answer the caller waits forever)
             replies = [error if isinstance(error, LOST) else ConnectionError(str(error))] * len(commands)
         replies = [_unwrapped(reply) if isinstance(reply, ResponseError) else reply for reply in replies]
         if any(isinstance(reply, LOST) for reply in replies):
@@ -294,14 +294,14 @@ class ClusterLink(Link):
 
 
 _DAMAGED = re.compile(r"WRONGTYPE|attempt to |hash value is not ")
-"""How a server tells, by itself or from within a script, that a value is not what was written."""
+"""Messages of a server about a value that is not what was written."""
 
 _WITHIN = re.compile(r"@user_script: ?\d+: -(OOM|READONLY) ")
-"""How a server before Redis 7 tells of an error within a script."""
+"""Messages of a server before Redis 7 about an error within a script."""
 
 
 def _unwrapped(error: ResponseError) -> ResponseError:
-    """The error itself, wherever it happened."""
+    """The error itself, also if it happened within a script."""
     found = _WITHIN.search(str(error))
     if found is None:
         return error

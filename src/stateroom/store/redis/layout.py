@@ -1,25 +1,25 @@
-"""What lies where in a Redis server.
+"""The keys of a store in Redis, and the form of heads and entries.
 
-A session is one hash, `<prefix>{/<id>}`, so that a commit is one write to one key:
+A session is one hash, `<prefix>{/<id>}`, so that a commit writes one key:
 
 | field | |
 |---|---|
 | `head` | what never changes: id, environment, owner, parent and its revision, as msgpack |
 | `created`, `revision`, `expires`, `closed`, `fence`, `holder`, `leased_until` | the rest of its `Head` |
 | `first` | the revision of its first entry |
-| `base` | below it lie no entries, except perhaps the first: where reading begins |
-| `birth` | a token that no other session has, nor one of the same id before or after |
-| `placed`, `indexed` | how often the index was told of this session's expiry, and what it was told; see `index` |
+| `base` | there are no entries up to it, except perhaps the first: reading begins here |
+| `birth` | a unique token, also among sessions that had the same id before or after |
+| `placed`, `indexed` | how often the index got this session's expiry, and the last value; see `lifetime` |
 | `e:<revision>` | an entry, as msgpack |
 | `c:<call id>` | the revision of the entry with this call id |
 | `s:<revision>` | the body of a snapshot |
 | `b:<digest>` | a blob |
 
-Beside it lie `…:snapshots`, the revisions that have a snapshot, in order, and `…:forks`, the members (id and birth) of
-the sessions that were forked from it. The id is percent-encoded, and stands in braces: all keys of a session are in one
-slot of a cluster. The / before it is there because an empty pair of braces would not count.
+Beside it are `…:snapshots`, the revisions that have a snapshot, in order, and `…:forks`, the members (id and birth) of
+its forks. The id is percent-encoded, and in braces: all keys of a session are in one slot of a cluster. The / before it
+is there because an empty pair of braces would not count.
 
-Times are text as Python writes them, since numbers in Lua come back with fourteen digits.
+Times are text as Python writes them, because Lua returns numbers with only fourteen digits.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from urllib.parse import quote
 
 import msgspec
 
-from stateroom.store.contract import DAMAGE, Entry, Head, damaged
+from stateroom.store.records import DAMAGE, Entry, Head, damaged
 
 HEAD = ("head", "created", "revision", "expires", "closed", "fence", "holder", "leased_until")
-"""The fields that make a `Head`."""
+"""The fields of a `Head`."""
 
 _BIRTH = 16
-"""How long a birth is."""
+"""Length of a birth."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _Origin = tuple[str, str, str, str | None, int]
@@ -45,7 +45,7 @@ _decode_origin = msgspec.msgpack.Decoder(_Origin).decode
 _decode_entry = msgspec.msgpack.Decoder(tuple[str, float, bytes, str | None, int]).decode
 
 
-class Keys(NamedTuple):
+class SessionKeys(NamedTuple):
     """The keys of one session."""
 
     session: str
@@ -59,18 +59,18 @@ class Keys(NamedTuple):
         return f"{self.session}:forks"
 
     def void(self, birth: str) -> str:
-        """There while a birth must not come about any more; see `index`."""
+        """Exists while a birth must not be created any more; see `lifetime`."""
         return f"{self.session}:void:{birth}"
 
 
 @lru_cache(maxsize=10_000)
-def session_key(prefix: str, session: str) -> str:
-    """The key of a session's hash."""
-    return f"{prefix}{{/{quote(session, '')}}}"
+def keys_of(prefix: str, session: str) -> SessionKeys:
+    """The keys of a session."""
+    return SessionKeys(f"{prefix}{{/{quote(session, '')}}}")
 
 
 def time(at: float) -> str:
-    """A time as text that is the very same time when it is read."""
+    """A time as text that reads back as exactly the same time."""
     return repr(float(at))
 
 
@@ -79,23 +79,23 @@ def flag(whether: bool) -> str:
 
 
 def to_member(session: str, birth: str) -> bytes:
-    """A session in an index: in the order of ids, and no other session of that id."""
+    """A session in the index: sorted by id, and unique among sessions that had the same id."""
     return f"{session}\0{birth}".encode()
 
 
 def from_member(member: bytes) -> tuple[str, str]:
-    """The id and the birth of a member; of one that is damaged, an id that no session has."""
+    """The id and the birth of a member; a damaged one gives an id that no session has."""
     text = member.decode("utf-8", "backslashreplace")
     return text[: -_BIRTH - 1], text[-_BIRTH:]
 
 
 def pack_origin(head: Head) -> bytes:
-    """What never changes of a session."""
+    """The part of a head that never changes."""
     return _encode((head.id, head.environment, head.owner, head.parent, head.parent_revision))
 
 
 def unpack_origin(origin: bytes) -> tuple[str, str | None]:
-    """The environment and the parent; none of one that is damaged."""
+    """The environment and the parent; empty if it is damaged."""
     try:
         _, environment, _, parent, _ = _decode_origin(origin)
     except DAMAGE:
@@ -127,7 +127,7 @@ def unpack_head(session: str, fields: Sequence[Any]) -> Head:
 
 
 def pack_entry(entry: Entry) -> bytes:
-    """An entry, with what differs from one to the next at its end: of long strings Lua's hash looks at little else."""
+    """An entry, with the parts that differ at its end: Lua's hash of long strings looks at little else."""
     return _encode((entry.kind, entry.at, entry.body, entry.call_id, entry.revision))
 
 

@@ -1,4 +1,20 @@
-"""How sessions begin and end: in several steps, each of which may be the last that is done. See `index`."""
+"""How sessions begin and end, and the index of all sessions by age and by expiry.
+
+In a cluster the index and a session are on different servers, so no script can write both, and a process that writes
+one after the other can die in between. These rules hold all the same:
+
+- *Every session is in the index*, and every fork in the set of its parent's forks: a session is announced there, under
+  its birth, before it is created. One that is announced and never created is counted, but not listed; the sweep after
+  its expiry, or a vacuum, removes it. If its creation is still under way then, however late, it must fail: before a
+  birth is removed, it is marked as void at the session's keys, where the creation finds that.
+- *A session leaves the index last*, when it is gone and its parent knows. A sweep that finds it there finishes the
+  removal.
+- *The expiry in the index is never later than the session's*, so a sweep finds all sessions that have expired, and then
+  asks each session. An append that makes the expiry later, as most do, is one command and leaves the index alone; the
+  next sweep corrects it. One that makes it earlier, or closes the session, sends the index a note. Notes are numbered,
+  so that a late one does not undo a newer one. If a note is lost with its sender, the session is swept later than it
+  could be; a vacuum writes the whole index anew.
+"""
 
 from __future__ import annotations
 
@@ -7,59 +23,134 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any, TypeVar
+from urllib.parse import quote
 
-from stateroom.errors import (
-    BadData,
-    DuplicateCall,
-    StateroomError,
-    StoreError,
-    StoreUnavailable,
-    UnknownRevision,
-    UnknownSession,
-)
-from stateroom.store.contract import Entry, Head, Record
-from stateroom.store.redis.connection import Link, Word
-from stateroom.store.redis.index import Index, Note
+from stateroom.errors import BadData, StateroomError, StoreError, StoreUnavailable, UnknownRevision, UnknownSession
+from stateroom.store.records import Entry, Head, Record
+from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
     HEAD,
-    Keys,
+    SessionKeys,
     flag,
     from_member,
+    keys_of,
     pack_entry,
     pack_origin,
-    session_key,
     time,
     to_member,
     unpack_head,
     unpack_origin,
 )
-from stateroom.store.redis.scripts import ADOPT, DELETE, EXPIRE, LOOK, PUT
+from stateroom.store.redis.scripts import ADOPT, ANNOUNCE, DELETE, DISCARD, EXPIRE, LOOK, MEMORY, PLACE, PUT
 
 T = TypeVar("T")
 
 MANY = 500
-"""How many sessions are asked at once."""
+"""Number of sessions asked at once."""
 VOID_MILLISECONDS = 24 * 3600 * 1000
-"""For how long a birth stays void: longer than any command can be on its way."""
+"""How long a birth stays void: longer than any command can be under way."""
 LONG_AGO = float("-inf")
 """A time at which nothing has expired."""
 
 
-class Lives:
-    """The beginnings and ends of the sessions of a store."""
+Note = Sequence[Any]
+"""What a session tells the index: its birth, the number of the note, its expiry, whether it is closed."""
 
-    def __init__(self, link: Link, index: Index, prefix: str) -> None:
+
+class SessionIndex:
+    """The sessions of a store. A session is a member: its id and its birth."""
+
+    def __init__(self, link: RedisLink, prefix: str) -> None:
+        self._link = link
+        home = f"{prefix}{{index}}"  # all its keys are in one slot
+        self._by_age = f"{home}:created"
+        self._open = f"{home}:open"
+        self._closed = f"{home}:closed"
+        """By expiry, sessions that are open and sessions that are closed."""
+        self._origins = f"{home}:origins"
+        self._notes = f"{home}:notes"
+        """The number of the latest note of each session that sent one."""
+
+    def _by_age_in(self, environment: str) -> str:
+        return f"{self._by_age}:{quote(environment, '')}"
+
+    async def announce(self, head: Head, birth: str) -> None:
+        """Add a session before it is created."""
+        by_expiry = self._closed if head.closed else self._open
+        keys = (self._by_age, self._by_age_in(head.environment), by_expiry, self._origins)
+        member = to_member(head.id, birth)
+        await self._link.run(ANNOUNCE, keys, member, time(head.created), time(head.expires), pack_origin(head))
+
+    async def discard(self, member: bytes, environment: str) -> None:
+        """Remove a session that is gone."""
+        by_age = (self._by_age, self._by_age_in(environment))
+        await self._link.run(DISCARD, (*by_age, self._open, self._closed, self._origins, self._notes), member)
+
+    async def place(self, session: str, note: Note) -> None:
+        """Apply a note."""
+        birth, number, expires, closed = note
+        member = to_member(session, birth.decode())
+        keys = (self._by_age, self._open, self._closed, self._notes)
+        await self._link.run(PLACE, keys, member, str(number), expires, closed)
+
+    async def has(self, member: bytes) -> bool:
+        return await self._link.ask("ZSCORE", self._by_age, member) is not None
+
+    async def all(self) -> list[bytes]:
+        """All members, from the oldest."""
+        found: list[bytes] = await self._link.ask("ZRANGE", self._by_age, "0", "-1")
+        return found
+
+    async def page(self, environment: str | None, newest: str, start: int, size: int) -> list[tuple[bytes, float]]:
+        """A page of members and their times of creation, the newest first, beginning at a time."""
+        key = self._by_age if environment is None else self._by_age_in(environment)
+        flat = await self._link.ask(
+            "ZREVRANGEBYSCORE", key, newest, "-inf", "WITHSCORES", "LIMIT", str(start), str(size)
+        )
+        return [(member, float(created)) for member, created in zip(flat[::2], flat[1::2], strict=True)]
+
+    async def due(self, now: float) -> list[bytes]:
+        """Members that may have expired."""
+        return [*await self.open_due(now), *await self._link.ask("ZRANGEBYSCORE", self._closed, "-inf", time(now))]
+
+    async def open_due(self, now: float) -> list[bytes]:
+        """Open members that may have expired."""
+        found: list[bytes] = await self._link.ask("ZRANGEBYSCORE", self._open, "-inf", time(now))
+        return found
+
+    async def count_open(self, now: float) -> int:
+        """The number of open sessions that expire after this time."""
+        count: int = await self._link.ask("ZCOUNT", self._open, f"({time(now)}", "+inf")
+        return count
+
+    async def origins(self, members: Sequence[bytes]) -> list[bytes | None]:
+        """The origin under which each was announced."""
+        found: list[bytes | None] = await self._link.ask("HMGET", self._origins, *members) if members else []
+        return found
+
+    async def memory(self) -> int:
+        """About the bytes of memory that it takes, without the small part that is by environment."""
+        keys = (self._by_age, self._open, self._closed, self._origins, self._notes)
+        size: int = await self._link.run(MEMORY, keys)
+        return size
+
+
+class Lifetimes:
+    """Creates, ends and counts the sessions of a store."""
+
+    def __init__(self, link: RedisLink, index: SessionIndex, prefix: str) -> None:
         self._link = link
         self._index = index
         self._prefix = prefix
 
-    def keys(self, session: str) -> Keys:
-        return Keys(session_key(self._prefix, session))
+    def keys(self, session: str) -> SessionKeys:
+        return keys_of(self._prefix, session)
 
     # Beginnings.
 
-    async def begin(self, record: Record) -> None:
+    async def create(self, record: Record) -> None:
         """Create a session."""
+        record.check_calls()
         head = record.head
         key = self.keys(head.id).session
         while True:
@@ -71,10 +162,8 @@ class Lives:
                 answer = await self._put(record, birth)
                 if answer is None:
                     return
-                if answer == b"taken":
+                if answer == b"taken":  # else it took so long that its birth is void: once more, with another
                     refusal = _taken(head)
-                elif answer != b"void":  # else it took so long that its birth was forgotten: once more, with another
-                    refusal = DuplicateCall(head.id, answer[1].decode().removeprefix("c:"))
             await self._finish(member, head.environment, head.parent)
             if refusal is not None:
                 raise refusal
@@ -82,7 +171,7 @@ class Lives:
     async def restore(self, record: Record) -> None:
         """Add what is missing to a session that is there, or create it."""
         head = record.head
-        while True:  # somebody else may create or remove it meanwhile
+        while True:  # another process may create or remove it meanwhile
             answer = b"unknown"
             if await self._link.ask("EXISTS", self.keys(head.id).session):
                 answer = await self._put(record, "")
@@ -91,13 +180,13 @@ class Lives:
             if answer != b"unknown":
                 return await self.take_note(head.id, answer)
             try:
-                return await self.begin(record)
+                return await self.create(record)
             except StoreError as error:
                 if type(error) is not StoreError:
                     raise
 
     async def _adopt(self, head: Head, member: bytes) -> StateroomError | None:
-        """Make a fork known to its parent; why not, if that cannot be."""
+        """Add a fork to its parent's set; the error if that is refused."""
         if head.parent is None:
             return None
         parent = self.keys(head.parent)
@@ -124,15 +213,15 @@ class Lives:
         return await self._link.run(PUT, (keys.session, keys.snapshots, keys.void(birth)), *words)
 
     async def repair(self, head: Head, birth: str) -> None:
-        """See that the index, and the parent if it is a fork, know of a session, and know it as it is."""
+        """Make sure that the index, and the parent of a fork, know a session as it is."""
         member = to_member(head.id, birth)
         if not await self._index.has(member):
             await self._index.announce(head, birth)
         await self._adopt(head, member)
-        await self._end(member, pack_origin(head), LONG_AGO)  # which undoes all that, if it is gone meanwhile
+        await self._end(member, pack_origin(head), LONG_AGO)  # undoes all that if it is gone meanwhile
 
     async def disown(self, parent: str, member: bytes) -> None:
-        """Forget a fork that is gone, or was never born."""
+        """Remove a fork that is gone, or was never created, from its parent's set."""
         if await self._expire(member, LONG_AGO) == b"gone":
             await self._link.ask("SREM", self.keys(parent).forks, member)
 
@@ -147,7 +236,7 @@ class Lives:
             return await self.take_note(session, answer)
         _, birth, origin = answer
         environment, parent = unpack_origin(origin)
-        with suppress(StoreUnavailable):  # it is gone; a sweep will find what is left in the index
+        with suppress(StoreUnavailable):  # it is gone; a sweep finds the rest in the index
             await self._finish(to_member(session, birth.decode()), environment, parent)
 
     async def sweep(self, now: float) -> int:
@@ -168,16 +257,16 @@ class Lives:
         return swept
 
     async def settle(self, members: Sequence[bytes]) -> None:
-        """See whether these sessions are there; finish what is left of those that are not."""
+        """Finish the removal of those of these sessions that are gone."""
         for some in batches(members):
             origins = await self._index.origins(some)
             await asyncio.gather(*map(self._end, some, origins, [LONG_AGO] * len(some)))
 
     async def _end(self, member: bytes, origin: bytes | None, now: float) -> tuple[str, str | None]:
-        """Remove a session if it has expired and nobody reads it; what became of it, and its parent if it is gone."""
+        """Remove a session if it has expired and no fork reads it; the outcome, and its parent if it is gone."""
         try:
             answer = await self._expire(member, now)
-        except BadData:  # which `orphans` tells
+        except BadData:  # which `orphans` reports
             return "damaged", None
         if answer == b"held":
             return "held", None
@@ -197,27 +286,27 @@ class Lives:
         return await self._link.run(EXPIRE, places, birth, time(now), str(VOID_MILLISECONDS))
 
     async def _finish(self, member: bytes, environment: str, parent: str | None) -> None:
-        """Let the parent know that a session is gone, and then the index."""
+        """Remove a session that is gone from its parent's set, and then from the index."""
         if parent is not None:
             await self._link.ask("SREM", self.keys(parent).forks, member)
         await self._index.discard(member, environment)
 
-    # What the index is told.
+    # Notes to the index.
 
     async def take_note(self, session: str, note: Note) -> None:
-        """Tell the index what a session said."""
-        with suppress(StoreUnavailable):  # what was asked for is done; a sweep or a vacuum tells the index
+        """Pass a note of a session on to the index."""
+        with suppress(StoreUnavailable):  # the operation is done; a sweep or a vacuum corrects the index
             await self._index.place(session, note)
 
     async def count(self, now: float) -> int:
-        """How many sessions are live."""
+        """The number of live sessions."""
         count, due = await asyncio.gather(self._index.count_open(now), self._index.open_due(now))
         for some in batches(due):
             count += sum(await asyncio.gather(*(self._lives(member, now) for member in some)))
         return count
 
     async def _lives(self, member: bytes, now: float) -> bool:
-        """Whether a session is live; the index is told if it did not know."""
+        """Whether a session is live; corrects the index."""
         session, birth = from_member(member)
         try:
             note = await self._link.run(LOOK, (self.keys(session).session,), birth, time(now))
@@ -232,7 +321,7 @@ class Lives:
     # Many at once.
 
     async def heads(self, members: Sequence[bytes]) -> list[Head]:
-        """The heads of those that are there and not damaged, in the same order."""
+        """The heads of the members that exist and are not damaged, in the same order."""
         found: list[Head] = []
         for some in batches(members):
             found += filter(None, await asyncio.gather(*map(self._head, some)))
@@ -256,7 +345,7 @@ def _taken(head: Head) -> StoreError:
 
 
 def _base(head: Head, entries: Sequence[Entry]) -> int:
-    """Below which revision there are no entries, except perhaps the session's first."""
+    """The revision up to which there are no entries, except perhaps the session's first."""
     later = (entry.revision for entry in entries if entry.revision > head.parent_revision + 1)
     start = next(later, head.revision + 1) - 1
     return start if start > head.parent_revision + 1 or not entries else entries[0].revision - 1

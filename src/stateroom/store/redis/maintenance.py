@@ -1,4 +1,4 @@
-"""Care: whole sessions out, what there is and how large, and what belongs to nobody."""
+"""Maintenance of a store in Redis: exports, sizes and orphans."""
 
 from __future__ import annotations
 
@@ -8,34 +8,43 @@ from collections import defaultdict
 from urllib.parse import unquote
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.contract import Head, Record, Size, Snapshot
-from stateroom.store.redis.connection import Link
-from stateroom.store.redis.index import Index
+from stateroom.store.contract import Gate, Maintenance, Store
+from stateroom.store.records import Head, Record, Size, Snapshot
+from stateroom.store.redis.connection import RedisLink
 from stateroom.store.redis.layout import HEAD, from_member, to_member, unpack_entry, unpack_head
-from stateroom.store.redis.lifetime import Lives, batches
+from stateroom.store.redis.lifetime import Lifetimes, SessionIndex, batches
 from stateroom.store.redis.scripts import CLEAR, MEASURE
 
 KINDS = ("entries", "snapshots", "blobs", "sessions")
-"""In the order in which the server measures them."""
+"""In the order of the `MEASURE` script."""
 
 _SPECIAL = re.compile(r"([*?\[\]\\^])")
-"""What means something in a pattern of keys."""
+"""Special characters in a pattern of keys."""
 
 
-class Care:
-    """Care for the sessions of a store."""
+class RedisMaintenance(Maintenance):
+    """Maintenance of a store in Redis."""
 
-    def __init__(self, link: Link, index: Index, lives: Lives, prefix: str) -> None:
+    def __init__(
+        self, store: Store, gate: Gate, link: RedisLink, index: SessionIndex, lifetimes: Lifetimes, prefix: str
+    ) -> None:
+        super().__init__(store)
+        self._gate = gate
         self._link = link
         self._index = index
-        self._lives = lives
+        self._lifetimes = lifetimes
         self._prefix = prefix
 
     async def export(self, session: str) -> Record:
-        fields = await self._link.ask("HGETALL", self._lives.keys(session).session)
+        with self._gate:
+            return await self.read_all(session)
+
+    async def read_all(self, session: str) -> Record:
+        """All of a session."""
+        fields = await self._link.ask("HGETALL", self._lifetimes.keys(session).session)
         if not fields:
             raise UnknownSession(session)
-        if not isinstance(fields, dict):  # as a cluster's client makes it
+        if not isinstance(fields, dict):  # which a cluster's client has made
             fields = dict(zip(fields[::2], fields[1::2], strict=True))
         head = unpack_head(session, [fields.get(name.encode()) for name in HEAD])
         entries = [unpack_entry(session, value) for field, value in fields.items() if field.startswith(b"e:")]
@@ -47,24 +56,26 @@ class Care:
 
     # Sizes.
 
-    async def size(self, session: str) -> Size:
+    async def session_size(self, session: str) -> Size:
+        """The size of a session."""
         sizes = await self._measure(session)
         if not sizes["sessions"].rows:
             raise UnknownSession(session)
         return Size(sizes["entries"].rows, sum(sizes[kind].bytes for kind in ("entries", "snapshots", "blobs")))
 
     async def sizes(self) -> dict[str, Size]:
-        total = dict.fromkeys(KINDS, Size(0, 0))
-        members = await self._index.all()
-        for some in batches(members):
-            for sizes in await asyncio.gather(*(self._measure(from_member(member)[0]) for member in some)):
-                total = {kind: _add(total[kind], sizes[kind]) for kind in KINDS}
-        return {**total, "index": Size(len(members), await self._index.memory())}
+        with self._gate:
+            total = dict.fromkeys(KINDS, Size(0, 0))
+            members = await self._index.all()
+            for some in batches(members):
+                for sizes in await asyncio.gather(*(self._measure(from_member(member)[0]) for member in some)):
+                    total = {kind: total[kind] + sizes[kind] for kind in KINDS}
+            return {**total, "index": Size(len(members), await self._index.memory())}
 
     async def _measure(self, session: str) -> dict[str, Size]:
-        """What a session has; it counts as one, or none if it is gone."""
+        """The sizes of a session's parts; `sessions` has one row, or none if it is gone."""
         try:
-            numbers = await self._link.run(MEASURE, (self._lives.keys(session).session,))
+            numbers = await self._link.run(MEASURE, (self._lifetimes.keys(session).session,))
         except BadData:
             numbers = [0] * 2 * len(KINDS)
         sizes = dict(zip(KINDS, map(Size, numbers[::2], numbers[1::2]), strict=True))
@@ -73,9 +84,10 @@ class Care:
     # Orphans.
 
     async def orphans(self) -> list[str]:
-        """What belongs to nobody. What is under way can look like it, but not twice."""
-        found = await self._find_orphans()
-        return [what for what in await self._find_orphans() if what in found] if found else []
+        with self._gate:
+            found = await self._find_orphans()
+            # What is under way can look like an orphan, but not twice.
+            return [what for what in await self._find_orphans() if what in found] if found else []
 
     async def _find_orphans(self) -> list[str]:
         there = await self._survey()
@@ -101,20 +113,21 @@ class Care:
         return found
 
     async def vacuum(self) -> None:
-        """Make index and forks what they must be, and remove what is left of sessions; Redis frees memory by itself."""
-        there = await self._survey()
-        born = {to_member(head.id, birth) for head, birth in there.sessions.values()}
-        await self._lives.settle([member for member in await self._index.all() if member not in born])
-        for some in batches(list(there.sessions.values())):
-            await asyncio.gather(*(self._lives.repair(head, birth) for head, birth in some))
-        for session, members in there.forks.items():
-            await asyncio.gather(*(self._lives.disown(session, member) for member in members))
-        for session, what in there.parts_alone():
-            keys = self._lives.keys(session)
-            await self._link.run(CLEAR, (keys.session, f"{keys.session}:{what}"))
+        """Correct the index and the sets of forks, and remove data without a session; Redis frees memory by itself."""
+        with self._gate:
+            there = await self._survey()
+            born = {to_member(head.id, birth) for head, birth in there.sessions.values()}
+            await self._lifetimes.settle([member for member in await self._index.all() if member not in born])
+            for some in batches(list(there.sessions.values())):
+                await asyncio.gather(*(self._lifetimes.repair(head, birth) for head, birth in some))
+            for session, members in there.forks.items():
+                await asyncio.gather(*(self._lifetimes.disown(session, member) for member in members))
+            for session, what in there.parts_alone():
+                keys = self._lifetimes.keys(session)
+                await self._link.run(CLEAR, (keys.session, f"{keys.session}:{what}"))
 
     async def _survey(self) -> _Survey:
-        """All that lies under our prefix, as of no one moment."""
+        """All keys under our prefix; not of one moment."""
         start = f"{self._prefix}{{/"
         pattern = _SPECIAL.sub(r"\\\1", start) + "*"
         keys = {key.decode("utf-8", "backslashreplace") async for key in self._link.keys(pattern)}
@@ -127,7 +140,7 @@ class Care:
         return there
 
     async def _look_at(self, session: str, there: _Survey) -> None:
-        keys = self._lives.keys(session)
+        keys = self._lifetimes.keys(session)
         try:
             fields = await self._link.ask("HMGET", keys.session, *HEAD, "birth")
             if fields[-1] is not None:
@@ -139,17 +152,17 @@ class Care:
 
 
 class _Survey:
-    """What was found in a server, by the ids of sessions."""
+    """What was found on a server, by the ids of sessions."""
 
     def __init__(self) -> None:
         self.parts: defaultdict[str, set[str]] = defaultdict(set)
-        """Which keys there are: '' is a session itself."""
+        """The keys that exist: '' is a session itself."""
         self.sessions: dict[str, tuple[Head, str]] = {}
         """Heads and births."""
         self.forks: defaultdict[str, set[bytes]] = defaultdict(set)
-        """The members that were forked from each."""
+        """The forks of each, as members."""
         self.damages: dict[str, str] = {}
-        """What cannot be read, in words."""
+        """The errors of sessions that cannot be read."""
 
     def parts_alone(self) -> list[tuple[str, str]]:
         """Parts without their session."""
@@ -159,7 +172,3 @@ class _Survey:
             if session not in self.sessions and session not in self.damages
             for part in sorted(parts & {"snapshots", "forks"})
         ]
-
-
-def _add(one: Size, other: Size) -> Size:
-    return Size(one.rows + other.rows, one.bytes + other.bytes)

@@ -1,10 +1,10 @@
-"""What happens on the server: each script is one step, that is done whole or not at all.
+"""Lua scripts: each is one atomic step on the server.
 
-A script that is refused says why in one word, and has written nothing: everything is checked first. The first thing
-that it then writes is something that Redis refuses if it has no memory left, so that it cannot stop half way. Only what
-removes begins with a removal, and so works without memory too.
+A script that refuses returns the reason in one word, and has written nothing: it checks everything first. Its first
+write is one that Redis refuses if it has no memory left, so that it cannot stop half way. Scripts that remove begin
+with a removal, and so work without memory too.
 
-All keys of a script are of one slot, and only commands are used that Redis and Valkey have in common.
+All keys of a script are in one slot, and the scripts use only commands that Redis and Valkey have in common.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _HEAD = ", ".join(f"'{field}'" for field in HEAD)
 
 
 class Script:
-    """A Lua script, and the name under which the server remembers it."""
+    """A Lua script, and the digest under which the server keeps it."""
 
     def __init__(self, text: str) -> None:
         self.text: Final = text.strip()
         self.digest: Final = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-# A note says what the index is to know of a session: its birth, the number of this note, its expiry, whether it is
-# closed. Whoever gets one tells the index.
+# A note says what the index must know of a session: its birth, the number of this note, its expiry, whether it is
+# closed. The caller passes it on to the index.
 _NOTE = """
 local function note(birth, expires, closed)
   redis.call('HSET', KEYS[1], 'indexed', expires)
@@ -90,7 +90,7 @@ if tonumber(ARGV[2]) < tonumber(kept[4]) then return note(kept[1], ARGV[2], '0')
 """
 )
 
-# Creates a session if a birth is given, else adds to the one that is there, which must be an earlier moment.
+# Creates a session if a birth is given, else adds to the existing one, which must be an earlier moment.
 # KEYS: session, snapshots, void. ARGV: birth or '', origin, created, revision, expiry, closed, fence, '=' and the
 # holder or '', leased until, first, base, how many entries, snapshots and blobs; then entries (revision, entry, 'c:'
 # and the call id or ''), snapshots (revision, body) and blobs (digest, body).
@@ -106,12 +106,6 @@ local base = ARGV[11]
 if ARGV[1] ~= '' then
   if kept[1] then return 'taken' end
   if redis.call('EXISTS', KEYS[3]) == 1 then return 'void' end
-  local seen = {}
-  for at = entries, snapshots - 1, 3 do
-    local call = ARGV[at + 2]
-    if call ~= '' and seen[call] then return {'duplicate', call} end
-    seen[call] = true
-  end
 else
   if not kept[1] then return 'unknown' end
   if kept[1] ~= ARGV[2] or kept[2] ~= ARGV[3] or tonumber(kept[3]) > tonumber(ARGV[4]) then return 'other' end
@@ -153,7 +147,7 @@ redis.call('SADD', KEYS[2], ARGV[1])
 """
 )
 
-# KEYS: session. ARGV: holder, now, until. The head, or why not.
+# KEYS: session. ARGV: holder, now, until. Returns the head, or the reason.
 LEASE = Script(
     f"""
 local kept = redis.call('HMGET', KEYS[1], 'revision', 'holder', 'leased_until')
@@ -180,7 +174,7 @@ end
 )
 
 # KEYS: session, snapshots. ARGV: up to which revision or '', after which or '' for the newest snapshot's.
-# The head's fields, the snapshot's revision and body, and the entries.
+# Returns the head's fields, the snapshot's revision and body, and the entries.
 READ = Script(
     f"""
 local key = KEYS[1]
@@ -243,8 +237,8 @@ return {'removed', kept[1], kept[3]}
 """
 )
 
-# Whether a session of which the index says so has expired. KEYS: session. ARGV: birth, now.
-# A note if it has not, or is closed.
+# Whether a session has expired, as the index says. KEYS: session. ARGV: birth, now.
+# Returns a note if it has not, or is closed.
 LOOK = Script(
     _NOTE
     + """
@@ -254,7 +248,7 @@ if kept[3] == '1' or tonumber(kept[2]) > tonumber(ARGV[2]) then return note(kept
 """
 )
 
-# Removes a session if it has expired and nobody reads it. KEYS: session, snapshots, forks, void. ARGV: birth, now, for
+# Removes a session if it has expired and no fork reads it. KEYS: session, snapshots, forks, void. ARGV: birth, now,
 # how long a birth stays void.
 EXPIRE = Script(
     _NOTE
@@ -303,7 +297,7 @@ return gone
 # Removes a part that has no session. KEYS: session, part.
 CLEAR = Script("if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('UNLINK', KEYS[2]) end")
 
-# How many entries, snapshots, blobs and other fields a session has, and their bytes. KEYS: session.
+# The number of entries, snapshots, blobs and other fields of a session, and their bytes. KEYS: session.
 MEASURE = Script(
     """
 local kinds = {e = 1, s = 2, b = 3}
@@ -354,7 +348,7 @@ redis.call('ZREM', there, ARGV[1])
 """
 )
 
-# What a key says, if it is text. KEYS: the version's.
+# The value of a key, or its type if it is not text. KEYS: the version's.
 VERSION_OF = Script(
     """
 local kind = redis.call('TYPE', KEYS[1]).ok

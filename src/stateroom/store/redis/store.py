@@ -1,4 +1,4 @@
-"""The contract on Redis: what is asked of the server, and what its answers mean."""
+"""The `Store` contract on Redis."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from stateroom.errors import (
     SessionLeased,
     StateroomError,
     StoreUnavailable,
-    UnknownRevision,
     UnknownSession,
 )
-from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
-from stateroom.store.redis.address import find
-from stateroom.store.redis.connection import Link, Word
-from stateroom.store.redis.index import Index
+from stateroom.store.contract import Gate, Store
+from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
+from stateroom.store.redis.address import parse_address
+from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
     HEAD,
-    Keys,
+    SessionKeys,
     flag,
     from_member,
+    keys_of,
     pack_entry,
-    session_key,
     time,
     unpack_entry,
     unpack_head,
 )
-from stateroom.store.redis.lifetime import Lives
-from stateroom.store.redis.maintenance import Care
+from stateroom.store.redis.lifetime import Lifetimes, SessionIndex
+from stateroom.store.redis.maintenance import RedisMaintenance
 from stateroom.store.redis.scripts import APPEND, FIND_CALL, LEASE, PRUNE, READ, RELEASE, TOUCH, VERSION_OF
 
 VERSION = 1
-"""The version of what lies where. Goes up when an older Stateroom could no longer read it."""
+"""The version of the layout, raised when older code could no longer read it."""
 
 
 class RedisStore(Store):
@@ -48,26 +47,29 @@ class RedisStore(Store):
     |---|---|
     | `redis://user:password@host:6379/0` | a server, and the number of its database |
     | `unix:///path/to.sock?db=0` | a server on this machine |
-    | `redis+sentinel://host:26379,host:26379/service/0` | whichever server the Sentinels name for a service |
+    | `redis+sentinel://host:26379,host:26379/service/0` | the primary that the Sentinels name for a service |
     | `redis+cluster://host:6379,host:6379` | a cluster, by some of its servers |
 
     With `rediss` in place of `redis` the servers are reached over TLS (`ssl_ca_certs`, `ssl_certfile` and `ssl_keyfile`
-    are paths). `prefix` stands before all keys: `stateroom:` unless given.
+    are paths). `prefix` is put before all keys: `stateroom:` by default.
     """
 
     remote = True
 
-    def __init__(self, link: Link, prefix: str) -> None:
+    def __init__(self, link: RedisLink, prefix: str) -> None:
         self._link = link
         self._prefix = prefix
-        self._index = Index(link, prefix)
-        self._lives = Lives(link, self._index, prefix)
-        self._care = Care(link, self._index, self._lives, prefix)
-        self._open = _Gate(link.place)
+        self._index = SessionIndex(link, prefix)
+        self._lifetimes = Lifetimes(link, self._index, prefix)
+        self._gate = Gate(f"the store on {link.place}")
+
+    @property
+    def maintenance(self) -> RedisMaintenance:
+        return RedisMaintenance(self, self._gate, self._link, self._index, self._lifetimes, self._prefix)
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        link, prefix = find(url)
+        link, prefix = parse_address(url)
         try:
             await _check_version(link, f"{prefix}version")
         except BaseException:
@@ -76,32 +78,27 @@ class RedisStore(Store):
         return cls(link, prefix)
 
     async def close(self) -> None:
-        await self._open.close()
+        await self._gate.close()
         await self._link.close()
 
-    def _keys(self, session: str) -> Keys:
-        return Keys(session_key(self._prefix, session))
+    def _keys(self, session: str) -> SessionKeys:
+        return keys_of(self._prefix, session)
 
     # Writing.
 
-    async def create(
-        self,
-        head: Head,
-        entries: Sequence[Entry] = (),
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
-    ) -> None:
-        with self._open:
-            await self._lives.begin(Record(head, list(entries), [snapshot] if snapshot else [], dict(blobs)))
+    async def put(self, record: Record, *, new: bool = False) -> None:
+        with self._gate:
+            await (self._lifetimes.create(record) if new else self._lifetimes.restore(record))
 
     async def append(self, commit: Commit) -> None:
-        with self._open:
+        with self._gate:
             session, entry, snapshot = commit.session, commit.entry, commit.snapshot
-            keys: tuple[str, ...] = (session_key(self._prefix, session),)
+            names = self._keys(session)
+            keys: tuple[str, ...] = (names.session,)
             revision, call = entry.revision, entry.call_id
             more: tuple[Word, ...] = ()
             if snapshot is not None:
-                keys = (*keys, Keys(*keys).snapshots)
+                keys = (names.session, names.snapshots)
                 more = (flag(commit.closes), str(snapshot.revision), snapshot.body)
             elif commit.blobs or commit.closes:
                 more = (flag(commit.closes), "", "")
@@ -122,25 +119,25 @@ class RedisStore(Store):
             if isinstance(answer, bytes):
                 raise _refusal(answer, session, entry)
             if answer is not None:
-                await self._lives.take_note(session, answer)
+                await self._lifetimes.take_note(session, answer)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        with self._open:
+        with self._gate:
             answer = await self._link.run(TOUCH, (self._keys(session).session,), time(now), time(expires))
             if isinstance(answer, bytes):
                 raise _refusal(answer, session)
             if answer is not None:
-                await self._lives.take_note(session, answer)
+                await self._lifetimes.take_note(session, answer)
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
-        with self._open:
+        with self._gate:
             answer = await self._link.run(LEASE, (self._keys(session).session,), holder, time(now), time(until))
             if isinstance(answer, bytes):
                 raise _refusal(answer, session)
             return unpack_head(session, answer)
 
     async def release(self, session: str, holder: str) -> None:
-        with self._open:
+        with self._gate:
             answer = await self._link.run(RELEASE, (self._keys(session).session,), holder, time(0.0))
             if answer is not None:
                 raise _refusal(answer, session)
@@ -148,7 +145,7 @@ class RedisStore(Store):
     # Reading.
 
     async def head(self, session: str) -> Head:
-        with self._open:
+        with self._gate:
             fields = await self._link.ask("HMGET", self._keys(session).session, *HEAD)
             if fields[0] is None:
                 raise UnknownSession(session)
@@ -157,7 +154,7 @@ class RedisStore(Store):
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        with self._open:
+        with self._gate:
             found: list[Head] = []
             start, newest = 0, "+inf" if before is None else time(before.created)
             while len(found) < limit:
@@ -167,31 +164,31 @@ class RedisStore(Store):
                     for member, created in page
                     if before is None or (created, from_member(member)[0]) < (before.created, before.id)
                 ]
-                found += await self._lives.heads(members)
+                found += await self._lifetimes.heads(members)
                 if len(page) < limit:
                     break
                 start += limit
             return found[:limit]
 
     async def children(self, session: str) -> list[Head]:
-        with self._open:
+        with self._gate:
             keys = self._keys(session)
             there, members = await asyncio.gather(
                 self._link.ask("EXISTS", keys.session), self._link.ask("SMEMBERS", keys.forks)
             )
             if not there:
                 raise UnknownSession(session)
-            return sorted(await self._lives.heads(list(members)), key=lambda head: (head.created, head.id))
+            return sorted(await self._lifetimes.heads(list(members)), key=lambda head: (head.created, head.id))
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
-        with self._open:
+        with self._gate:
             fields, revision, body, entries = await self._read(session, at, "")
             snapshot = Snapshot(int(revision), body) if revision is not None else None
             read = [unpack_entry(session, entry) for entry in entries]
             return Loaded(unpack_head(session, fields), snapshot, read)
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
-        with self._open:
+        with self._gate:
             *_, entries = await self._read(session, until, str(after))
             return [unpack_entry(session, entry) for entry in entries]
 
@@ -204,100 +201,53 @@ class RedisStore(Store):
         return answer
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
-        with self._open:
+        with self._gate:
             answer = await self._link.run(FIND_CALL, (self._keys(session).session,), f"c:{call_id}")
             if isinstance(answer, bytes):
                 raise _refusal(answer, session)
             return None if answer is None else unpack_entry(session, answer[0])
 
-    async def blobs(self, session: str, digests: Sequence[str]) -> dict[str, bytes]:
-        with self._open:
+    async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
+        with self._gate:
+            if digests is None:
+                return (await self.maintenance.read_all(session)).blobs
             fields = [f"b:{digest}" for digest in digests]
             there, *bodies = await self._link.ask("HMGET", self._keys(session).session, "birth", *fields)
             if there is None:
                 raise UnknownSession(session)
             return {digest: body for digest, body in zip(digests, bodies, strict=True) if body is not None}
 
-    # Ends.
-
-    async def sweep(self, now: float) -> int:
-        with self._open:
-            return await self._lives.sweep(now)
-
-    async def delete(self, session: str) -> None:
-        with self._open:
-            await self._lives.delete(session)
+    async def size(self, session: str) -> Size:
+        with self._gate:
+            return await self.maintenance.session_size(session)
 
     async def count(self, now: float) -> int:
-        with self._open:
-            return await self._lives.count(now)
+        with self._gate:
+            return await self._lifetimes.count(now)
 
-    # Care.
-
-    async def export(self, session: str) -> Record:
-        with self._open:
-            return await self._care.export(session)
-
-    async def restore(self, record: Record) -> None:
-        with self._open:
-            await self._lives.restore(record)
+    # Removing.
 
     async def prune(self, session: str, below: int) -> int:
-        with self._open:
+        with self._gate:
             keys = self._keys(session)
             answer = await self._link.run(PRUNE, (keys.session, keys.snapshots), str(below))
             if answer == b"revision":
-                raise UnknownRevision(session, f"session {session!r} has no snapshot at revision {below}")
+                raise no_snapshot(session, below)
             if isinstance(answer, bytes):
                 raise _refusal(answer, session)
             return int(answer)
 
-    async def size(self, session: str) -> Size:
-        with self._open:
-            return await self._care.size(session)
+    async def sweep(self, now: float) -> int:
+        with self._gate:
+            return await self._lifetimes.sweep(now)
 
-    async def sizes(self) -> dict[str, Size]:
-        with self._open:
-            return await self._care.sizes()
-
-    async def orphans(self) -> list[str]:
-        with self._open:
-            return await self._care.orphans()
-
-    async def vacuum(self) -> None:
-        with self._open:
-            await self._care.vacuum()
+    async def delete(self, session: str) -> None:
+        with self._gate:
+            await self._lifetimes.delete(session)
 
 
-class _Gate:
-    """Lets calls pass until it closes, which waits for those that have."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._inside = 0
-        self._closed: asyncio.Event | None = None
-        """When there is one, the gate is closed; it is set when nobody is left inside."""
-
-    def __enter__(self) -> None:
-        if self._closed is not None:
-            raise StoreUnavailable(f"the store on {self._place} is closed")
-        self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._inside -= 1
-        if self._closed is not None and not self._inside:
-            self._closed.set()
-
-    async def close(self) -> None:
-        if self._closed is None:
-            self._closed = asyncio.Event()
-            if not self._inside:
-                self._closed.set()
-        await self._closed.wait()
-
-
-async def _check_version(link: Link, key: str) -> None:
-    """See that what lies there is ours, and that we can read it; or that nothing does."""
+async def _check_version(link: RedisLink, key: str) -> None:
+    """Check that the data is ours, of a version that we can read; mark an empty place as ours."""
     found = await link.run(VERSION_OF, (key,))
     if found is None:
         await link.ask("SET", key, str(VERSION), "NX")
@@ -305,11 +255,14 @@ async def _check_version(link: Link, key: str) -> None:
     if not found.isdigit():
         raise ForeignStore(f"{link.place}: the key {key} is not Stateroom's; choose another prefix=... in the URL")
     if int(found) > VERSION:
-        raise ForeignStore(f"{link.place}: a newer Stateroom wrote what is there (the key {key} says {int(found)})")
+        raise ForeignStore(
+            f"{link.place}: the key {key} was written by a newer Stateroom (store version {int(found)}; this one reads "
+            f"{VERSION}); upgrade"
+        )
 
 
 def _refusal(word: bytes, session: str, entry: Entry | None = None) -> StateroomError:
-    """The error that a script's answer stands for."""
+    """The error for a script's answer."""
     match word:
         case b"unknown":
             return UnknownSession(session)
@@ -323,4 +276,4 @@ def _refusal(word: bytes, session: str, entry: Entry | None = None) -> Stateroom
             return DuplicateCall(session, str(entry.call_id))
         case b"conflict" if entry is not None:
             return Conflict(session, entry.revision - 1)
-    raise StoreUnavailable(f"Redis gave an answer that nobody understands: {word!r}")
+    raise StoreUnavailable(f"unexpected answer of Redis: {word!r}")

@@ -1,4 +1,4 @@
-"""The SQLite file: its tables, whose it is, of which version, and how it is opened."""
+"""The SQLite file: its tables, its version, and how it is opened."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stateroom.errors import ForeignStore, StateroomError, StoreUnavailable
 
 APPLICATION_ID = 0x53524F4D  # "SROM", so that a file says whose it is
 BUSY_SECONDS = 30.0
-"""How long to wait for another process that is writing."""
+"""Seconds to wait for another process that is writing."""
 MAX_IDLE_LOG = 8 * 1024 * 1024
-"""How many bytes the write-ahead log may keep on disk once they are in the file itself."""
+"""Bytes that the write-ahead log may keep on disk after a checkpoint."""
 
-FIRST = """
+TABLES = """
 CREATE TABLE sessions (
     id TEXT PRIMARY KEY,
     environment TEXT NOT NULL,
@@ -26,7 +26,10 @@ CREATE TABLE sessions (
     revision INTEGER NOT NULL,
     closed INTEGER NOT NULL,
     parent TEXT,
-    parent_revision INTEGER NOT NULL
+    parent_revision INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    holder TEXT,
+    leased_until REAL NOT NULL
 ) WITHOUT ROWID;
 
 CREATE INDEX sessions_by_age ON sessions (created, id);
@@ -54,30 +57,6 @@ CREATE TABLE snapshots (
     PRIMARY KEY (session, revision)
 );
 
-CREATE VIEW appends AS SELECT session, revision, kind, at, body, call_id, 0 AS closes FROM entries WHERE 0;
-
-CREATE TRIGGER append INSTEAD OF INSERT ON appends BEGIN
-    UPDATE sessions SET revision = NEW.revision
-        WHERE id = NEW.session AND revision = NEW.revision - 1 AND closed = 0 AND expires > NEW.at;
-    SELECT RAISE(ABORT, 'refused') WHERE changes() = 0;
-    UPDATE sessions SET closed = 1 WHERE id = NEW.session AND NEW.closes;
-    INSERT INTO entries (session, revision, kind, at, body, call_id)
-        VALUES (NEW.session, NEW.revision, NEW.kind, NEW.at, NEW.body, NEW.call_id);
-END;
-"""
-
-
-LEASES_AND_BLOBS = """
-DROP TRIGGER append;
-
-DROP VIEW appends;
-
-ALTER TABLE sessions ADD COLUMN fence INTEGER NOT NULL DEFAULT 0;
-
-ALTER TABLE sessions ADD COLUMN holder TEXT;
-
-ALTER TABLE sessions ADD COLUMN leased_until REAL NOT NULL DEFAULT 0.0;
-
 CREATE TABLE blobs (
     session TEXT NOT NULL,
     digest TEXT NOT NULL,
@@ -98,16 +77,15 @@ CREATE TRIGGER append INSTEAD OF INSERT ON appends BEGIN
 END;
 """
 
-MIGRATIONS = [FIRST, LEASES_AND_BLOBS]
-"""What makes each version of the file out of the one before. A new file goes through all of them."""
+MIGRATIONS = [TABLES]
+"""Each makes a version of the file from the one before; a new file goes through all. A released one never changes."""
 VERSION = len(MIGRATIONS)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to the file, which is made if it is not there, for its owner alone.
+    """Open the file; a new one is created for its owner alone.
 
-    SQLite gives the files beside it the same permissions. Text comes as bytes, so that a text which is damaged can be
-    told from those that are not.
+    SQLite gives the files beside it the same permissions. Text is read as bytes, so that damaged text can be detected.
     """
     connection = None
     try:
@@ -130,12 +108,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def code_of(error: Exception) -> int | None:
-    """SQLite's code of an error; None for one that Python's own module has raised."""
+    """SQLite's code of an error; None for one of Python's own module."""
     return getattr(error, "sqlite_errorcode", None)
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:
-    """What tells the file at a path from every other; None if there is none."""
+    """What identifies the file at a path; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -144,8 +122,8 @@ def identity_of(path: Path) -> tuple[int, int] | None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that the file is ours, of our version, and set up."""
-    connection.execute("BEGIN")  # look at one moment of the file: another process may be setting it up
+    """Check that the file is ours, and bring it to our version."""
+    connection.execute("BEGIN")  # one consistent read: another process may be setting it up
     version = _version(connection, path)
     connection.execute("COMMIT")
     if version == 0:
@@ -158,7 +136,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file up to our version, all or nothing; whoever opens it meanwhile waits, and finds it done."""
+    """Bring the file up to our version, all or nothing; another process that opens it meanwhile waits."""
     connection.execute("BEGIN IMMEDIATE")
     for migration in MIGRATIONS[_version(connection, path) :]:
         for statement in migration.split("\n\n"):
@@ -169,7 +147,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Turn write-ahead logging on. When several connections do so at once, SQLite refuses some instead of waiting."""
+    """Turn write-ahead logging on. If several connections do so at once, SQLite refuses some instead of waiting."""
     give_up = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -182,7 +160,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of the file, 0 for an empty one; raises if the file is not ours, or newer."""
+    """The version of the file, 0 if it is empty; raises if the file is not ours, or newer."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -1,33 +1,48 @@
-"""Work for the thread that owns an SQLite connection, and how much of it is done in one transaction."""
+"""The thread that owns the one connection to an SQLite file, and the jobs that it does.
+
+It takes the jobs that have gathered and commits the writes in one transaction, so that sessions which write at the same
+time share the cost of reaching the disk. An append is a row inserted into a view, whose trigger checks and moves the
+head: a batch of appends is one statement, and the interpreter is free for the next calls while SQLite works on it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any
+from contextlib import closing, suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, StoreUnavailable
-from stateroom.store.contract import Commit
-from stateroom.store.sqlite.file import code_of
+from stateroom.store.records import Commit
+from stateroom.store.sqlite.file import code_of, connect, identity_of
 from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, find_call, insert_blobs, read_head
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] * rows)}" for rows in range(65)]
-"""By the number of rows; the statements are the same each time, so that SQLite need not parse them again."""
+"""By the number of rows; always the same texts, so that SQLite parses them only once."""
+
+FEW = 8
+"""Up to this number, writes are not split into two transactions."""
 
 
-class Append(msgspec.Struct, frozen=True):
-    """Work: an append, as data, so that those of many sessions can be written together."""
+class AppendJob(msgspec.Struct, frozen=True):
+    """An append, as data, so that the appends of many sessions can be written together."""
+
+    writes: ClassVar[bool] = True
 
     commit: Commit
     done: asyncio.Future[Any]
-    writes: bool = True
 
     def work(self, connection: sqlite3.Connection) -> None:
-        """Write this append alone, or say why not."""
+        """Write this append alone, or raise what is wrong with it."""
         session, entry = self.commit.session, self.commit.entry
         try:
             _append_all([self.commit], connection)
@@ -38,7 +53,7 @@ class Append(msgspec.Struct, frozen=True):
             raise Conflict(session, entry.revision - 1) from None
 
 
-class Other(msgspec.Struct, frozen=True):
+class OtherJob(msgspec.Struct, frozen=True):
     """Any other work."""
 
     do: Callable[..., Any]
@@ -50,40 +65,166 @@ class Other(msgspec.Struct, frozen=True):
         return self.do(connection, *self.arguments)
 
 
-Job = Append | Other
+Job = AppendJob | OtherJob
 
 Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
-"""Who waits, and the result or error of the job."""
+"""The future of a job, and its result or error."""
 
 
-def read(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
-    """Answer all questions as of one moment."""
-    return _do_together(jobs, connection) or []
+class ConnectionThread:
+    """Does jobs on the connection, in the order in which they come."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._loop = asyncio.get_running_loop()
+        self._thread: threading.Thread | None = None
+        self._waiting: list[Job] = []
+        """Jobs of this iteration of the event loop."""
+        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._taken: list[Job] = []
+        """Jobs that the thread has taken, and may have answered."""
+        self._ended: Callable[[], StoreUnavailable] | None = None
+        """Makes the error for all jobs that come after the end."""
+
+    async def start(self) -> None:
+        """Start the thread, and open the file on it."""
+        started: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._serve, args=(started,), name="stateroom-sqlite", daemon=True)
+        self._thread.start()
+        try:
+            await started
+        except asyncio.CancelledError:
+            self._queue.put(None)
+            raise
+
+    async def stop(self) -> None:
+        """Finish all jobs, and refuse later ones."""
+        if self._ended is None:
+            self._ended = lambda: StoreUnavailable(f"the store {self.path} is closed")
+        if self._thread is not None:
+            self._hand_over()
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    # In the event loop.
+
+    def append(self, commit: Commit) -> asyncio.Future[None]:
+        """Append an entry, with the appends of other sessions that come at the same time."""
+        if self._ended is not None:
+            raise self._ended()
+        done: asyncio.Future[None] = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)
+        self._waiting.append(AppendJob(commit, done))
+        return done
+
+    def read(
+        self, do: Callable[Concatenate[sqlite3.Connection, P], T], *arguments: P.args, **_: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Call a function that only reads."""
+        return self._submit(do, arguments, writes=False)
+
+    def write(
+        self, do: Callable[Concatenate[sqlite3.Connection, P], T], *arguments: P.args, **_: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Call a function that writes."""
+        return self._submit(do, arguments, writes=True)
+
+    def _submit(self, do: Callable[..., T], arguments: tuple[Any, ...], *, writes: bool) -> asyncio.Future[T]:
+        if self._ended is not None:
+            raise self._ended()
+        done: asyncio.Future[T] = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)
+        self._waiting.append(OtherJob(do, arguments, writes, done))
+        return done
+
+    def _hand_over(self) -> None:
+        """Give the thread all jobs of this iteration at once, so that it competes less for the interpreter."""
+        if self._waiting:
+            self._queue.put(self._waiting)
+            self._waiting = []
+
+    def _die(self, cause: BaseException) -> None:
+        """Fail all pending and later jobs. In the event loop, so that no job can come in between."""
+        self._ended = lambda: self._stopped(cause)
+        self._hand_over()
+        left, _ = self._gather(closing=True, wait=False)
+        _resolve(_failed([*self._taken, *left], self._stopped(cause)))
+
+    def _stopped(self, cause: BaseException) -> StoreUnavailable:
+        stopped = StoreUnavailable(f"the thread of the store {self.path} has ended, restart the process: {cause!r}")
+        stopped.__cause__ = cause
+        return stopped
+
+    # In the thread.
+
+    def _serve(self, started: asyncio.Future[None]) -> None:
+        try:
+            connection = connect(self.path)
+            identity = identity_of(self.path)
+        except StateroomError as error:
+            self._report([(started, None, error)])
+            return
+        except BaseException as error:  # noqa: BLE001 (without an answer the caller waits forever)
+            self._report([(started, None, self._stopped(error))])
+            return
+        self._report([(started, None, None)])
+        with closing(connection):
+            try:
+                self._work(connection, identity)
+            except BaseException as error:  # noqa: BLE001 (all callers are told)
+                with suppress(RuntimeError):  # the loop is closed, and no caller is left
+                    self._loop.call_soon_threadsafe(self._die, error)
+
+    def _work(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
+        rest: list[Job] = []
+        closing, there = False, True
+        while rest or not closing:
+            idle = not rest and self._queue.empty()
+            jobs, closing = self._gather(closing, wait=not rest)
+            self._taken = rest + jobs
+            reads = [job for job in jobs if not job.writes]
+            writes = rest + [job for job in jobs if job.writes]
+            # After a pause, all sessions are in step. Half of them go first: from then on, one half makes its next
+            # calls while the other is written.
+            share = (len(writes) + 1) // 2 if idle and len(writes) > FEW else len(writes)
+            if reads:
+                outcomes = _do_together(reads, connection) or []
+                self._report(outcomes if there else _failed(reads, self._replaced()))
+            if writes:
+                outcomes = _write(writes[:share], connection)
+                there = identity_of(self.path) == identity  # only now: what is acknowledged is in the file at the path
+                self._report(outcomes if there else _failed(writes[:share], self._replaced()))
+            self._taken = rest = writes[share:]
+
+    def _gather(self, closing: bool, *, wait: bool) -> tuple[list[Job], bool]:
+        """The jobs that have come, waiting if there are none, and whether the store closes."""
+        jobs: list[Job] = []
+        with suppress(Empty):
+            while True:
+                batch = self._queue.get(block=wait and not (jobs or closing))
+                if batch is None:
+                    closing = True
+                else:
+                    jobs += batch
+        return jobs, closing
+
+    def _report(self, outcomes: list[Outcome]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and no caller is left
+            self._loop.call_soon_threadsafe(_resolve, outcomes)
+
+    def _replaced(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
+            "put the file back, or restart what uses it"
+        )
 
 
-def write(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
-    """Do all writes in one transaction, and if one of them is refused, each in its own."""
-    commits = [job.commit for job in jobs if type(job) is Append and _is_entry_alone(job.commit)]
-    if len(commits) < len(jobs) or len(jobs) >= len(APPENDS):
-        return _do_together(jobs, connection) or _do_apart(jobs, connection)
-    try:
-        _append_entries(commits, connection)  # one statement is a transaction by itself
-    except sqlite3.OperationalError as error:  # the file is locked, the disk is full: none of them would be written
-        return failed(jobs, _explained(error))
-    except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
-        return _do_apart(jobs, connection)
-    return [(job.done, None, None) for job in jobs]
-
-
-def failed(jobs: Iterable[Job], error: Exception) -> list[Outcome]:
-    """The outcomes of jobs that all failed for one reason."""
-    return [(job.done, None, error) for job in jobs]
-
-
-def resolve(outcomes: list[Outcome]) -> None:
-    """Answer those who wait."""
+def _resolve(outcomes: list[Outcome]) -> None:
+    """Answer the callers."""
     for done, result, error in outcomes:
-        if done.done():  # whoever asked has stopped waiting
+        if done.done():  # the caller has stopped waiting
             continue
         if error is None:
             done.set_result(result)
@@ -91,8 +232,27 @@ def resolve(outcomes: list[Outcome]) -> None:
             done.set_exception(error)
 
 
+def _failed(jobs: Iterable[Job], error: Exception) -> list[Outcome]:
+    """The outcomes of jobs that all failed for one reason."""
+    return [(job.done, None, error) for job in jobs]
+
+
+def _write(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
+    """Do all writes in one transaction; if one of them is refused, each in its own."""
+    commits = [job.commit for job in jobs if type(job) is AppendJob and _is_entry_alone(job.commit)]
+    if len(commits) < len(jobs) or len(jobs) >= len(APPENDS):
+        return _do_together(jobs, connection) or _do_apart(jobs, connection)
+    try:
+        _append_entries(commits, connection)  # one statement is a transaction by itself
+    except sqlite3.OperationalError as error:  # the file is locked, the disk is full: none of them would be written
+        return _failed(jobs, _explained(error))
+    except Exception:  # noqa: BLE001 (done one by one, each raises what is wrong with it)
+        return _do_apart(jobs, connection)
+    return [(job.done, None, None) for job in jobs]
+
+
 def _is_entry_alone(commit: Commit) -> bool:
-    """Whether nothing is to be written but the entry and the head."""
+    """Whether the commit writes nothing but the entry and the head."""
     return commit.expires is None and commit.snapshot is None and not commit.blobs
 
 
@@ -109,7 +269,7 @@ def _append_entries(commits: Sequence[Commit], connection: sqlite3.Connection) -
 
 
 def _append_all(commits: Sequence[Commit], connection: sqlite3.Connection) -> None:
-    """Write commits with all that they bring; raises an IntegrityError if one of them is refused."""
+    """Write whole commits; raises an IntegrityError if one of them is refused."""
     _append_entries(commits, connection)
     connection.executemany(RENEW, [(a.expires, a.session) for a in commits if a.expires is not None])
     snapshots = [(a.session, a.snapshot.revision, a.snapshot.body) for a in commits if a.snapshot is not None]
@@ -118,17 +278,8 @@ def _append_all(commits: Sequence[Commit], connection: sqlite3.Connection) -> No
         insert_blobs(connection, a.session, a.blobs)
 
 
-def _attempt(job: Job, connection: sqlite3.Connection) -> Outcome:
-    try:
-        return job.done, job.work(connection), None
-    except StateroomError as error:
-        return job.done, None, error
-    except Exception as error:  # noqa: BLE001 (a value SQLite cannot take; without an answer the caller waits for ever)
-        return job.done, None, _explained(error)
-
-
 def _do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome] | None:
-    """Do all jobs in one transaction. If one of several writes is refused, none is done, and nothing comes back."""
+    """Do all jobs in one transaction; None if one of several writes is refused, and none is done."""
     writes = jobs[0].writes
     try:
         connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -139,22 +290,31 @@ def _do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcom
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
-        return failed(jobs, _explained(error))
+        return _failed(jobs, _explained(error))
     return None if refused and len(jobs) > 1 else outcomes
 
 
 def _attempt_all(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome] | None:
     """Do all jobs, the appends among several of them at once; None if one of those is refused."""
-    appends = [job for job in jobs if isinstance(job, Append)] if len(jobs) > 1 else []
+    appends = [job for job in jobs if isinstance(job, AppendJob)] if len(jobs) > 1 else []
     try:
         _append_all([job.commit for job in appends], connection)
     except sqlite3.OperationalError:
         raise
-    except Exception:  # noqa: BLE001 - done one by one, each tells what is wrong with it
+    except Exception:  # noqa: BLE001 (done one by one, each raises what is wrong with it)
         return None
     written: list[Outcome] = [(job.done, None, None) for job in appends]
-    others = [job for job in jobs if not isinstance(job, Append)] if appends else jobs
+    others = [job for job in jobs if not isinstance(job, AppendJob)] if appends else jobs
     return written + [_attempt(job, connection) for job in others]
+
+
+def _attempt(job: Job, connection: sqlite3.Connection) -> Outcome:
+    try:
+        return job.done, job.work(connection), None
+    except StateroomError as error:
+        return job.done, None, error
+    except Exception as error:  # noqa: BLE001 (a value that SQLite cannot take; without an answer the caller waits)
+        return job.done, None, _explained(error)
 
 
 def _do_apart(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
@@ -163,7 +323,7 @@ def _do_apart(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
 
 
 def _explained(error: Exception) -> StoreError:
-    """What went wrong: with the file, if SQLite says so, or else with what the job was given."""
+    """What is wrong: with the file, if SQLite says so, or else with what the job was given."""
     code = code_of(error)
     if code is None:
         explained = StoreError(f"SQLite: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Sessions as rows of an SQLite file: every question and every change, each inside a transaction of the caller's."""
+"""Sessions as rows of an SQLite file; each function runs inside a transaction of its caller."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import closing, suppress
 from itertools import islice
 from typing import Any
 
-from stateroom.errors import BadData, DuplicateCall, SessionLeased, StoreError, UnknownRevision, UnknownSession
-from stateroom.store.contract import DAMAGE, Blobs, Entry, Head, Loaded, Snapshot, damaged
+from stateroom.errors import BadData, DuplicateCall, SessionLeased, UnknownSession
+from stateroom.store.records import DAMAGE, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, damaged, no_snapshot
 
 HEAD = (
     "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until"
@@ -38,7 +38,7 @@ def to_text(kept: bytes) -> str:
 
 
 def shown(kept: bytes) -> str:
-    """A text that may be damaged, for people."""
+    """A text that may be damaged, for a message."""
     return kept.decode("utf-8", "backslashreplace")
 
 
@@ -104,7 +104,7 @@ def list_heads(connection: sqlite3.Connection, environment: str | None, before: 
     rows = connection.execute(
         f"SELECT {HEAD} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC", values
     )
-    with closing(rows):  # of which no more are read than are asked for
+    with closing(rows):  # reads no more rows than needed
         return list(islice(_readable(rows), limit))
 
 
@@ -115,7 +115,7 @@ def list_children(connection: sqlite3.Connection, session: str) -> list[Head]:
 
 
 def _readable(rows: Iterable[tuple[Any, ...]]) -> Iterator[Head]:
-    """The heads that are not damaged; `orphans` tells of the others."""
+    """The heads that are not damaged; `orphans` reports the others."""
     for row in rows:
         with suppress(BadData):
             yield to_head(row)
@@ -149,7 +149,7 @@ def release(connection: sqlite3.Connection, session: str, holder: str) -> None:
     )
 
 
-# What belongs to a session.
+# The parts of a session.
 
 
 def read_entries(connection: sqlite3.Connection, session: str, after: int, until: int | None) -> list[Entry]:
@@ -191,8 +191,11 @@ def find_call(connection: sqlite3.Connection, session: str, call_id: str) -> Ent
     return _to_entry(session, row) if row else None
 
 
-def read_blobs(connection: sqlite3.Connection, session: str, digests: Sequence[str]) -> dict[str, bytes]:
+def read_blobs(connection: sqlite3.Connection, session: str, digests: Sequence[str] | None) -> dict[str, bytes]:
     read_head(connection, session)
+    if digests is None:
+        rows = connection.execute("SELECT digest, body FROM blobs WHERE session = ?", (session,))
+        return {to_text(digest): body for digest, body in rows}
     found: dict[str, bytes] = {}
     for digest in digests:
         row = connection.execute(
@@ -203,41 +206,68 @@ def read_blobs(connection: sqlite3.Connection, session: str, digests: Sequence[s
     return found
 
 
-# Making and removing sessions.
+def size(connection: sqlite3.Connection, session: str) -> Size:
+    read_head(connection, session)
+    sizes = [measure(connection, f"{table} WHERE session = ?", session) for table in PARTS]
+    return Size(sizes[0].rows, sum(size.bytes for size in sizes))
 
 
-def check_parent(connection: sqlite3.Connection, head: Head) -> None:
-    """Raise unless the session that this one forks from is there, and has come as far."""
-    if head.parent is not None and head.parent_revision > read_head(connection, head.parent).revision:
-        raise UnknownRevision(head.parent, f"session {head.parent!r} has no revision {head.parent_revision}")
+def measure(connection: sqlite3.Connection, bodies: str, *values: str) -> Size:
+    """The number of rows and the bytes of their bodies; SQLite knows the lengths without reading the bodies."""
+    return Size(
+        *connection.execute(f"SELECT count(*), coalesce(sum(length(body)), 0) FROM {bodies}", values).fetchone()
+    )
 
 
-def create(
-    connection: sqlite3.Connection, head: Head, entries: Sequence[Entry], snapshot: Snapshot | None, blobs: Blobs
-) -> None:
-    check_parent(connection, head)
-    try:
+# Whole sessions.
+
+
+def put(connection: sqlite3.Connection, record: Record, new: bool) -> None:
+    head = record.head
+    if head.parent is not None:
+        head.check_parent(read_head(connection, head.parent).revision)
+    kept = find_head(connection, head.id)
+    entries, snapshots = record.entries, record.snapshots
+    if kept is None:
         connection.execute(INSERT_SESSION, head_row(head))
-    except sqlite3.IntegrityError:
-        raise StoreError(f"there is a session {head.id!r} already") from None
-    insert_entries(connection, head.id, entries)
-    if snapshot is not None:
-        connection.execute(INSERT_SNAPSHOT, (head.id, snapshot.revision, snapshot.body))
-    insert_blobs(connection, head.id, blobs)
-
-
-def insert_entries(connection: sqlite3.Connection, session: str, entries: Iterable[Entry]) -> None:
+    else:
+        head.check_replaces(kept, new=new)
+        marks = ", ".join("?" * len(head_row(head)))
+        connection.execute(f"UPDATE sessions SET ({HEAD}) = ({marks}) WHERE id = ?", (*head_row(head), head.id))
+        there = _revisions(connection, "entries", head.id)
+        entries = [entry for entry in entries if entry.revision not in there]
+        there = _revisions(connection, "snapshots", head.id)
+        snapshots = [snapshot for snapshot in snapshots if snapshot.revision not in there]
     for entry in entries:
-        row = (session, entry.revision, entry.kind, entry.at, entry.body, entry.call_id)
+        row = (head.id, entry.revision, entry.kind, entry.at, entry.body, entry.call_id)
         try:
             connection.execute(INSERT_ENTRY, row)
         except sqlite3.IntegrityError:
-            raise DuplicateCall(session, str(entry.call_id)) from None
+            raise DuplicateCall(head.id, str(entry.call_id)) from None
+    connection.executemany(INSERT_SNAPSHOT, [(head.id, each.revision, each.body) for each in snapshots])
+    insert_blobs(connection, head.id, record.blobs)
 
 
 def insert_blobs(connection: sqlite3.Connection, session: str, blobs: Blobs) -> None:
     if blobs:
         connection.executemany(INSERT_BLOB, ((session, digest, body) for digest, body in blobs.items()))
+
+
+def _revisions(connection: sqlite3.Connection, table: str, session: str) -> set[int]:
+    return {
+        revision for (revision,) in connection.execute(f"SELECT revision FROM {table} WHERE session = ?", (session,))
+    }
+
+
+def prune(connection: sqlite3.Connection, session: str, below: int) -> int:
+    head = read_head(connection, session)
+    if below not in _revisions(connection, "snapshots", session):
+        raise no_snapshot(session, below)
+    connection.execute("DELETE FROM snapshots WHERE session = ? AND revision < ?", (session, below))
+    return connection.execute(
+        "DELETE FROM entries WHERE session = ? AND revision > ? AND revision <= ?",
+        (session, head.parent_revision + 1, below),
+    ).rowcount
 
 
 def sweep(connection: sqlite3.Connection, now: float) -> int:
@@ -257,7 +287,7 @@ def delete(connection: sqlite3.Connection, session: str) -> None:
 
 
 def _remove(connection: sqlite3.Connection, chosen: str, *values: Any) -> int:
-    """Remove sessions that no fork reads, also damaged ones; tells how many."""
+    """Remove sessions that no fork reads, also damaged ones; returns their number."""
     for table in PARTS:
         connection.execute(f"DELETE FROM {table} WHERE session IN ({chosen})", values)
     return connection.execute(f"DELETE FROM sessions WHERE id IN ({chosen})", values).rowcount

@@ -1,16 +1,16 @@
-"""What the heads in the two tiers say about where a session is.
+"""Marks: where a session is, as the heads in the two tiers say it.
 
-A mark stands in a head in place of the holder of the lease, with a lease that ends in the year 9999, so that no one
-else gets it. What it replaces it remembers: a session that was moved, or is being moved, looks as it did before.
+A mark takes the place of the lease's holder in a head, with a lease that ends in the year 9999, so that no other holder
+gets it. It remembers what it replaces: a session that was moved, or is being moved, looks as it did before.
 
 | tier | mark | |
 |---|---|---|
 | warm | none | the session is here, whatever the cold tier says |
-| warm | leaving | it is here, and cannot be changed until it has been moved to the cold tier |
+| warm | leaving | it is here, and cannot be changed until it is in the cold tier |
 | warm | arriving | it is not here yet: the cold tier has it until it is open here |
-| warm | buried | it was here; the cold tier has it. What is left goes with the next sweep of what is buried |
+| warm | buried | it was here; the cold tier has it. The next sweep of buried sessions removes the rest |
 | cold | none | it is here, at rest, if the warm tier does not have it |
-| cold | thawing | as with none, and somebody moves it to the warm tier |
+| cold | thawing | as with none, while it is moved to the warm tier |
 | cold | away | it went to the warm tier; this is a copy of what it was then |
 """
 
@@ -22,13 +22,13 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from stateroom.store.contract import Head, Record
+from stateroom.store.records import Head
 
 FOREVER = 253_370_764_800.0
 """The year 9999."""
 
 BURIED = -FOREVER
-"""The expiry of what is left of a session that has moved down: a sweep at this time removes that, and nothing else."""
+"""The expiry of a buried session: a sweep at this time removes buried sessions, and nothing else."""
 
 _PREFIX = "stateroom-tier:"
 
@@ -36,7 +36,7 @@ Kind = Literal["leaving", "arriving", "thawing", "away"]
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Where a session is, or goes; `token` tells one move from all others."""
+    """Where a session is, or goes; `token` identifies the move."""
 
     kind: Kind
     token: str
@@ -52,7 +52,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def new_token() -> str:
-    """What no other move has."""
+    """A unique token for a move."""
     return uuid4().hex
 
 
@@ -62,7 +62,7 @@ def mark_for(head: Head, kind: Kind, token: str) -> Mark:
 
 
 def mark_of(head: Head) -> Mark | None:
-    """The mark that a head has."""
+    """The mark of a head."""
     if head.holder is None or not head.holder.startswith(_PREFIX):
         return None
     try:
@@ -72,32 +72,27 @@ def mark_of(head: Head) -> Mark | None:
 
 
 def kind_of(head: Head) -> Kind | None:
-    """The kind of mark that a head has."""
+    """The kind of a head's mark."""
     mark = mark_of(head)
     return mark.kind if mark else None
 
 
 def is_buried(head: Head) -> bool:
-    """Whether this is but what is left of a session that has moved down."""
+    """Whether this is only the rest of a session that has moved to the cold tier."""
     return head.expires == BURIED
 
 
 def marked(head: Head, kind: Literal["arriving", "away"], token: str) -> Head:
-    """A head that nobody can add to, that is not counted, and that no sweep removes."""
+    """A head that cannot be added to, is not counted, and is not swept."""
     mark = mark_for(head, kind, token)
     return replace(head, holder=mark.text, leased_until=FOREVER, closed=True, expires=FOREVER)
 
 
 def visible(head: Head) -> Head:
-    """A head as it is without its mark."""
+    """A head without its mark."""
     mark = mark_of(head)
     if mark is None:
         return head
     if mark.kind in ("leaving", "thawing"):  # which was a lease, so the fence went up by one
         return replace(head, holder=mark.holder, leased_until=mark.until, fence=head.fence - 1)
     return replace(head, holder=mark.holder, leased_until=mark.until, closed=mark.closed, expires=mark.expires)
-
-
-def head_only(head: Head) -> Record:
-    """The record that changes nothing but the head of a session which is at this revision already."""
-    return Record(head, [], [], {})

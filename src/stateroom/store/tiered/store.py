@@ -1,74 +1,78 @@
-"""The store that a `tiered://` URL names."""
+"""The store of a `tiered://` URL.
+
+The sessions that a process has loaded are the hot tier. Under them, `warm` is a fast store (Redis, SQLite) and `cold` a
+large one (PostgreSQL, objects); each may be any store. `durable` says which of them makes a commit durable:
+
+- `durable=warm`, the default: an active session is in the warm tier, and moves to the cold one after `cool` seconds
+  (3600 by default) without a commit. A commit is as durable as the warm tier. If the warm tier is down, sessions at
+  rest in the cold one can be read; if the cold tier is down, warm sessions go on. See `durable_warm`.
+- `durable=cold`: every session is in the cold tier, and the warm one caches copies for fast reads, for `cool` seconds
+  after a commit. A commit is as durable as the cold tier. If the warm tier is down, everything goes on; if the cold
+  tier is down, nothing does. See `durable_cold`.
+
+An & in the URL of a tier is written %26, and each tier has its own `compress`, `keys` and `timeout`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, Self, TypeVar
 
-from stateroom.errors import StoreUnavailable, UnknownStore
-from stateroom.store.contract import Head
-from stateroom.store.tiered.cache import CachingStore
-from stateroom.store.tiered.moving import MovingStore
+from stateroom.errors import UnknownStore
+from stateroom.store.contract import Gate
+from stateroom.store.records import Head
+from stateroom.store.tiered.durable_cold import DurableColdStore
+from stateroom.store.tiered.durable_warm import DurableWarmStore
 from stateroom.store.tiered.tier import Tier
-from stateroom.store.url import StoreURL, parse_url, without_secrets
+from stateroom.store.url import parse_url, without_secrets
 from stateroom.store.wrapper import Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 COOL = 3600.0
-"""After how many seconds without a commit a session leaves the warm tier."""
+"""Seconds without a commit after which a session leaves the warm tier."""
 
 
 class TieredStore(WrappedStore):
-    """Sessions in two stores. Closing it waits for what is under way, which takes several steps here."""
+    """Sessions in two stores. Closing it waits for pending operations, which take several steps here."""
 
-    def __init__(self, store: MovingStore | CachingStore) -> None:
+    def __init__(self, store: DurableWarmStore | DurableColdStore) -> None:
         super().__init__(store)
-        self.remote = False  # each tier that is has its own patience
+        self.remote = False  # each tier that is has its own retries
         self._tiered = store
-        self._under_way = 0
-        self._closed = False
-        self._idle = asyncio.Event()
+        self._gate = Gate("this store")
 
     @classmethod
     async def open(cls, url: str) -> Self:
         warm, cold, durable, cool = _read(url)
         if durable == "cold":
-            return cls(CachingStore(await Tier.reach("warm", _impatient(warm)), await Tier.reach("cold", cold), cool))
-        return cls(MovingStore(await Tier.reach("warm", warm), await Tier.reach("cold", cold), cool))
+            if "timeout=" not in warm:  # a cache is not worth waiting for
+                warm = f"{warm}{'&' if '?' in warm else '?'}timeout=0"
+            return cls(DurableColdStore(await Tier.reach("warm", warm), await Tier.reach("cold", cold), cool))
+        return cls(DurableWarmStore(await Tier.reach("warm", warm), await Tier.reach("cold", cold), cool))
 
     async def close(self) -> None:
-        self._closed = True
-        if self._under_way:
-            await self._idle.wait()
+        await self._gate.close()
         await super().close()
 
     async def around(
         self, operation: str, session: str | None, work: Callable[P, Work[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        if self._closed:
-            raise StoreUnavailable("this store is closed")
-        self._under_way += 1
-        try:
+        with self._gate:
             return await work(*args, **kwargs)
-        finally:
-            self._under_way -= 1
-            if self._closed and not self._under_way:
-                self._idle.set()
 
     def tiers(self) -> dict[str, str]:
-        """What each tier is and whether it could be reached when it was last needed, in words."""
+        """The URL of each tier, and whether it could be reached when it was last needed."""
         return {tier.name: tier.state() for tier in (self._tiered.warm, self._tiered.cold)}
 
     async def adopt(self, session: str) -> Head:
-        """Go on from the cold tier's copy of a session that the warm tier has lost, and give up what came after it."""
+        """Continue from the cold tier's copy of a session that the warm tier has lost; what came later is given up."""
         return await self._tiered.adopt(session)
 
 
 def _read(url: str) -> tuple[str, str, str, float]:
-    """The URLs of both tiers, which of them makes a commit durable, and after how long a session cools."""
+    """The URLs of both tiers, which of them makes a commit durable, and the seconds after which a session cools."""
     shown = without_secrets(url)
     # In a URL within a URL a plus is a plus: redis+sentinel://
     try:
@@ -85,18 +89,7 @@ def _read(url: str) -> tuple[str, str, str, float]:
             )
     if parts.options["warm"] == parts.options["cold"]:
         raise UnknownStore(f"{shown}: the two tiers are one store")
-    return parts.options["warm"], parts.options["cold"], _durable(parts), parts.seconds("cool", COOL)
-
-
-def _durable(parts: StoreURL) -> str:
     durable = parts.options.get("durable", "warm")
     if durable not in ("warm", "cold"):
         raise parts.wrong("durable", "warm or cold")
-    return durable
-
-
-def _impatient(url: str) -> str:
-    """A URL of a store that can be done without: nobody is to wait for it."""
-    if "patience=" in url:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}patience=0"
+    return parts.options["warm"], parts.options["cold"], durable, parts.seconds("cool", COOL)

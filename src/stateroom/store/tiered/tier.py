@@ -1,4 +1,4 @@
-"""One tier: a store of which it is known, and said once, whether it can be reached."""
+"""One tier: a store that may be unreachable, also when it is opened."""
 
 from __future__ import annotations
 
@@ -18,22 +18,35 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class _NotOpen:
-    """Stands for a store that could not be opened yet."""
+class _Unopened:
+    """Stands in for a store that is opened before one of its methods is called."""
 
     shared = True
     remote = True
     large = Store.large
 
-    def __getattr__(self, _: str) -> Any:
-        return None  # never called: a tier opens its store first
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._find = find
+
+    @property
+    def maintenance(self) -> _Unopened:
+        return _Unopened(lambda: self._find().maintenance)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return getattr(self._find(), name)(*args, **kwargs)
+
+        return call
 
 
 class Tier(WrappedStore):
-    """A store that may be away, when it is opened too: then each operation tries to open it."""
+    """A store that may be unreachable. If it is so when it is opened, each operation tries to open it.
+
+    The first failure and the recovery are logged.
+    """
 
     def __init__(self, name: str, url: str, store: Store | None = None) -> None:
-        super().__init__(store or cast(Store, _NotOpen()))
+        super().__init__(store or cast(Store, _Unopened(lambda: self.store)))
         self.name = name
         self.url = url
         self.shown = without_secrets(url)
@@ -45,7 +58,7 @@ class Tier(WrappedStore):
 
     @classmethod
     async def reach(cls, name: str, url: str) -> Self:
-        """The tier at a URL, whether it can be reached just now or not."""
+        """The tier at a URL, reachable or not."""
         tier = cls(name, url)
         try:
             await tier._open()
@@ -71,7 +84,6 @@ class Tier(WrappedStore):
         try:
             if not self._is_open:
                 await self._open()
-                work = getattr(self.store, operation)
             result = await work(*args, **kwargs)
         except StoreUnavailable as error:
             self._note(str(error))
@@ -81,7 +93,6 @@ class Tier(WrappedStore):
         return result
 
     def _note(self, trouble: str | None) -> None:
-        """Say it when the tier goes, and when it is back."""
         if self._closed:
             return
         if trouble is None:
@@ -91,5 +102,5 @@ class Tier(WrappedStore):
         self.trouble = trouble
 
     def state(self) -> str:
-        """What it is and whether it could be reached when it was last needed, in words."""
+        """Its URL, and whether it could be reached when it was last needed."""
         return f"{self.shown}: {f'cannot be reached: {self.trouble}' if self.trouble else 'well'}"

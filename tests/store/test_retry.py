@@ -17,12 +17,11 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.store import Commit, Entry, Head, Store, open_store
+from stateroom.store import Commit, Entry, Head, Store, WrappedStore, open_store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
-from stateroom.store.retry import PATIENCE, PatientStore
+from stateroom.store.retry import TIMEOUT, RetryStore
 from stateroom.store.sqlite import SQLiteStore
-from stateroom.store.wrapper import WrappedStore
 
 FAR = 1e9
 BEFORE, AFTER = "before", "after"
@@ -73,8 +72,8 @@ def unsure() -> UnsureStore:
 
 
 @pytest.fixture
-def store(unsure: UnsureStore) -> PatientStore:
-    return PatientStore(unsure)
+def store(unsure: UnsureStore) -> RetryStore:
+    return RetryStore(unsure)
 
 
 def a_head(name: str = "room", **fields) -> Head:
@@ -90,7 +89,7 @@ async def begin(unsure: UnsureStore) -> None:
     await unsure.store.create(a_head(), [SEED])
 
 
-class TestPatientStore(StoreConformance):
+class TestRetryStore(StoreConformance):
     """With every other answer lost, all promises are kept."""
 
     @pytest.fixture
@@ -108,7 +107,7 @@ class TestPatientStore(StoreConformance):
 # What is done again.
 
 
-async def test_what_was_not_done_is_done_again(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_what_was_not_done_is_done_again(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE, BEFORE])
     await store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a"), expires=None))
@@ -119,7 +118,7 @@ async def test_what_was_not_done_is_done_again(store: PatientStore, unsure: Unsu
 @pytest.mark.parametrize("call_id", ["a", None])
 @pytest.mark.parametrize("closes", [False, True])
 async def test_a_commit_whose_answer_was_lost_is_done_once(
-    store: PatientStore, unsure: UnsureStore, call_id: str | None, closes: bool
+    store: RetryStore, unsure: UnsureStore, call_id: str | None, closes: bool
 ) -> None:
     await begin(unsure)
     unsure.ahead.extend([AFTER, BEFORE, None, BEFORE])  # the last is the question whether it was done
@@ -130,7 +129,7 @@ async def test_a_commit_whose_answer_was_lost_is_done_once(
     assert (await store.head("room")).closed == closes
 
 
-async def test_a_commit_that_outlived_its_session_is_still_found(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_a_commit_that_outlived_its_session_is_still_found(store: RetryStore, unsure: UnsureStore) -> None:
     """It has set the session's expiry to a time that has passed, so that a second one is refused for that."""
     await begin(unsure)
     unsure.ahead.append(AFTER)
@@ -146,7 +145,7 @@ async def test_a_commit_that_outlived_its_session_is_still_found(store: PatientS
     ],
 )
 async def test_a_commit_that_lost_to_another_is_refused(
-    store: PatientStore, unsure: UnsureStore, theirs: Entry, refusal: type[Exception]
+    store: RetryStore, unsure: UnsureStore, theirs: Entry, refusal: type[Exception]
 ) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE])
@@ -156,7 +155,7 @@ async def test_a_commit_that_lost_to_another_is_refused(
     assert await store.entries("room") == [SEED, theirs]
 
 
-async def test_a_commit_that_is_refused_at_once_is_not_asked_for(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_a_commit_that_is_refused_at_once_is_not_asked_for(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     await unsure.store.append(Commit("room", Entry(2, "close", 1.0, b""), expires=None, closes=True))
     with pytest.raises(SessionClosed):
@@ -164,9 +163,9 @@ async def test_a_commit_that_is_refused_at_once_is_not_asked_for(store: PatientS
     assert unsure.seen == ["append"]
 
 
-@pytest.mark.parametrize("operation", ["head", "load", "entries", "export", "delete"])
+@pytest.mark.parametrize("operation", ["head", "load", "entries", "delete"])
 async def test_a_session_that_is_not_there_is_unknown_also_after_a_failure(
-    store: PatientStore, unsure: UnsureStore, operation: str
+    store: RetryStore, unsure: UnsureStore, operation: str
 ) -> None:
     with pytest.raises(UnknownSession):
         await getattr(store, operation)("nowhere")
@@ -176,7 +175,7 @@ async def test_a_session_that_is_not_there_is_unknown_also_after_a_failure(
             await getattr(store, operation)("nowhere")
 
 
-async def test_a_session_is_created_once(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_a_session_is_created_once(store: RetryStore, unsure: UnsureStore) -> None:
     unsure.ahead.extend([AFTER, AFTER])
     await store.create(a_head(), [SEED])
     assert unsure.seen == ["create", "create", "head", "entries"]
@@ -195,7 +194,7 @@ async def test_a_session_is_created_once(store: PatientStore, unsure: UnsureStor
     ],
 )
 async def test_a_session_that_another_has_created_is_theirs(
-    store: PatientStore, unsure: UnsureStore, head: Head, entry: Entry
+    store: RetryStore, unsure: UnsureStore, head: Head, entry: Entry
 ) -> None:
     await unsure.store.create(head, [entry])
     unsure.ahead.append(BEFORE)
@@ -203,20 +202,20 @@ async def test_a_session_that_another_has_created_is_theirs(
         await store.create(a_head(), [SEED])
 
 
-async def test_a_fork_is_refused_for_its_parent_also_after_a_failure(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_a_fork_is_refused_for_its_parent_also_after_a_failure(store: RetryStore, unsure: UnsureStore) -> None:
     unsure.ahead.append(BEFORE)
     with pytest.raises(UnknownSession, match="'nowhere'"):
         await store.create(a_head(parent="nowhere", parent_revision=1))
 
 
-async def test_a_session_is_deleted_once(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_a_session_is_deleted_once(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.append(AFTER)
     await store.delete("room")
     assert unsure.seen == ["delete", "delete"]
 
 
-async def test_a_lease_is_taken_once(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_a_lease_is_taken_once(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([AFTER, AFTER])
     taken = await store.lease("room", "me", now=1.0, until=2.0)
@@ -227,7 +226,7 @@ async def test_a_lease_is_taken_once(store: PatientStore, unsure: UnsureStore) -
 
 
 async def test_it_gives_up_when_its_patience_ends(unsure: UnsureStore) -> None:
-    store = PatientStore(unsure, 0.05)
+    store = RetryStore(unsure, 0.05)
     unsure.ahead.extend([BEFORE] * 1000)
     with pytest.raises(StoreUnavailable, match=r"^the line is dead \(attempts: \d+, in 0\.\d s\)$"):
         await store.head("room")
@@ -242,11 +241,11 @@ async def test_what_repetition_does_not_mend_is_not_repeated(unsure: UnsureStore
 
     foreign = Foreign(unsure)
     with pytest.raises(ForeignStore):
-        await PatientStore(foreign).head("room")
+        await RetryStore(foreign).head("room")
     assert foreign.seen == ["head"]
 
 
-async def test_who_waits_can_be_cancelled(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_who_waits_can_be_cancelled(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([AFTER, *[BEFORE] * 1000])
     entry = Entry(2, "call", 1.0, b"body", "a")
@@ -261,7 +260,7 @@ async def test_who_waits_can_be_cancelled(store: PatientStore, unsure: UnsureSto
     await store.close()  # nothing is under way
 
 
-async def test_a_closed_store_is_not_tried_again(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_a_closed_store_is_not_tried_again(store: RetryStore, unsure: UnsureStore) -> None:
     await store.close()
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="closed"):
@@ -269,7 +268,7 @@ async def test_a_closed_store_is_not_tried_again(store: PatientStore, unsure: Un
     assert unsure.seen == []
 
 
-async def test_closing_waits_for_what_is_tried_again(store: PatientStore, unsure: UnsureStore) -> None:
+async def test_closing_waits_for_what_is_tried_again(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE, BEFORE])
     append = asyncio.create_task(store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a"), expires=None)))
@@ -284,15 +283,15 @@ async def test_closing_waits_for_what_is_tried_again(store: PatientStore, unsure
 
 async def test_stores_over_a_network_are_patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with open_store(f"{url}?patience=5") as store:
+    async with open_store(f"{url}?timeout=5") as store:
         assert type(store) is SQLiteStore
     monkeypatch.setattr(SQLiteStore, "remote", True)
     async with open_store(url) as store:
-        assert type(store) is PatientStore
-        assert store.patience == PATIENCE
-    async with open_store(f"{url}?patience=2.5") as store:
-        assert store.patience == 2.5
-    async with open_store(f"{url}?patience=0") as store:
+        assert type(store) is RetryStore
+        assert store.timeout == TIMEOUT
+    async with open_store(f"{url}?timeout=2.5") as store:
+        assert store.timeout == 2.5
+    async with open_store(f"{url}?timeout=0") as store:
         assert type(store) is SQLiteStore
 
 
@@ -313,7 +312,7 @@ async def test_no_commit_is_lost_or_done_twice(monkeypatch: pytest.MonkeyPatch, 
             return random.choice([BEFORE, AFTER, None])
 
     async def write(name: int) -> list[str]:
-        store = PatientStore(Line(shared))
+        store = RetryStore(Line(shared))
         done: list[str] = []
         while len(done) < 5:
             revision = (await store.head("room")).revision + 1

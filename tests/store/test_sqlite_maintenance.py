@@ -33,7 +33,7 @@ async def allow(store: SQLiteStore, more: int) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + more}")
 
-    await store._read(limit)
+    await store._thread.read(limit)
 
 
 def tamper(path: Path, *statements: str) -> None:
@@ -64,7 +64,7 @@ async def store(url: str) -> AsyncIterator[SQLiteStore]:
 
 
 async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore) -> None:
-    record = await store.export("room")
+    record = await store.maintenance.export("room")
     await allow(store, 20)
     other = Record(head("other"), [entry(1)], [Snapshot(1, LARGE)], {"digest": LARGE})
     for call in (
@@ -74,20 +74,20 @@ async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore
         store.append(Commit("room", entry(2), expires=None, blobs={"small": b"small", "digest": LARGE})),
         store.create(head("other"), [entry(1)], Snapshot(1, b""), {"digest": LARGE}),
         store.create(head("other"), [entry(1, LARGE)]),
-        store.restore(other),
+        store.put(other),
     ):
         with pytest.raises(StoreUnavailable, match="SQLite: database or disk is full; nothing was written; make room"):
             await call
-        assert await store.export("room") == record
+        assert await store.maintenance.export("room") == record
         assert await store.heads() == [head()]
-    assert await store.orphans() == []
+    assert await store.maintenance.orphans() == []
     await store.append(Commit("room", entry(2), expires=None))  # there is room for this
     await allow(store, 10_000)
     await store.append(
         Commit("room", entry(3, LARGE), expires=None, snapshot=Snapshot(3, LARGE), blobs={"digest": LARGE})
     )
-    await store.restore(other)
-    assert await store.export("other") == other
+    await store.put(other)
+    assert await store.maintenance.export("other") == other
 
 
 async def test_writes_that_wait_together_are_each_done_or_refused_whole(store: SQLiteStore) -> None:
@@ -129,9 +129,9 @@ async def test_a_vacuum_gives_back_all_that_was_removed(path: Path, url: str) ->
         for number in range(10):
             await store.create(head(f"room {number}"), [entry(1, LARGE)], blobs={"digest": LARGE})
             await store.delete(f"room {number}")
-        await store.vacuum()
+        await store.maintenance.vacuum()
         assert path.stat().st_size + log.stat().st_size < 1_200_000
-        assert (await store.sizes())["file"].bytes == path.stat().st_size
+        assert (await store.maintenance.sizes())["file"].bytes == path.stat().st_size
         assert await store.blobs("room", ["digest"]) == {"digest": LARGE}
         await store.append(Commit("room", entry(2), expires=None))
 
@@ -143,9 +143,9 @@ async def test_a_vacuum_leaves_no_free_page(path: Path, url: str) -> None:
         for number, name in enumerate(names):
             if number % 5:
                 await store.delete(name)
-        full = (await store.sizes())["file"].bytes
-        await store.vacuum()
-        assert (await store.sizes())["file"].bytes == path.stat().st_size < full / 3
+        full = (await store.maintenance.sizes())["file"].bytes
+        await store.maintenance.vacuum()
+        assert (await store.maintenance.sizes())["file"].bytes == path.stat().st_size < full / 3
         assert len(await store.heads(limit=600)) == 120
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
@@ -160,7 +160,7 @@ async def test_a_vacuum_does_not_wait_for_readers(
         other.execute("BEGIN")
         rows = other.execute("SELECT * FROM entries").fetchall()
         await store.append(Commit("room", entry(2), expires=None))
-        await store.vacuum()
+        await store.maintenance.vacuum()
         assert other.execute("SELECT * FROM entries").fetchall() == rows
         other.execute("COMMIT")
     assert (await store.head("room")).revision == 2
@@ -170,7 +170,7 @@ async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: S
     path.rename(path.with_name("moved.db"))
     path.mkdir()
     with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-        await store.vacuum()
+        await store.maintenance.vacuum()
     path.rmdir()
     path.with_name("moved.db").rename(path)
     await store.append(Commit("room", entry(2), expires=None))
@@ -180,7 +180,7 @@ async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: S
 
 
 async def test_rows_without_a_session_are_told_and_removed(store: SQLiteStore, path: Path) -> None:
-    before = await store.export("room")
+    before = await store.maintenance.export("room")
     tamper(
         path,
         "INSERT INTO entries VALUES ('gone', 1, 'call', 0.0, NULL, x'00')",
@@ -188,15 +188,15 @@ async def test_rows_without_a_session_are_told_and_removed(store: SQLiteStore, p
         "INSERT INTO snapshots VALUES ('gone', 1, x'00')",
         "INSERT INTO blobs VALUES ('lost', 'digest', x'00')",
     )
-    assert await store.orphans() == [
+    assert await store.maintenance.orphans() == [
         "entries of session 'gone', which is gone: 2",
         "snapshots of session 'gone', which is gone: 1",
         "blobs of session 'lost', which is gone: 1",
     ]
-    await store.vacuum()
-    assert await store.orphans() == []
-    assert await store.export("room") == before
-    assert (await store.sizes())["entries"] == Size(1, 4)
+    await store.maintenance.vacuum()
+    assert await store.maintenance.orphans() == []
+    assert await store.maintenance.export("room") == before
+    assert (await store.maintenance.sizes())["entries"] == Size(1, 4)
 
 
 async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: SQLiteStore, path: Path) -> None:
@@ -205,11 +205,11 @@ async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: SQLiteStore,
     tamper(path, "DELETE FROM sessions WHERE id = 'room'", "DELETE FROM entries WHERE session = 'room'")
     with pytest.raises(UnknownSession):
         await store.head("room")
-    assert await store.orphans() == ["session 'fork', forked from session 'room', which is gone"]
-    await store.vacuum()
+    assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+    await store.maintenance.vacuum()
     assert (await store.load("fork")).snapshot == Snapshot(2, b"state")
     await store.delete("fork")
-    assert await store.orphans() == []
+    assert await store.maintenance.orphans() == []
 
 
 # Sizes.
@@ -222,7 +222,7 @@ async def test_sizes_are_exact(store: SQLiteStore, path: Path) -> None:
     await store.create(head("ä"), [entry(1, b"")], blobs={"digest": b"12", "other": b""})
     assert await store.size("room") == Size(2, 4 + 5 + 3 + 2)
     assert await store.size("ä") == Size(1, 2)
-    sizes = await store.sizes()
+    sizes = await store.maintenance.sizes()
     assert sizes.pop("file").rows > 5
     assert sizes == {
         "sessions": Size(2, len(b"room") + len("ä".encode()) + 2 * len(b"envowner")),

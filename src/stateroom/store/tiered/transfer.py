@@ -1,17 +1,17 @@
-"""How a session moves from one tier to the other: with its whole family, and so that it can be stopped at any step.
+"""Transfers between the tiers: of whole families, and safe to stop at any step.
 
 A fork reads its parent, and a store keeps a parent for its forks, so the whole family of a session, from its root on,
-is in one tier. Its members are held before they are moved: marked with a lease, under a fence that nobody else knows.
-Commits are refused then, and whoever wanted to commit waits until the family has moved.
+is in one tier. Its members are held before they move: marked with a lease, under a fence that no other process knows.
+Commits are refused then, and their callers wait until the family has moved.
 
-Down: hold all in the warm tier, put all into the cold tier at rest, bury all in the warm tier, remove what is buried.
-A session is buried by an append under the fence of the hold. That is the one step at which the cold tier takes over,
-and it is refused if anything was added since. Up: hold all in the cold tier, put all into the warm tier as arriving,
-mark all in the cold tier as away, open all in the warm tier.
+Down (demote): hold all in the warm tier, put all into the cold tier at rest, bury all in the warm tier, remove what is
+buried. A session is buried by an append under the fence of the hold. That is the one step at which the cold tier takes
+over, and it is refused if anything was added since. Up (promote): hold all in the cold tier, put all into the warm tier
+as arriving, mark all in the cold tier as away, open all in the warm tier.
 
-Every step can be done again with no harm, and a move only goes forward. So whoever meets a move that does not get on
-(its process was killed) does all its steps again, with the same marks. A mover that was only slow may then come late
-with a copy it made long ago; so a copy is written at once or made anew.
+Every step can be repeated without harm, and a move only goes forward. So a process that meets a stalled move (its
+process was killed) repeats all its steps, with the same marks. A process that was only slow may come late with a copy
+that it made long ago; so a copy is written soon or made anew.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from stateroom.errors import SessionClosed, SessionError, SessionLeased, StoreError, UnknownSession
-from stateroom.store import Commit
-from stateroom.store.contract import Entry, Head, Record, Store
+from stateroom.store.contract import Store
+from stateroom.store.records import Commit, Entry, Head, Record
 from stateroom.store.tiered.marks import (
     BURIED,
     FOREVER,
-    head_only,
     is_buried,
     kind_of,
     mark_for,
@@ -43,18 +42,18 @@ from stateroom.store.tiered.marks import (
 from stateroom.store.tiered.tier import Tier
 
 TAKEOVER = 10.0
-"""After how many seconds a move that does not get on is done by somebody else."""
+"""Seconds after which another process takes over a stalled move."""
 FRESH = TAKEOVER / 2
-"""For how many seconds what was read may be written to the other tier."""
+"""Seconds for which a copy may be written to the other tier after it was read."""
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.1
 
 
 Hold = Literal["leaving", "thawing"]
-"""The kinds of marks under which a session cannot be changed: in the warm tier, and in the cold one."""
+"""The marks under which a session cannot be changed: in the warm tier, and in the cold one."""
 
 
-class Moves:
+class Transfer:
     """Moves families of sessions between two tiers."""
 
     def __init__(self, warm: Tier, cold: Tier) -> None:
@@ -63,7 +62,7 @@ class Moves:
         self._running: set[asyncio.Future[None]] = set()
 
     async def close(self) -> None:
-        """Wait for the moves whose callers have stopped waiting."""
+        """Wait for moves whose callers have stopped waiting."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
     # Where a session is.
@@ -71,7 +70,7 @@ class Moves:
     async def resting(self, session: str, *, lost_too: bool = False) -> Head | None:
         """The head in the cold tier of a session that the warm one did not have; None if that has it now.
 
-        One that both know, and the warm tier has lost, is an error unless asked for.
+        A session that the warm tier has lost is an error, except with `lost_too`.
         """
         seen = None
         while True:
@@ -84,7 +83,7 @@ class Moves:
                     return head
                 raise StoreError(
                     f"session {session!r} is lost: it went to the warm tier ({self.warm.shown}) at revision "
-                    f"{head.revision}, and is not there. Bring back what the warm tier had; or go on from revision "
+                    f"{head.revision}, and is not there. Restore the warm tier's data; or continue from revision "
                     f"{head.revision}, which the cold tier has, with TieredStore.adopt; or delete the session"
                 )
             there = await find(self.warm, session)
@@ -93,9 +92,9 @@ class Moves:
             seen = mark.token
 
     async def settle(self, session: str, at: float | None = None) -> Head | None:
-        """See that the session is in the warm tier and can be changed: its head, or None if something was in the way.
+        """Bring a session to the warm tier, unmarked: its head, or None if the caller must try again.
 
-        One that is at rest is not moved if it cannot be changed at the time `at`.
+        A session at rest is not moved if it cannot be changed at the time `at`.
         """
         head = await find(self.warm, session)
         if head is None:
@@ -114,14 +113,14 @@ class Moves:
             visible(resting).check_live(at)
         match kind_of(resting):
             case None:
-                await self._run(self.lift(session))
+                await self._run(self.promote(session))
             case "away":
-                await self.cold.restore(head_only(visible(resting)))
+                await set_head(self.cold, visible(resting))
             case _:
                 await self.see_through(self.cold, resting)
 
     async def see_through(self, tier: Store, head: Head) -> None:
-        """Wait until the session has moved on from this mark, and if that takes too long, move it."""
+        """Wait until the session has another mark or none; if that takes too long, finish its move."""
         started, pause = monotonic(), FIRST_PAUSE
         while monotonic() - started < TAKEOVER:
             await asyncio.sleep(pause)
@@ -133,33 +132,33 @@ class Moves:
 
     async def _finish(self, tier: Store, head: Head) -> None:
         if kind_of(head) == "leaving":
-            await self.lower(head.id, join=True)
+            await self.demote(head.id, join=True)
             return
         try:
-            await self.lift(head.id, join=True)
+            await self.promote(head.id, join=True)
         except UnknownSession:
             if tier is self.warm:  # it expired in the cold tier before it was all here
-                await self.warm.restore(head_only(replace(head, expires=BURIED)))
+                await set_head(self.warm, replace(head, expires=BURIED))
                 await self.warm.sweep(BURIED)
 
     async def _run(self, move: Coroutine[Any, Any, None]) -> None:
-        """Do a move to its end, even if whoever waits for it is cancelled."""
+        """Do a move to its end, even if its caller is cancelled."""
         task = asyncio.ensure_future(move)
         self._running.add(task)
         task.add_done_callback(self._ran)
-        with suppress(SessionError):  # somebody else was quicker; whoever asked looks again
+        with suppress(SessionError):  # another process was quicker; the caller looks again
             await asyncio.shield(task)
 
     def _ran(self, task: asyncio.Future[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # it has been looked at
+            task.exception()  # marks it as retrieved
 
     # Holding.
 
     @asynccontextmanager
     async def held(self, session: str, *, lost_too: bool = False) -> AsyncIterator[Tier]:
-        """The tier that has the session, which cannot be changed or moved by others meanwhile."""
+        """The tier that has the session, which others cannot change or move inside the block."""
         token = new_token()
         while True:
             tier, head = self.warm, await find(self.warm, session)
@@ -173,7 +172,7 @@ class Moves:
             if kind:
                 await self.see_through(tier, head)
                 continue
-            with suppress(SessionLeased, UnknownSession):  # somebody else was quicker
+            with suppress(SessionLeased, UnknownSession):  # another process was quicker
                 await self._hold(tier, session, "leaving" if tier is self.warm else "thawing", token)
                 break
         try:
@@ -185,10 +184,10 @@ class Moves:
         head = await find(tier, session)
         mark = head and mark_of(head)
         if head and mark and mark.token == token:
-            await tier.restore(head_only(visible(head)))
+            await set_head(tier, visible(head))
 
     async def _hold(self, tier: Store, session: str, kind: Hold, token: str, *, join: bool = False) -> Head:
-        """Mark a session as ours; `join` says that another's mark will do, else that is `SessionLeased`."""
+        """Mark a session as ours; raises `SessionLeased` if it has a mark, except with `join`."""
         while True:
             head = await tier.head(session)
             mark = mark_of(head)
@@ -197,16 +196,16 @@ class Moves:
             if mark:
                 raise SessionLeased(session)
             text = mark_for(head, kind, token).text
-            # A lease in use ends here: whoever has it is refused, and finds it again as it was after the move.
+            # A lease in use is suspended: its holder is refused, and has it again after the move.
             held = await tier.lease(session, text, now=FOREVER - 1, until=FOREVER)
             if held.fence == head.fence + 1:
                 return held
-            await tier.release(session, text)  # somebody else had it in between, and the mark says otherwise
+            await tier.release(session, text)  # it was leased in between, so the mark is wrong
 
     async def _hold_family(self, tier: Store, top: str, kind: Hold, token: str, *, join: bool) -> list[Head]:
-        """Hold a session and all that were forked from it; parents come before their forks.
+        """Hold a session and all its descendants; parents come before their forks.
 
-        Each is held before its forks are listed, so whoever makes another one finds the parent held.
+        Each is held before its forks are listed, so a later fork finds its parent held.
         """
         family = [await self._hold(tier, top, kind, token, join=join)]
         for head in family:
@@ -216,7 +215,7 @@ class Moves:
         first = await find(tier, top)
         if first and _is_held(first, family[0]):
             return family
-        for head in family:  # so long did it take that others have moved the family, and what we hold may be back
+        for head in family:  # it took so long that another process has moved the family
             await self._let_go(tier, head.id, token)
         raise SessionLeased(top)
 
@@ -227,85 +226,83 @@ class Moves:
             head = await tier.head(session)
             if kind_of(head) == "away":
                 return head
-            if mark_of(head):  # whoever has the top moves the family, but one of it may be held for something else
+            if mark_of(head):  # held for something else than a move of the family
                 await self.see_through(tier, head)
 
     # Down.
 
-    async def lower(self, session: str, *, join: bool = False) -> None:
-        """Move a family to the cold tier. `SessionLeased` if somebody else does, unless that is to be done again."""
+    async def demote(self, session: str, *, join: bool = False) -> None:
+        """Move a family to the cold tier. `SessionLeased` if another process does; `join` repeats its steps."""
         root = await _root(self.warm, session)
         family = await self._hold_family(self.warm, root, "leaving", new_token(), join=join)
         family = [head for head in family if not is_buried(head)]
         if any(kind_of(head) == "arriving" for head in family):
             raise SessionLeased(root)
-        copied = [head for head in family if await self._copy(self.warm, self.cold, head, _at_rest)]
+        copied = [head for head in family if await self._copy(self.warm, self.cold, head, lambda head: head)]
         for head in reversed(copied):
             await self._bury(head)
         await self.warm.sweep(BURIED)
 
-    async def _copy(self, source: Store, target: Store, held: Head, dress: Callable[[Record], Record]) -> bool:
-        """Put what one tier has of a session into the other; not if it was deleted, or moved by somebody else."""
+    async def _copy(self, source: Store, target: Store, held: Head, change: Callable[[Head], Head]) -> bool:
+        """Put a session into the other tier; False if it was deleted, or moved by another process."""
         while True:
             started = monotonic()
             try:
-                record = await source.export(held.id)
+                record = await source.maintenance.export(held.id)
             except UnknownSession:
                 return False
             if not _is_held(record.head, held):
                 return False
             if monotonic() - started < FRESH:
                 break
-        await target.restore(dress(record))
+        await target.put(replace(record, head=change(visible(record.head))))
         return True
 
     async def _bury(self, head: Head) -> None:
         """Let the cold tier take over, if nothing was added meanwhile."""
-        with suppress(UnknownSession, SessionClosed):  # somebody else has done it
+        with suppress(UnknownSession, SessionClosed):  # another process has done it
             if not _is_held(await self.warm.head(head.id), head):
                 return
-            if head.closed:  # nothing can be added, by us neither; but nothing can have been added meanwhile
-                await self.warm.restore(head_only(replace(head, expires=BURIED)))
+            if head.closed:  # nothing can be added, so nothing was added meanwhile
+                await set_head(self.warm, replace(head, expires=BURIED))
             else:
                 last = Entry(head.revision + 1, "buried", BURIED, b"")
                 await self.warm.append(Commit(head.id, last, expires=BURIED, fence=head.fence, closes=True))
 
     async def renew_copy(self, session: str) -> bool:
-        """Bring the copy of a session that is held in the warm tier up to date, if the cold tier has one."""
+        """Update the cold tier's copy of a session that is held in the warm tier, if there is one."""
         copy = await find(self.cold, session)
         if copy is None:
             return False
         mark = mark_of(copy)
-        record = await self.warm.export(session)
-        await self.cold.restore(_marked("away", mark.token if mark else new_token(), record))
+        record = await self.warm.maintenance.export(session)
+        away = marked(visible(record.head), "away", mark.token if mark else new_token())
+        await self.cold.put(replace(record, head=away))
         return True
 
     # Up.
 
-    async def lift(self, session: str, *, join: bool = False) -> None:
-        """Move a family to the warm tier; if somebody else does, wait, unless that is to be done again."""
+    async def promote(self, session: str, *, join: bool = False) -> None:
+        """Move a family to the warm tier; waits if another process does; `join` repeats its steps."""
         top = await self._top(session)
         mark = mark_of(top)
         if mark and not join:
-            if mark.kind == "thawing":  # else it has just been lifted
+            if mark.kind == "thawing":  # else it has just been promoted
                 await self.see_through(self.cold, top)
             return
         token = mark.token if mark else new_token()
         await self._clear(top.id)
         family = await self._hold_family(self.cold, top.id, "thawing", token, join=join)
         thawing = [head for head in family if kind_of(head) == "thawing"]
-        copied = [
-            head
-            for head in thawing
-            if await self._copy(self.cold, self.warm, head, partial(_marked, "arriving", token))
-        ]
+        arriving = partial(marked, kind="arriving", token=token)
+        copied = [head for head in thawing if await self._copy(self.cold, self.warm, head, arriving)]
         for head in reversed(copied):  # the top last: as long as that is thawing, some may be
-            await self.cold.restore(head_only(marked(visible(head), "away", token)))
+            await set_head(self.cold, marked(visible(head), "away", token))
         for head in family:
             await self._open(head.id, token)
 
     async def _top(self, session: str) -> Head:
-        """From where on a family is to be lifted: its root, or the first that did not go to the warm tier before."""
+        """The head to promote a family from: its root, or the first that did not go to the warm tier before."""
         head = await self.cold.head(session)
         while head.parent is not None:
             parent = await self.cold.head(head.parent)
@@ -316,17 +313,22 @@ class Moves:
         return head
 
     async def _clear(self, session: str) -> None:
-        """Remove what is left of a session in the warm tier, with forks that came too late to move with it."""
+        """Remove a buried session from the warm tier, with forks that came too late to move with it."""
         await self.warm.sweep(BURIED)
         left = await find(self.warm, session)
         if left and is_buried(left):
-            await self.lower(session, join=True)
+            await self.demote(session, join=True)
 
     async def _open(self, session: str, token: str) -> None:
         head = await find(self.warm, session)
         mark = head and mark_of(head)
         if head and mark and (mark.kind, mark.token) == ("arriving", token):
-            await self.warm.restore(head_only(visible(head)))
+            await set_head(self.warm, visible(head))
+
+
+async def set_head(tier: Store, head: Head) -> None:
+    """Change only the head of a session, which is at this revision already."""
+    await tier.put(Record(head, [], [], {}))
 
 
 async def find(tier: Store, session: str) -> Head | None:
@@ -346,12 +348,3 @@ async def _root(tier: Store, session: str) -> str:
     while (head := await tier.head(session)).parent is not None:
         session = head.parent
     return session
-
-
-def _at_rest(record: Record) -> Record:
-    return Record(visible(record.head), record.entries, record.snapshots, record.blobs)
-
-
-def _marked(kind: Literal["arriving", "away"], token: str, record: Record) -> Record:
-    head = marked(visible(record.head), kind, token)
-    return Record(head, record.entries, record.snapshots, record.blobs)

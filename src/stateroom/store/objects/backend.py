@@ -1,9 +1,9 @@
-"""`file://`: objects as files in a folder, for one machine and as many processes as there are.
+"""Where objects are kept: the `Backend` interface, and `Folder`, its implementation with files.
 
-A file is written under another name, brought to the disk (`fsync`) and moved into its place; then the folder is
-brought to the disk too. So what was acknowledged outlives the machine's power, and nobody ever sees half a file. To
-compare and move in one step, a process holds a lock (`flock`, on one of a fixed number of files) for some
-microseconds; the system takes it from one that dies. What is made is for its owner alone.
+`file://` is for one machine and any number of processes. A file is written under another name, synced (`fsync`) and
+renamed; then the folder is synced. So an acknowledged write survives a loss of power, and a reader never sees half a
+file. To compare and rename in one step, a process holds a lock (`flock`, on one of a fixed number of files) for some
+microseconds; the system releases it if the process dies. All files are for their owner alone.
 """
 
 from __future__ import annotations
@@ -13,32 +13,110 @@ import errno
 import fcntl
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stateroom.errors import BadData, StoreUnavailable
-from stateroom.store.objects.names import new_name
-from stateroom.store.objects.place import Found, Listed, Missing, Moved, Place, Version
+from stateroom.store.objects.layout import new_name
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
-"""For how many seconds to wait for a lock, which a process that is stopped may hold."""
+LOCK_TIMEOUT = 5.0
+"""Seconds to wait for a lock, which a stopped process may hold."""
 THREADS = 16
-"""How many files are brought to the disk at the same time, at most."""
+"""Most files that are synced at the same time."""
 LEFT_BEHIND = 3600.0
-"""A file that is being written for so many seconds belongs to a writer who died."""
+"""Seconds after which an unfinished file belongs to a writer that died."""
 LOCKS, UNFINISHED = ".locks", ".unfinished"
 UNREADABLE = (errno.EIO, errno.EACCES, errno.EISDIR)
-"""What the system says of one object and not of all: a bad sector, a wrong owner, a folder in its place."""
+"""Errors of one object and not of all: a bad sector, a wrong owner, a folder in its place."""
+
+Version = Any
+"""Identifies one content of an object among all that it had or will have."""
 
 
-class Folder(Place):
+class Missing(Exception):
+    """There is no object of this name."""
+
+
+class Moved(Exception):
+    """The object is not at the expected version."""
+
+
+class Found(NamedTuple):
+    """An object's content, and its version."""
+
+    data: bytes
+    version: Version
+
+
+class Listed(NamedTuple):
+    """An object in a listing."""
+
+    name: str
+    size: int
+    written: datetime
+    tag: str | None
+    """Changes with the content; None if the backend does not list it."""
+
+
+class Backend(ABC):
+    """Objects by name. What is acknowledged is durable, and seen by every later reader and listing.
+
+    Raises `StoreUnavailable` for all that fails for now.
+    """
+
+    remote: bool
+    """Whether it is reached over a network."""
+    url: str
+
+    @abstractmethod
+    async def read(self, name: str) -> Found:
+        """An object, whole; raises `Missing`."""
+
+    @abstractmethod
+    async def read_changed(self, name: str, version: Version) -> Found | None:
+        """An object, or None if it is still at this version; raises `Missing`."""
+
+    @abstractmethod
+    async def read_part(self, name: str, start: int, end: int) -> bytes:
+        """Some bytes of an object, at least one; raises `Missing`."""
+
+    @abstractmethod
+    async def write(self, name: str, data: bytes) -> None:
+        """Add an object under a unique name."""
+
+    @abstractmethod
+    async def swap(self, name: str, data: bytes, version: Version | None) -> Version:
+        """Replace a version, or nothing, by new content; its version. Otherwise raises `Moved`, and nothing is done.
+
+        No content may come twice under one name. It is sent once: `Moved` is never the echo of a swap that was done.
+        """
+
+    @abstractmethod
+    def list(self, folder: str, after: str = "") -> AsyncGenerator[list[Listed]]:
+        """The objects in a folder and below, after a name, in the order of their names, in portions."""
+
+    @abstractmethod
+    async def remove(self, names: Iterable[str]) -> None:
+        """Remove objects that are not written any more; missing ones are ignored."""
+
+    async def vacuum(self) -> None:
+        """Remove what writers that died have left behind."""
+        return
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release all resources."""
+
+
+class Folder(Backend):
     """Objects in a folder."""
 
     remote = False
@@ -56,7 +134,7 @@ class Folder(Place):
             raise StoreUnavailable(f"{self.url}: {error.strerror or error}") from error
 
     async def _read(self, name: str, work: Callable[[], T]) -> T:
-        """Read an object. One that the system cannot read is damaged; that says nothing about the others."""
+        """Read an object. One that the system cannot read is damaged; the others may be well."""
         try:
             return await self._run(work)
         except StoreUnavailable as error:
@@ -122,7 +200,7 @@ class Folder(Place):
             self._make_folder(target.parent)
             try:
                 return os.replace(unfinished, target)
-            except FileNotFoundError:  # the folder was empty, and somebody has just tidied it away
+            except FileNotFoundError:  # the folder was empty, and another process has just removed it
                 if not unfinished.exists():
                     raise
 
@@ -139,7 +217,7 @@ class Folder(Place):
         path = self.root / LOCKS / blake2b(name.encode(), digest_size=1).hexdigest()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            give_up = time.monotonic() + PATIENCE
+            give_up = time.monotonic() + LOCK_TIMEOUT
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -214,7 +292,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Bring a folder's names to the disk; one that is gone meanwhile has none."""
+    """Sync the names of a folder, if it still exists."""
     with suppress(FileNotFoundError):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

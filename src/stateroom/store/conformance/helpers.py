@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
 from stateroom.errors import StateroomError
-from stateroom.store import Commit
-from stateroom.store.contract import Entry, Head, Loaded, Record, Size, Snapshot, Store
+from stateroom.store import Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store, open_store
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE = 120.0
-"""After how many seconds a store that does not answer fails its test."""
+TIMEOUT = 120.0
+"""Seconds after which a test fails."""
 
 NOW = 1_000.0
 LATER = 2_000.0
@@ -43,13 +42,23 @@ NAMES = [
 """Ids that a careless store mixes up, cuts or takes for something else."""
 
 
-def asynchronous(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that runs to its end in an event loop of its own."""
+def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own; a parameter `store` gets a fresh store, open for as long as the test."""
+    signature = inspect.signature(test)
+    wants_store = "store" in signature.parameters
+
+    async def in_store(*args: Any, url: str, **kwargs: Any) -> None:
+        async with open_store(url) as store:
+            await test(*args, store=store, **kwargs)
 
     @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), PATIENCE))
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for((in_store if wants_store else test)(*args, **kwargs), TIMEOUT))
 
+    if wants_store:  # pytest is to give the fixture `url` instead
+        named = signature.parameters.items()
+        parameters = [each.replace(name="url") if name == "store" else each for name, each in named]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 
@@ -117,12 +126,12 @@ async def everything(store: Store, session: str) -> tuple[Head, list[Entry], lis
     """All that a store tells of one session."""
     head = await store.head(session)
     loads = [await store.load(session, at) for at in range(head.revision + 1)]
-    return head, await store.entries(session), loads, await store.export(session)
+    return head, await store.entries(session), loads, await store.maintenance.export(session)
 
 
 async def size_of_blobs(store: Store) -> Size:
     """How much all blobs in the store are."""
-    return (await store.sizes())["blobs"]
+    return (await store.maintenance.sizes())["blobs"]
 
 
 async def list_all(store: Store, *, limit: int, environment: str | None = None) -> list[Head]:

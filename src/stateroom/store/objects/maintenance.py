@@ -1,4 +1,4 @@
-"""All sessions at once: who is there, how much they are, who has expired, and what belongs to nobody."""
+"""All sessions of a backend: counting, sweeping, sizes, and orphans."""
 
 from __future__ import annotations
 
@@ -9,55 +9,72 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.contract import Head, Size
-from stateroom.store.objects.access import Access, Draft, View
-from stateroom.store.objects.creation import clear, prevent_life, remove
-from stateroom.store.objects.head import Gone, Root
-from stateroom.store.objects.log import Segment, make_segment
-from stateroom.store.objects.names import DATA, FORKS, HEADS, RECENT, Owner, key_of, owner_of
-from stateroom.store.objects.place import Listed, Moved
+from stateroom.store.contract import Gate, Maintenance, Store
+from stateroom.store.objects.access import Access, Change, SessionView, operation
+from stateroom.store.objects.backend import Listed, Moved
+from stateroom.store.objects.layout import (
+    DATA,
+    FORKS,
+    HEADS,
+    RECENT,
+    Gone,
+    Owner,
+    Root,
+    Segment,
+    key_of,
+    make_segment,
+    owner_of,
+)
+from stateroom.store.objects.lifetime import clear, prevent_life, remove
+from stateroom.store.records import Head, Record, Size
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 32
-"""How many sessions are looked at, or removed, at the same time."""
+"""Most sessions read, or removed, at the same time."""
 LEFT_BEHIND = timedelta(minutes=10)
-"""What a writer has begun and not finished for so long, it does not finish any more; if it does, no harm is done."""
+"""Age at which unfinished writes count as abandoned; if one is finished after all, it fails without harm."""
 REMOVAL_LEFT_BEHIND = timedelta(minutes=10)
-"""As long is nobody at work on a removal without a look at whether it is still theirs."""
+"""The same for removals, which check more often that they still own the session."""
 
 
 class Seen(NamedTuple):
-    """What a census keeps of a session."""
+    """What is remembered of a session between two looks at all heads."""
 
     listed: Listed
     life: str
     head: Head | None
-    """None if it is gone, and only its removal is not finished."""
+    """None if it is gone, and its removal is not finished."""
     parts: tuple[Segment, ...] = ()
-    """Its segments, and its tail as if it were one."""
+    """Its segments, and its tail as a segment."""
 
 
-class Census:
-    """Looks at every head. Those that a listing shows to be as they were are not read again."""
+class ObjectMaintenance(Maintenance):
+    """Reads every head; those that a listing shows as unchanged are not read again."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, store: Store, access: Access, gate: Gate) -> None:
+        super().__init__(store)
         self.access = access
+        self.gate = gate
         self._seen: dict[str, Seen] = {}
-        self.damages: dict[str, str] = {}
-        """What was wrong with heads that could not be read the last time, by their names."""
+        self._damages: dict[str, str] = {}
+        """The errors of heads that could not be read the last time, by their names."""
 
-    async def take(self) -> list[Seen]:
-        """All that is there and can be read."""
+    @operation
+    async def export(self, session: str) -> Record:
+        return await self.access.read(session, self.access.read_all)
+
+    async def _take(self) -> list[Seen]:
+        """All heads that can be read."""
         listed = await self._list(HEADS)
-        self.damages = {}
+        self._damages = {}
         seen = await in_turn(listed, self._look)
         self._seen = {each.listed.name: each for each in seen if each is not None}
         return list(self._seen.values())
 
     async def _list(self, folder: str) -> list[Listed]:
-        return [each async for some in self.access.place.list(folder) for each in some]
+        return [each async for some in self.access.backend.list(folder) for each in some]
 
     async def _look(self, listed: Listed) -> Seen | None:
         known = self._seen.get(listed.name)
@@ -66,7 +83,7 @@ class Census:
         try:
             there, _ = await self.access.look(listed.name.removeprefix(f"{HEADS}/"))
         except BadData as error:
-            self.damages[listed.name] = str(error)
+            self._damages[listed.name] = str(error)
             return None
         if there is None:
             return None
@@ -75,15 +92,15 @@ class Census:
         return Seen(listed, there.life, there.head, (*there.segments, make_segment("", there.tail)[0]))
 
     async def count(self, now: float) -> int:
-        """How many sessions are live."""
-        heads = [seen.head for seen in await self.take()]
+        """The number of live sessions."""
+        heads = [seen.head for seen in await self._take()]
         return sum(head is not None and head.status(now) == "live" for head in heads)
 
-    # The end.
+    # Removing.
 
     async def sweep(self, now: float) -> int:
-        """Remove the sessions that have expired, and are not read by forks that stay."""
-        seen = await self.take()
+        """Remove the sessions that have expired, unless remaining forks read them; returns their number."""
+        seen = await self._take()
         heads = {each.head.id: each.head for each in seen if each.head is not None}
         expired = [head.id for head in heads.values() if head.expires <= now]
         swept = await self._remove_families(heads, expired, now)
@@ -115,7 +132,7 @@ class Census:
         return removed
 
     async def _finish_removals(self, seen: Iterable[Seen]) -> None:
-        """Go on where those who began a removal died. Only one of many who try gets to do it."""
+        """Finish the removals of processes that died. Of many that try, only one does it."""
         for each in seen:
             if each.head is None and _is_left_behind(each.listed, REMOVAL_LEFT_BEHIND):
                 key = each.listed.name.removeprefix(f"{HEADS}/")
@@ -134,9 +151,9 @@ class Census:
 
     # Sizes.
 
+    @operation
     async def sizes(self) -> dict[str, Size]:
-        """How much there is of each kind."""
-        sessions = [seen for seen in await self.take() if seen.head is not None]
+        sessions = [seen for seen in await self._take() if seen.head is not None]
         parts = [part for seen in sessions for part in seen.parts]
         tails = sum(seen.parts[-1].size for seen in sessions)
         objects = await self._list("")
@@ -150,17 +167,17 @@ class Census:
             "objects": Size(len(objects), sum(listed.size for listed in objects)),
         }
 
-    # What belongs to nobody.
+    # Orphans.
 
+    @operation
     async def orphans(self) -> list[str]:
-        """What belongs to nobody, in words."""
-        strays, unmentioned, seen = await self._find_strays()
-        words = [*self.damages.values()]
+        strays, unreferenced, seen = await self._find_strays()
+        words = [*self._damages.values()]
         words += [f"object {name}, which is none of a store's" for name in await self._foreign()]
         words += [f"object {name} of a session that is not there" for names in strays.values() for name in names]
         words += [
-            f"object {name} that session {session!r} does not mention"
-            for session, names in unmentioned.items()
+            f"object {name} that session {session!r} does not refer to"
+            for session, names in unreferenced.items()
             for name in names
         ]
         words += [
@@ -170,51 +187,52 @@ class Census:
         ]
         return words + [f"session {head.id!r}, whose parent {head.parent!r} is gone" for head in await self._lost(seen)]
 
+    @operation
     async def vacuum(self) -> None:
-        """Remove what belongs to nobody, safely also while others write.
+        """Remove orphans; safe while others write.
 
-        What a writer has under way is not mentioned yet. So before an unmentioned object is removed its session is
-        changed, or prevented if it has not begun: then whoever wrote the object cannot mention it any more.
+        A head does not refer yet to what a writer has under way. So before an unreferenced object is removed, its
+        session is changed, or stopped from beginning: then the writer cannot refer to the object any more.
         """
-        strays, unmentioned, seen = await self._find_strays()
+        strays, unreferenced, seen = await self._find_strays()
         await in_turn(strays.items(), self._remove_strays)
-        for session, names in unmentioned.items():
-            await self._remove_unmentioned(session, names)
+        for session, names in unreferenced.items():
+            await self._remove_unreferenced(session, names)
         await self._finish_removals(seen)
         heads = {each.head.id: each.head for each in seen if each.head is not None}
         await self._remove_families(heads, _with_forks(heads, await self._lost(seen)), None)
-        await self.access.place.vacuum()
+        await self.access.backend.vacuum()
 
     async def _find_strays(self) -> tuple[dict[Owner, list[str]], dict[str, list[str]], list[Seen]]:
-        """Objects of sessions that are not there, by whose they were; unmentioned ones of those that are; all heads."""
+        """Objects of sessions that do not exist, by owner; unreferenced objects of those that do; all heads."""
         old: defaultdict[Owner, list[str]] = defaultdict(list)
         for folder in (RECENT, FORKS, DATA):
             for listed in await self._list(folder):
                 owner = owner_of(listed.name)
                 if owner is not None and _is_left_behind(listed, LEFT_BEHIND):
                     old[owner].append(listed.name)
-        seen = await self.take()
+        seen = await self._take()
         alive = {Owner(key_of(each.head.id), each.life): each.head.id for each in seen if each.head is not None}
         ending = {Owner(each.listed.name.removeprefix(f"{HEADS}/"), each.life) for each in seen if each.head is None}
-        unread = {name.removeprefix(f"{HEADS}/") for name in self.damages}
+        unread = {name.removeprefix(f"{HEADS}/") for name in self._damages}
         strays = {
             owner: names
             for owner, names in old.items()
             if owner not in alive and owner not in ending and owner.key not in unread
         }
-        unmentioned: dict[str, list[str]] = {}
+        unreferenced: dict[str, list[str]] = {}
         for owner, names in old.items():
             data = [name for name in names if name.startswith(f"{DATA}/")]
-            if owner in alive and (found := await self._unmentioned(alive[owner], data)):
-                unmentioned[alive[owner]] = found
-        if strays:  # a removal that has just ended is none
+            if owner in alive and (found := await self._unreferenced(alive[owner], data)):
+                unreferenced[alive[owner]] = found
+        if strays:  # except those of a removal that has just ended
             there = {listed.name for folder in (RECENT, FORKS, DATA) for listed in await self._list(folder)}
             strays = {owner: kept for owner, names in strays.items() if (kept := [n for n in names if n in there])}
-        return strays, unmentioned, seen
+        return strays, unreferenced, seen
 
-    async def _unmentioned(self, session: str, names: Collection[str]) -> list[str]:
-        async def find(view: View) -> list[str]:
-            return await self._without_mentioned(view, names)
+    async def _unreferenced(self, session: str, names: Collection[str]) -> list[str]:
+        async def find(view: SessionView) -> list[str]:
+            return await self._without_referenced(view, names)
 
         try:
             return await self.access.read(session, find)
@@ -222,26 +240,26 @@ class Census:
             return []
 
     async def _foreign(self) -> list[str]:
-        """Objects among ours that have no name which a store gives."""
+        """Objects with names that are not ours."""
         listed = [each for folder in (RECENT, FORKS, DATA) for each in await self._list(folder)]
         return [each.name for each in listed if owner_of(each.name) is None]
 
-    async def _without_mentioned(self, view: View, names: Collection[str]) -> list[str]:
-        mentioned = {segment.name for segment in view.root.segments}
-        if any(name.rpartition("/")[2] not in mentioned for name in names):
-            mentioned |= {blob.name for index in await self.access.read_indexes(view) for blob in index.blobs}
-        return [name for name in names if name.rpartition("/")[2] not in mentioned]
+    async def _without_referenced(self, view: SessionView, names: Collection[str]) -> list[str]:
+        referenced = {segment.name for segment in view.root.segments}
+        if any(name.rpartition("/")[2] not in referenced for name in names):
+            referenced |= {blob.name for index in await self.access.read_indexes(view) for blob in index.blobs}
+        return [name for name in names if name.rpartition("/")[2] not in referenced]
 
     async def _remove_strays(self, found: tuple[Owner, list[str]]) -> None:
         (key, life), names = found
         there = await prevent_life(self.access, key, life)
         if not isinstance(there, Root) or there.life != life:
-            await self.access.place.remove(names)
+            await self.access.backend.remove(names)
 
-    async def _remove_unmentioned(self, session: str, names: Collection[str]) -> None:
-        async def change(view: View) -> Draft | None:
-            dead = [name.rpartition("/")[2] for name in await self._without_mentioned(view, names)]
-            return Draft(view.root.changed(), dead=dead) if dead else None
+    async def _remove_unreferenced(self, session: str, names: Collection[str]) -> None:
+        async def change(view: SessionView) -> Change | None:
+            dead = [name.rpartition("/")[2] for name in await self._without_referenced(view, names)]
+            return Change(view.root.changed(), dead=dead) if dead else None
 
         try:
             await self.access.change(session, change)
@@ -277,7 +295,7 @@ def _is_left_behind(listed: Listed, time: timedelta) -> bool:
 
 
 async def in_turn(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Do work on each of many, some at the same time; what comes of it, in order."""
+    """Do work on many items, some at the same time; the results in order."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def do(item: T) -> R:

@@ -1,0 +1,164 @@
+"""What a store keeps of a session: its head, entries, snapshots and blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from stateroom.errors import BadData, DuplicateCall, SessionClosed, SessionExpired, StoreError, UnknownRevision
+
+Status = Literal["live", "closed", "expired"]
+
+Blobs = Mapping[str, bytes]
+"""Large values by the digest of their content, stored once per session outside its log."""
+
+NO_BLOBS: Blobs = MappingProxyType({})
+
+DAMAGE = (msgspec.MsgspecError, ValueError, TypeError, AttributeError)
+"""Errors raised by decoding stored data that is not what was written."""
+
+
+def damaged(session: object, error: Exception) -> BadData:
+    """The error for a session that a store cannot read."""
+    return BadData(f"session {session!r} is damaged: {error}")
+
+
+def no_snapshot(session: str, revision: int) -> UnknownRevision:
+    """The error for a prune at a revision without a snapshot."""
+    return UnknownRevision(session, f"session {session!r} has no snapshot at revision {revision}")
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What a store knows of a session without reading its log."""
+
+    id: str
+    environment: str
+    owner: str
+    created: float
+    expires: float
+    revision: int
+    """The newest revision. A fork starts at the revision of its parent that it forked from."""
+    closed: bool = False
+    parent: str | None = None
+    parent_revision: int = 0
+    fence: int = 0
+    """The fencing token. Each new lease raises it; a commit made under another one is refused."""
+    holder: str | None = None
+    """The token of the current or last lease holder."""
+    leased_until: float = 0.0
+
+    @property
+    def age(self) -> tuple[float, str]:
+        """The order of listings: by creation, then by id."""
+        return self.created, self.id
+
+    def leased(self, now: float) -> bool:
+        """Whether the session is leased at this time."""
+        return self.holder is not None and self.leased_until > now
+
+    def continues(self, earlier: Head) -> bool:
+        """Whether this is the head of the same session, at the same revision or a later one."""
+        return (
+            (self.id, self.created, self.parent, self.parent_revision)
+            == (earlier.id, earlier.created, earlier.parent, earlier.parent_revision)
+        ) and self.revision >= earlier.revision
+
+    def check_live(self, now: float) -> None:
+        """Raise if nothing may be added to this session any more."""
+        if self.closed:
+            raise SessionClosed(self.id)
+        if self.expires <= now:
+            raise SessionExpired(self.id)
+
+    def check_parent(self, reached: int) -> None:
+        """Raise if the parent has not reached the revision that this forks from."""
+        if self.parent is not None and self.parent_revision > reached:
+            raise UnknownRevision(self.parent, f"session {self.parent!r} has no revision {self.parent_revision}")
+
+    def check_replaces(self, kept: Head, *, new: bool) -> None:
+        """Raise unless this may take the place of the head that a store has; see `Store.put`."""
+        if new:
+            raise StoreError(f"there is a session {self.id!r} already")
+        if not self.continues(kept):
+            raise StoreError(f"there is another session {self.id!r} already, or a later moment of this one")
+
+    def status(self, now: float) -> Status:
+        """Whether something may be added to this session, and if not, why."""
+        if self.closed:
+            return "closed"
+        return "expired" if self.expires <= now else "live"
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One step of a session's history."""
+
+    revision: int
+    kind: str
+    at: float
+    body: bytes
+    call_id: str | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
+    """A whole state at one revision."""
+
+    revision: int
+    body: bytes
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False):
+    """An entry to append to a session, and what is written with it."""
+
+    session: str
+    entry: Entry
+    expires: float | None = None
+    """The session's new expiry; None keeps the old one."""
+    fence: int = 0
+    """The fence that the entry was made under."""
+    snapshot: Snapshot | None = None
+    blobs: Blobs = NO_BLOBS
+    closes: bool = False
+    """Whether it closes the session."""
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A head, the newest snapshot at or before the requested revision, and the entries from there up to it."""
+
+    head: Head
+    snapshot: Snapshot | None
+    entries: list[Entry]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """All that a store has of one session; entries and snapshots are in the order of their revisions."""
+
+    head: Head
+    entries: list[Entry]
+    snapshots: list[Snapshot]
+    blobs: dict[str, bytes]
+
+    def check_calls(self) -> None:
+        """Raise if two entries have one call id."""
+        seen = set()
+        for entry in self.entries:
+            if entry.call_id is not None and entry.call_id in seen:
+                raise DuplicateCall(self.head.id, entry.call_id)
+            seen.add(entry.call_id)
+
+    def size(self) -> Size:
+        """The number of entries, and the bytes of entries, snapshots and blobs."""
+        bodies = (*(entry.body for entry in self.entries), *(snapshot.body for snapshot in self.snapshots))
+        return Size(len(self.entries), sum(map(len, (*bodies, *self.blobs.values()))))
+
+
+class Size(msgspec.Struct, frozen=True):
+    """A number of rows (or keys, or objects), and their bytes."""
+
+    rows: int
+    bytes: int
+
+    def __add__(self, other: Size) -> Size:
+        return Size(self.rows + other.rows, self.bytes + other.bytes)
