@@ -24,11 +24,11 @@ from rich.console import Console
 
 from stateroom import Environment, Episode, State, Task, Verdict, open_store, tool
 from stateroom.model import (
-    Faltering,
     Item,
     Judge,
     Model,
     ModelSource,
+    Noisy,
     Policy,
     function_call,
     last_user_text,
@@ -86,7 +86,7 @@ class Writer(Policy):
         return [function_call("write", "call_0", text=f"Dear {reader},\nthis is to say: {purpose}\nYours")]
 
 
-class Careless(Faltering):
+class Careless(Noisy):
     """Forgets, in some episodes, who is to read the letter."""
 
     better = Writer
@@ -103,7 +103,7 @@ class LetterEnvironment(Environment[Letter, LetterTask]):
 
     name = "letter"
     examples = "judged.jsonl"
-    policies = {"reference": Writer, "faltering": Careless}
+    policies = {"reference": Writer, "noisy": Careless}
 
     def __init__(self, judge: Judge | None = None) -> None:
         spec = os.environ.get("JUDGE", "critic")

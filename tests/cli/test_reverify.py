@@ -27,7 +27,7 @@ class Closer(CounterEnvironment):
 @pytest.fixture
 def rollouts(stateroom: Any, tmp_path: Path) -> Path:
     (tmp_path / "own.py").write_text(CLOSER)
-    assert stateroom("run", "counter", "--model", "faltering", "--repeats", 4, "--output", "out.jsonl").code == 0
+    assert stateroom("run", "counter", "--model", "noisy", "--repeats", 4, "--output", "out.jsonl").code == 0
     return tmp_path / "out.jsonl"
 
 

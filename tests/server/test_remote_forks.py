@@ -23,7 +23,7 @@ NAMES = ("session", "_stateroom_session", "_stateroom_parent")
 def settings(folder: Path, name: str, kind: type[Environment[Any, Any]], **more: Any) -> dict[str, Any]:
     return {
         "environment": kind(),
-        "model": ModelSource("faltering", kind.policies["faltering"]),
+        "model": ModelSource("noisy", kind.policies["noisy"]),
         "tasks": generate_tasks(kind, 3, seed=1),
         "files": TreeFiles(folder / f"{name}.jsonl"),
         **more,

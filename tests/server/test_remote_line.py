@@ -129,10 +129,10 @@ TROUBLES: dict[str, tuple[bool, bytes | None]] = {
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_a_bad_line_changes_nothing(serve: Any, tmp_path: Path, trouble: str) -> None:
     served = await serve()
-    here = plan(tmp_path, "here", "faltering")
+    here = plan(tmp_path, "here", "noisy")
     await run(here)
     async with between(served.url, every_fifth(*TROUBLES[trouble])) as (url, _):
-        there = plan(tmp_path, "there", "faltering", server=url)
+        there = plan(tmp_path, "there", "noisy", server=url)
         report = await run(there)
     assert report.first_error is None
     assert comparable(there.files.rollouts) == comparable(here.files.rollouts)

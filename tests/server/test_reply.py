@@ -259,7 +259,7 @@ async def in_both(
     return reports[1], episodes(there)
 
 
-@pytest.mark.parametrize("policy", ["reference", "faltering"])
+@pytest.mark.parametrize("policy", ["reference", "noisy"])
 async def test_refunds_are_the_same_here_and_there(serve: Any, tmp_path: Path, policy: str) -> None:
     served = await serve(RefundEnvironment())
     tasks = generate_tasks(RefundEnvironment, 8, seed=1)

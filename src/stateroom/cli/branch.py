@@ -86,9 +86,9 @@ def branch(
     A rule says where the episodes branch. best-of: at one step, and the best end is the answer. beam: at each step, and
     what is worth most goes on. monte-carlo: at each state of one episode, to tell what the state is worth.
 
-    Example: stateroom branch extraction --model faltering --rule best-of --n 4 --at 2
+    Example: stateroom branch extraction --model noisy --rule best-of --n 4 --at 2
 
-    Example: stateroom branch extraction --model faltering --rule beam --width 2 --continuations 2
+    Example: stateroom branch extraction --model noisy --rule beam --width 2 --continuations 2
 
     On a server: stateroom branch counter --rule monte-carlo --server http://127.0.0.1:8000
     """

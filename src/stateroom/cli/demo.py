@@ -65,7 +65,7 @@ def demo(
     _heading("Go on with")
     for command in (
         f"sessions list --store {plan.store}",
-        "run extraction --model faltering --repeats 4",
+        "run extraction --model noisy --repeats 4",
         "environments",
     ):
         console.print(f"$ stateroom {command}", style="dim", soft_wrap=True)
@@ -88,7 +88,7 @@ def _run(name: str, where: Path) -> tuple[Run, Report]:
     assert examples is not None
     plan = Run(
         environment=environment,
-        model=open_model("faltering", found.policies),
+        model=open_model("noisy", found.policies),
         tasks=read_tasks(examples, environment),
         files=files,
         store=default_store(environment, files),

@@ -39,7 +39,7 @@ ModelSpec = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="Who acts: a policy of the environment's (reference, faltering), openai:NAME, responses:NAME@URL, "
+        help="Who acts: a policy of the environment's (reference, noisy), openai:NAME, responses:NAME@URL, "
         "chat:NAME@URL, local, replay:FILE, module:Class or path.py:Class.",
     ),
 ]
@@ -127,13 +127,13 @@ def run(
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
 
-    Example: stateroom run counter --model faltering --repeats 4
+    Example: stateroom run counter --model noisy --repeats 4
 
     A model behind an endpoint: stateroom run counter --model chat:qwen3@http://127.0.0.1:8000/v1 --set temperature=0.7
 
-    A run that was interrupted: stateroom run counter --model faltering --output runs/a.jsonl --resume
+    A run that was interrupted: stateroom run counter --model noisy --output runs/a.jsonl --resume
 
-    Groups that start from one state: stateroom run counter --model faltering --group 8
+    Groups that start from one state: stateroom run counter --model noisy --group 8
 
     On a server: stateroom run counter --server http://127.0.0.1:8000
     """

@@ -13,7 +13,7 @@ from stateroom.model.items import (
 )
 from stateroom.model.judge import Judge, Judgement
 from stateroom.model.model import NO_SETTINGS, Answer, Model, Request, Usage, answer_of
-from stateroom.model.policy import Faltering, Policy
+from stateroom.model.policy import Noisy, Policy
 from stateroom.model.replay import Replayed
 from stateroom.model.scripted import Scripted
 from stateroom.model.url import ModelSource, open_model
@@ -22,13 +22,13 @@ from stateroom.model.votes import Reading, Vote, majority, read_score
 __all__ = [
     "NO_SETTINGS",
     "Answer",
-    "Faltering",
     "Item",
     "Judge",
     "Judgement",
     "Limits",
     "Model",
     "ModelSource",
+    "Noisy",
     "Policy",
     "Reading",
     "Replayed",

@@ -34,7 +34,7 @@ class Policy(Model):
         return Answer(await answer if inspect.isawaitable(answer) else answer)
 
 
-class Faltering(Policy):
+class Noisy(Policy):
     """Does what a better policy does, but errs in a set share of the episodes.
 
     Subclasses name the better policy and say what an error looks like.

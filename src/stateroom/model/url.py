@@ -2,7 +2,7 @@
 
 | spec | model |
 |---|---|
-| `reference`, `faltering`, ... | a policy of the environment's own |
+| `reference`, `noisy`, ... | a policy of the environment's own |
 | `module:Class`, `path.py:Class` | a `Policy` or `Model` of the user's |
 | `openai:NAME` | a model of OpenAI's; the key is in `OPENAI_API_KEY` |
 | `responses:NAME@URL`, `chat:NAME@URL` | a model on any server that speaks OpenAI's Responses, or Chat Completions |

@@ -14,7 +14,7 @@ from stateroom.gallery.office.generating import bring, make_task
 from stateroom.gallery.office.kinds import KINDS, Changes
 from stateroom.gallery.office.mail import MailTools
 from stateroom.gallery.office.manager import answer
-from stateroom.gallery.office.policies import DestructivePolicy, FalteringPolicy, IdlePolicy, ReferencePolicy
+from stateroom.gallery.office.policies import DestructivePolicy, IdlePolicy, NoisyPolicy, ReferencePolicy
 from stateroom.gallery.office.projects import ProjectTools
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.verifying import Told, judge
@@ -48,7 +48,7 @@ class OfficeEnvironment(
     examples = "tasks.jsonl"
     policies = {
         "reference": ReferencePolicy,
-        "faltering": FalteringPolicy,
+        "noisy": NoisyPolicy,
         "idle": IdlePolicy,
         "destructive": DestructivePolicy,
     }

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from stateroom.gallery.office.kinds import Say, read
 from stateroom.gallery.office.slips import mixed_up, slipped
-from stateroom.model import Faltering, Item, Policy, function_call, message, outputs_of, text_of
+from stateroom.model import Item, Noisy, Policy, function_call, message, outputs_of, text_of
 
 LOOKS = ("search_", "read_", "list_", "get_", "find_")
 """How the names of tools begin that only look."""
@@ -117,7 +117,7 @@ Fault = Literal["forgets", "stops", "slips", "mixes up", "presumes"]
 FAULTS: tuple[Fault, ...] = ("forgets", "stops", "slips", "mixes up", "presumes")
 
 
-class FalteringPolicy(Faltering):
+class NoisyPolicy(Noisy):
     """Does one thing wrong in some episodes.
 
     It leaves a step out, stops before the first, gets something wrong in one, takes somebody for their namesake, or

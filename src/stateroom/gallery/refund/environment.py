@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from stateroom import Environment, Episode, SessionInfo, State, Task, ToolError, Verdict, tool
 from stateroom.agent import SimulatedUser, UserSide
 from stateroom.gallery.refund.customer import ANOTHER, INSTRUCTIONS, OPENING, PATIENCE, PUZZLED, Wish, answer, role
-from stateroom.gallery.refund.policies import FalteringPolicy, ReferencePolicy
+from stateroom.gallery.refund.policies import NoisyPolicy, ReferencePolicy
 from stateroom.gallery.refund.rules import DAYS, LIMIT, RULES, Order, due
 from stateroom.model import Model
 
@@ -64,7 +64,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
     """
 
     examples = "tasks.jsonl"
-    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
     def __init__(self, user_model: Model | None = None) -> None:
         self.customer = None if user_model is None else SimulatedUser(user_model, INSTRUCTIONS)

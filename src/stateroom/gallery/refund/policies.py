@@ -8,7 +8,7 @@ from typing import Any
 
 from stateroom.gallery.refund.customer import TROUBLES
 from stateroom.gallery.refund.rules import Order, Reason, due
-from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of, text_of
+from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of, text_of
 
 
 class ReferencePolicy(Policy):
@@ -41,7 +41,7 @@ class ReferencePolicy(Policy):
         return function_call("decline", "settle", order_id=order_id)
 
 
-class FalteringPolicy(Faltering):
+class NoisyPolicy(Noisy):
     """Pays back a little less than is due, or something where nothing is, in some episodes."""
 
     better = ReferencePolicy
