@@ -18,8 +18,7 @@ from rich.table import Table
 
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, generate_tasks, run
-from stateroom.rollout.branching import Beam, BestOf, Branching, Rule, TreeFiles, branch
+from stateroom.rollout import Beam, BestOf, Branching, Rule, Run, RunFiles, TreeFiles, branch, generate_tasks, run
 
 NOISY = open_model("noisy", ExtractionEnvironment.policies)
 TASKS = generate_tasks(ExtractionEnvironment, 60, seed=1)

@@ -35,8 +35,7 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import Run, RunFiles, read_tasks, run
-from stateroom.rollout.unjudged import Unjudged, judge_unjudged
+from stateroom.rollout import Run, RunFiles, read_tasks, run, score_failures
 
 RUBRIC = """\
 2: the letter says what it should, and addresses its reader by name.
@@ -133,7 +132,7 @@ async def main() -> None:
         say(f"{report.episodes} episodes, of which {report.failed} wait for a judge")
         say(f"  {report.first_error}")
         async with open_store(store) as opened:
-            judged = await judge_unjudged(Unjudged(LetterEnvironment(), files, opened))
+            judged = await score_failures(LetterEnvironment(), files, opened)
         say(f"{len(judged.rows)} judged; the mean reward is {judged.metrics['agent_metrics']['mean/reward']:.2f} now")
 
 

@@ -158,11 +158,11 @@ def test_a_run_goes_on(stateroom: Any, own: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("-m own.py:Two --resume", "say with --output which run to go on with"),
+        ("-m own.py:Two --resume", "say with --output which run to resume"),
         ("-m own.py:Two -o nope.jsonl --resume", "nope_materialized_inputs.jsonl is missing; run it without --resume"),
         (
             "-m own.py:Raises -o x.jsonl --resume --store sqlite:///elsewhere.db",
-            "is of a run by 'own.py:Two'; go on with the same --model",
+            "is of a run by 'own.py:Two'; resume it with the same --model",
         ),
         ("-m own.py:Two -o x.jsonl --resume", "not in x_sessions.db; give the --store that it had"),
     ],

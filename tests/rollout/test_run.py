@@ -12,9 +12,9 @@ import pytest
 from stateroom import Environment, Episode, State, Verdict, open_store, tool
 from stateroom.errors import CannotWrite, UnknownStore
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message
 from stateroom.rollout import Report, Run, RunFiles, run
-from stateroom.rollout.files import write_rows
 
 REFERENCE = CounterEnvironment.policies["reference"]
 NOISY = CounterEnvironment.policies["noisy"]

@@ -350,8 +350,8 @@ class PlayedEnvironment(TalkEnvironment):
 async def test_a_model_that_fails_as_a_user_fails_the_episode_for_now_or_for_good(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, terminal: bool, told: str
 ) -> None:
-    monkeypatch.setattr("stateroom.rollout.wire.PAUSE", 0.0)
-    monkeypatch.setattr("stateroom.rollout.wire._asked_to_wait", lambda reply: 0.0)
+    monkeypatch.setattr("stateroom.rollout.client.BACKOFF", 0.0)
+    monkeypatch.setattr("stateroom.rollout.client._retry_after", lambda reply: 0.0)
     served = await serve(PlayedEnvironment("Hello.", error))
     there = plan(tmp_path, "there", TalkEnvironment(), Talks, tasks=[{}], repeats=1, server=served.url)
     report = await run(there)
