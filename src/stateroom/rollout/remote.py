@@ -137,7 +137,9 @@ class RemoteSession:
         reward = found.pop("reward")
         if type(reward) not in (int, float) or not isfinite(reward):
             raise BadVerdict(f"the reward in the server's reply to verify is not a number: {json.dumps(reward):.100}")
-        return Verdict(reward, details=found)
+        components = found.pop("reward_components") if isinstance(found.get("reward_components"), dict) else {}
+        reason = found.pop("reason") if isinstance(found.get("reason"), str) else ""
+        return Verdict(reward, components, reason=reason, details=found)
 
     async def close(self) -> None:
         """Close the session. If that fails, the session expires, and the verdict is as good."""
