@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -19,6 +18,7 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
+from stateroom.lru import LRU
 from stateroom.session.cached_session import CachedSession, Step, new_session
 from stateroom.session.commit import ATTEMPTS, back_off
 from stateroom.session.document import Weight, write_document
@@ -51,7 +51,7 @@ class Threads:
         self.ttl = ttl
         self.hot = hot
         self.now = now
-        self._cached: OrderedDict[str, CachedSession] = OrderedDict()
+        self._cached: LRU[str, CachedSession] = LRU(hot)
         self._reader = Reader(store, Thread)
 
     async def find(self, thread: str) -> CachedSession | None:
@@ -213,11 +213,7 @@ class Threads:
         cached.forget()
 
     def _keep(self, cached: CachedSession) -> CachedSession:
-        self._cached[cached.head.id] = cached
-        self._cached.move_to_end(cached.head.id)
-        if len(self._cached) > self.hot:
-            self._cached.popitem(last=False)
-        return cached
+        return self._cached.keep(cached.head.id, cached)
 
     # Steps.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from random import uniform
@@ -11,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
+from stateroom.lru import LRU
 from stateroom.store.contract import DAMAGE, damaged
 from stateroom.store.objects.head import Gone, Root, decode_head, encode_head
 from stateroom.store.objects.log import TAIL, Index, Run, Segment, count_merged, decode_index, join, make_segment
@@ -52,7 +52,7 @@ class Access:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._views: OrderedDict[str, View] = OrderedDict()
+        self._views: LRU[str, View] = LRU(KNOWN)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # Heads.
@@ -90,11 +90,7 @@ class Access:
         known = self._views.get(session)
         have = {**(known.indexes if known else {}), **(indexes or {})}
         of_segments = {segment.name: have[segment.name] for segment in root.segments if segment.name in have}
-        view = self._views[session] = View(root, version, of_segments)
-        self._views.move_to_end(session)
-        if len(self._views) > KNOWN:
-            self._views.popitem(last=False)
-        return view
+        return self._views.keep(session, View(root, version, of_segments))
 
     async def look(self, key: str) -> tuple[Root | Gone | None, Version]:
         """What is in the place of a head."""

@@ -20,6 +20,7 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
+from stateroom.store.batch import first_batch
 from stateroom.store.contract import Commit, Snapshot
 from stateroom.store.postgresql.pool import Pool
 from stateroom.store.postgresql.statements import Statements
@@ -39,8 +40,6 @@ from stateroom.store.postgresql.values import (
     whole_item,
 )
 
-FEW = 8
-"""Up to so many appends are not worth two batches."""
 MOST = 256
 """How many appends are one batch at most."""
 MOST_BYTES = 16 * 1024 * 1024
@@ -105,9 +104,7 @@ class Appends:
             await asyncio.wait([self._sending])
 
     async def _send_all(self) -> None:
-        # After a rest, all sessions may be in step. Half of them first: from then on, the ones make their next calls
-        # while those of the others are written.
-        most = max(FEW, (len(self._waiting) + 1) // 2)
+        most = first_batch(len(self._waiting))
         try:
             while self._waiting:
                 await self._write(self._take(most))

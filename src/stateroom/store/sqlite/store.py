@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownStore
+from stateroom.store.batch import first_batch
 from stateroom.store.contract import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store
 from stateroom.store.sqlite import maintenance, rows
 from stateroom.store.sqlite.file import connect, identity_of
@@ -20,9 +21,6 @@ from stateroom.store.url import parse_url, without_secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-FEW = 8
-"""Up to so many writes are not worth two transactions."""
 
 
 class SQLiteStore(Store):
@@ -96,9 +94,7 @@ class SQLiteStore(Store):
             self._in_hand = rest + jobs
             reads = [job for job in jobs if not job.writes]
             writes = rest + [job for job in jobs if job.writes]
-            # After a rest, all sessions are in step. Half of them first: from then on, the ones make their next calls
-            # while those of the others are written.
-            share = (len(writes) + 1) // 2 if idle and len(writes) > FEW else len(writes)
+            share = first_batch(len(writes)) if idle else len(writes)
             if reads:
                 self._report(read(reads, connection) if there else failed(reads, self._replaced()))
             if writes:
