@@ -13,7 +13,7 @@ from rich.text import Text
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError
-from stateroom.rollout import CheckReport, Finding, check_environment, undefined
+from stateroom.rollout import CheckReport, Finding, check_environment
 
 SHOWN = 3
 """Lines of a finding that are shown; --json has all."""
@@ -46,7 +46,7 @@ def check(
     try:
         found = find_environment(env)
     except DefinitionError as error:
-        report = undefined(env, str(error))
+        report = CheckReport.undefined(env, str(error))
     else:
         report = asyncio.run(_check(found, tasks, everything))
     if json_output:

@@ -14,7 +14,7 @@ from stateroom.rollout.branching import (
     branch,
     read_trees,
 )
-from stateroom.rollout.check import CheckReport, Finding, check_environment, undefined
+from stateroom.rollout.check import CheckReport, Finding, check_environment
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import aggregate, pass_at_k
 from stateroom.rollout.replay import Replay, ReplayDifference, replay_rollouts, replay_session
@@ -58,7 +58,6 @@ __all__ = [
     "rescore_rollouts",
     "run",
     "score_failures",
-    "undefined",
     "unscored_rows",
     "verdict_fields",
 ]

@@ -10,25 +10,22 @@ from stateroom.environment import Environment
 from stateroom.errors import BadTask, NotFound
 from stateroom.rollout.check import isolation, tasks, tools, verdicts
 from stateroom.rollout.check.episodes import Episodes, Play, PlayFailure, play_episodes
-from stateroom.rollout.check.findings import CheckReport, Fault, Finding, finding, skipped
-from stateroom.rollout.check.policies import REFERENCE
+from stateroom.rollout.check.findings import (
+    ISOLATION,
+    PLAYED,
+    SEED,
+    TASKS,
+    TOOLS,
+    VERIFIER,
+    CheckReport,
+    Fault,
+    Finding,
+    finding,
+    skipped,
+)
 from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import example_file, read_tasks
 from stateroom.session.containment import contained
-
-PLAYED = (
-    isolation.SEED,
-    isolation.DETERMINISM,
-    isolation.ISOLATION,
-    isolation.HIDDEN,
-    isolation.READ_BACK,
-    REFERENCE,
-    verdicts.IDLE,
-    verdicts.VERIFIER,
-    tools.TOOLS,
-    tools.COST,
-)
-"""The checks that play episodes, in the order of the report."""
 
 
 async def check_environment(
@@ -47,24 +44,18 @@ async def check_environment(
             instance = environment()
     except Exception as error:  # noqa: BLE001 - the author's code may raise anything
         told = f"{environment.__name__}() cannot be made without arguments: {type(error).__name__}: {error}"
-        return undefined(environment.name, told)
+        return CheckReport.undefined(environment.name, told)
     findings = [tools.check_schema(instance)]
     try:
         rows, source = _rows(instance, task_file)
     except (BadTask, NotFound) as error:
-        findings.append(finding(tasks.NAME, [Fault(line) for line in str(error).splitlines()], ""))
+        findings.append(finding(TASKS, [Fault(line) for line in str(error).splitlines()], ""))
         return CheckReport(environment.name, [*findings, *_skipped(PLAYED, "the tasks cannot be used")])
     findings.append(tasks.check_tasks(instance, rows, source))
     chosen = dict(enumerate(rows)) if everything else tasks.sample(rows)
     async with play_episodes(environment, chosen, on_play) as episodes:
         findings += await _check_episodes(episodes)
     return CheckReport(environment.name, findings, len(rows), len(chosen))
-
-
-def undefined(name: str, why: str) -> CheckReport:
-    """The report on an environment whose class cannot be used."""
-    schema = finding(tools.SCHEMA, [Fault(why)], "")
-    return CheckReport(name, [schema, *_skipped((tasks.NAME, *PLAYED), "it is not defined")])
 
 
 def _skipped(checks: Sequence[str], why: str) -> list[Finding]:
@@ -90,7 +81,7 @@ async def _check_episodes(episodes: Episodes) -> list[Finding]:
         return [seeded, *_skipped(PLAYED[1:], "the seeds are not in order")]
     same = await isolation.check_determinism(episodes)
     isolated = (
-        skipped(isolation.ISOLATION, "episodes differ each time, so that nothing can be told")
+        skipped(ISOLATION, "episodes differ each time, so that nothing can be told")
         if same.result == "problem"
         else await isolation.check_isolation(episodes)
     )
@@ -110,6 +101,6 @@ async def _check_episodes(episodes: Episodes) -> list[Finding]:
 
 def _endless(play: Play, failure: PlayFailure) -> list[Finding]:
     """The findings if an episode does not end: no other check can run."""
-    check = {"seed": isolation.SEED, "play": tools.TOOLS, "verify": verdicts.VERIFIER}[failure.phase]
+    check = {"seed": SEED, "play": TOOLS, "verify": VERIFIER}[failure.phase]
     told = finding(check, [Fault(f"task {play.task}, by {play.policy.name}: {failure.why}")], "")
     return [told if name == check else skipped(name, "an episode does not end") for name in PLAYED]

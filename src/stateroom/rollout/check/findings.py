@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
+
+SCHEMA = "schema"
+TASKS = "tasks"
+SEED = "seed"
+DETERMINISM = "determinism"
+ISOLATION = "isolation"
+HIDDEN_STATE = "hidden state"
+READ_BACK = "read back"
+REFERENCE = "reference"
+IDLE = "idle"
+VERIFIER = "verifier"
+TOOLS = "tools"
+COST = "cost"
+
+PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN_STATE, READ_BACK, REFERENCE, IDLE, VERIFIER, TOOLS, COST)
+"""The checks that play episodes, in the order of a report; `schema` and `tasks` come before them."""
 
 CheckResult = Literal["ok", "warning", "problem", "skipped"]
 
@@ -45,6 +61,12 @@ class CheckReport:
     def problems(self) -> list[str]:
         """What must be fixed, each with the name of its check."""
         return [f"{each.check}: {line}" for each in self.findings for line in each.found[: each.problems]]
+
+    @classmethod
+    def undefined(cls, environment: str, why: str) -> Self:
+        """The report on an environment whose class cannot be used."""
+        others = [skipped(check, "it is not defined") for check in (TASKS, *PLAYED)]
+        return cls(environment, [finding(SCHEMA, [Fault(why)], ""), *others])
 
 
 def finding(check: str, faults: Sequence[Fault], otherwise: str) -> Finding:

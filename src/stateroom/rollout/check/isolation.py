@@ -12,19 +12,26 @@ from typing import Any
 
 from stateroom.rollout.calls import same
 from stateroom.rollout.check.episodes import Episodes, Play
-from stateroom.rollout.check.findings import SHOWN, Fault, Finding, finding, listed, plural, skipped
+from stateroom.rollout.check.findings import (
+    DETERMINISM,
+    HIDDEN_STATE,
+    ISOLATION,
+    READ_BACK,
+    SEED,
+    SHOWN,
+    Fault,
+    Finding,
+    finding,
+    listed,
+    plural,
+    skipped,
+)
 from stateroom.rollout.check.instance import Instance
 from stateroom.rollout.rows import Row
 from stateroom.session import Session
 from stateroom.session.containment import contained
 from stateroom.state import decode, encode
 from stateroom.state.describe import brief, differences, readable
-
-SEED = "seed"
-DETERMINISM = "determinism"
-ISOLATION = "isolation"
-HIDDEN = "hidden state"
-READ_BACK = "read back"
 
 USE_RNG = "take chance, time and ids from `rng`, `clock` and `new_id`, and keep nothing in a module or class"
 USE_METHODS = "change it by its own fields and methods only"
@@ -154,7 +161,7 @@ class _Repeat:
 def check_hidden_state(episodes: Episodes) -> Finding:
     """Nothing was set, or has changed, on the environment, its class or its module."""
     faults = episodes.instance.hidden_state()
-    return finding(HIDDEN, faults, "nothing is kept on self, on the class or in the module")
+    return finding(HIDDEN_STATE, faults, "nothing is kept on self, on the class or in the module")
 
 
 def check_read_back(episodes: Episodes) -> Finding:

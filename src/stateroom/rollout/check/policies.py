@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from stateroom.environment import Environment
 from stateroom.errors import NotFound
 from stateroom.model import Item, Model, Policy, function_call, message, open_model, outputs_of, text_of
+from stateroom.rollout.check.findings import REFERENCE
 from stateroom.rollout.rows import Row
-
-REFERENCE = "reference"
-"""The name of the policy that solves every task."""
 
 ROUNDS = 3
 """Times that the random policy calls each tool."""

@@ -10,13 +10,11 @@ from typing import Any
 from stateroom.environment import Environment
 from stateroom.errors import BadTask
 from stateroom.model import input_items, text_of
-from stateroom.rollout.check.findings import Fault, Finding, finding, listed
+from stateroom.rollout.check.findings import TASKS, Fault, Finding, finding, listed
 from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import generate_tasks
 from stateroom.session.containment import contained
 from stateroom.state.comparison.sameness import Sameness
-
-NAME = "tasks"
 
 SAMPLE = 20
 """Tasks that are played by default."""
@@ -30,7 +28,7 @@ def check_tasks(environment: Environment[Any, Any], rows: Sequence[Row], source:
     faults = [*_without_prompt(rows), *_alike(rows), *_unknown_tools(environment, rows)]
     if has_generator(type(environment)):
         faults += _generator_faults(environment)
-    return finding(NAME, faults, f"{len(rows)} from {source}, no two alike")
+    return finding(TASKS, faults, f"{len(rows)} from {source}, no two alike")
 
 
 def has_generator(environment: type[Environment[Any, Any]]) -> bool:

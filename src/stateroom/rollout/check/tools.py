@@ -11,12 +11,8 @@ from stateroom.environment import Environment, Tool
 from stateroom.errors import NotFound
 from stateroom.model import open_model
 from stateroom.rollout.check.episodes import Episodes, PlayedStep
-from stateroom.rollout.check.findings import Fault, Finding, finding, listed, plural
+from stateroom.rollout.check.findings import COST, SCHEMA, TOOLS, Fault, Finding, finding, listed, plural
 from stateroom.rollout.check.instance import ToolFault
-
-SCHEMA = "schema"
-TOOLS = "tools"
-COST = "cost"
 
 SLOW_CALL = 0.1
 """Seconds from which a call is slow."""

@@ -6,13 +6,19 @@ from collections.abc import Iterator
 
 from stateroom.rollout.calls import same
 from stateroom.rollout.check.episodes import Episodes, Play
-from stateroom.rollout.check.findings import Fault, Finding, finding, listed, plural, skipped
-from stateroom.rollout.check.policies import REFERENCE
+from stateroom.rollout.check.findings import (
+    IDLE,
+    REFERENCE,
+    VERIFIER,
+    Fault,
+    Finding,
+    finding,
+    listed,
+    plural,
+    skipped,
+)
 from stateroom.rollout.metrics import SOLVED
 from stateroom.state.describe import brief
-
-IDLE = "idle"
-VERIFIER = "verifier"
 
 LISTED_CALLS = 10
 """Calls of an episode that a message lists."""
