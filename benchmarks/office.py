@@ -21,8 +21,7 @@ from stateroom.gallery.office import OfficeEnvironment
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.world import base_world, make_world
 from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, example_file, read_tasks, run
-from stateroom.rollout.reverify import Reverification, reverify
+from stateroom.rollout import Run, RunFiles, example_file, read_tasks, rescore_rollouts, run
 from stateroom.session import Session
 
 TASK: dict[str, Any] = {"kind": "set_priority", "difficulty": 1, "gold": []}
@@ -178,5 +177,5 @@ async def _rejudged() -> tuple[float, float]:
         running = await _timed(run(Run(OfficeEnvironment(), model, tasks, files, store=url)))
         async with open_store(url) as store:
             again = RunFiles(Path(folder) / "again.jsonl")
-            judging = await _timed(reverify(Reverification(OfficeEnvironment(), files.rollouts, again, store)))
+            judging = await _timed(rescore_rollouts(OfficeEnvironment(), files.rollouts, again, store))
     return judging, running

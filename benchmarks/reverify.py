@@ -11,14 +11,13 @@ from benchmarks.timing import Figure, interleaved
 from stateroom import open_store
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, generate_tasks, run
-from stateroom.rollout.reverify import Reverification, reverify
+from stateroom.rollout import Run, RunFiles, generate_tasks, rescore_rollouts, run
 
 EPISODES = 1000
 
 
 async def rewards() -> list[Figure]:
-    """1,000 episodes of the counter on SQLite: run by the reference policy, and judged again."""
+    """1,000 episodes of the counter on SQLite: run by the reference policy, and rescored."""
     tasks = generate_tasks(CounterEnvironment, EPISODES, 0)
     with tempfile.TemporaryDirectory() as folder:
         numbers = count()
@@ -37,7 +36,7 @@ async def rewards() -> list[Figure]:
             files = RunFiles(Path(folder) / f"new-{next(numbers)}.jsonl")
             start = time.perf_counter()
             async with open_store(f"sqlite:///{newest.sessions}") as store:
-                report = await reverify(Reverification(CounterEnvironment(), newest.rollouts, files, store))
+                report = await rescore_rollouts(CounterEnvironment(), newest.rollouts, files, store)
             seconds = time.perf_counter() - start
             assert len(report.rows) == EPISODES
             return seconds

@@ -18,10 +18,9 @@ from rich.table import Table
 
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, generate_tasks, run
-from stateroom.rollout.branching import Beam, BestOf, Branching, Rule, TreeFiles, branch
+from stateroom.rollout import Beam, BestOf, Branching, Rule, Run, RunFiles, TreeFiles, branch, generate_tasks, run
 
-FALTERING = open_model("faltering", ExtractionEnvironment.policies)
+NOISY = open_model("noisy", ExtractionEnvironment.policies)
 TASKS = generate_tasks(ExtractionEnvironment, 60, seed=1)
 
 RULES: dict[str, Rule] = {
@@ -42,7 +41,7 @@ class Figures(NamedTuple):
 async def plain(folder: Path) -> Figures:
     """Each task four times, with nothing chosen: as much as the first rule takes."""
     files = RunFiles(folder / "plain.jsonl")
-    report = await run(Run(ExtractionEnvironment(), FALTERING, TASKS, files, repeats=4))
+    report = await run(Run(ExtractionEnvironment(), NOISY, TASKS, files, repeats=4))
     found = report.metrics["agent_metrics"]
     return Figures(found["mean/reward"], 4, 4 * found["mean/tool_calls"])
 
@@ -50,7 +49,7 @@ async def plain(folder: Path) -> Figures:
 async def branching(folder: Path, rule: Rule) -> Figures:
     """Each task by a rule."""
     files = TreeFiles(folder / "tree.jsonl")
-    report = await branch(Branching(ExtractionEnvironment(), FALTERING, TASKS, files, rule=rule))
+    report = await branch(Branching(ExtractionEnvironment(), NOISY, TASKS, files, rule=rule))
     found = report.metrics["agent_metrics"]
     return Figures(found["mean/reward"], found["mean/tree_branches"], found["mean/tree_tool_calls"])
 

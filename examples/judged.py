@@ -24,19 +24,18 @@ from rich.console import Console
 
 from stateroom import Environment, Episode, State, Task, Verdict, open_store, tool
 from stateroom.model import (
-    Faltering,
     Item,
     Judge,
     Model,
     ModelSource,
+    Noisy,
     Policy,
     function_call,
     last_user_text,
     message,
     outputs_of,
 )
-from stateroom.rollout import Run, RunFiles, read_tasks, run
-from stateroom.rollout.unjudged import Unjudged, judge_unjudged
+from stateroom.rollout import Run, RunFiles, read_tasks, run, score_failures
 
 RUBRIC = """\
 2: the letter says what it should, and addresses its reader by name.
@@ -86,7 +85,7 @@ class Writer(Policy):
         return [function_call("write", "call_0", text=f"Dear {reader},\nthis is to say: {purpose}\nYours")]
 
 
-class Careless(Faltering):
+class Careless(Noisy):
     """Forgets, in some episodes, who is to read the letter."""
 
     better = Writer
@@ -103,7 +102,7 @@ class LetterEnvironment(Environment[Letter, LetterTask]):
 
     name = "letter"
     examples = "judged.jsonl"
-    policies = {"reference": Writer, "faltering": Careless}
+    policies = {"reference": Writer, "noisy": Careless}
 
     def __init__(self, judge: Judge | None = None) -> None:
         spec = os.environ.get("JUDGE", "critic")
@@ -133,7 +132,7 @@ async def main() -> None:
         say(f"{report.episodes} episodes, of which {report.failed} wait for a judge")
         say(f"  {report.first_error}")
         async with open_store(store) as opened:
-            judged = await judge_unjudged(Unjudged(LetterEnvironment(), files, opened))
+            judged = await score_failures(LetterEnvironment(), files, opened)
         say(f"{len(judged.rows)} judged; the mean reward is {judged.metrics['agent_metrics']['mean/reward']:.2f} now")
 
 

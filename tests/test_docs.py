@@ -28,8 +28,6 @@ PUBLIC = [
     "stateroom.environment",
     "stateroom.model",
     "stateroom.rollout",
-    "stateroom.rollout.branching",
-    "stateroom.rollout.checking",
     "stateroom.server",
     "stateroom.session",
     "stateroom.session.maintenance",

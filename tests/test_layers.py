@@ -1,4 +1,4 @@
-"""Imports point downward: each package uses only the errors, `lazy` and the packages before it."""
+"""Imports point downward: each package uses only the shared modules and the packages before it."""
 
 import ast
 from collections.abc import Iterator
@@ -11,6 +11,9 @@ ORDER = [
     *("state", "store", "session", "environment", "model", "agent", "adapters", "rollout", "server", "cli", "gallery"),
 ]
 
+SHARED = ("errors", "jsonl", "lazy", "lru")
+"""Modules that any package may import."""
+
 
 def allowed(home: str, name: str) -> bool:
     """True when a module of the package `home` may import what lies at a dotted name below `stateroom`."""
@@ -19,7 +22,7 @@ def allowed(home: str, name: str) -> bool:
         return home == "adapters"
     if home == "gallery":  # written as a user would, on what the package shows to the world
         return package not in ("cli", "server")
-    return package in ("errors", "lazy", home, *ORDER[: ORDER.index(home)])
+    return package in (*SHARED, home, *ORDER[: ORDER.index(home)])
 
 
 def imports(tree: ast.AST, package: list[str]) -> Iterator[str]:
@@ -53,9 +56,11 @@ def test_imports_point_downward(package: str) -> None:
     assert {module: names for module, names in wrong.items() if names} == {}
 
 
-def test_the_errors_import_nothing_of_ours() -> None:
-    names = imports(ast.parse((ROOT / "errors.py").read_text()), ["stateroom"])
-    assert [name for name in names if name.startswith("stateroom")] == []
+@pytest.mark.parametrize("module", SHARED)
+def test_shared_modules_import_nothing_of_ours_but_the_errors(module: str) -> None:
+    names = imports(ast.parse((ROOT / f"{module}.py").read_text()), ["stateroom"])
+    own = [name for name in names if name.startswith("stateroom")]
+    assert [name for name in own if module == "errors" or not name.startswith("stateroom.errors.")] == []
 
 
 @pytest.mark.parametrize(

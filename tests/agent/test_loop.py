@@ -12,7 +12,7 @@ from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Agent, Trajectory, act, run
 from stateroom.agent.loop import OnStep
 from stateroom.errors import DefinitionError, ModelFailed
-from stateroom.model import Answer, Faltering, Item, Policy, Scripted, Usage, function_call, message
+from stateroom.model import Answer, Item, Noisy, Policy, Scripted, Usage, function_call, message
 from stateroom.session import Session, Update
 from stateroom.store import open_store
 
@@ -204,12 +204,12 @@ async def test_a_policy_may_be_async(session: Session[Tally]) -> None:
     assert outputs(await go(session, Async(), ASK)) == [1]
 
 
-async def test_a_faltering_policy_errs_over_an_async_one_too() -> None:
+async def test_a_noisy_policy_errs_over_an_async_one_too() -> None:
     class Async(Policy):
         async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
             return DONE
 
-    class Errs(Faltering):
+    class Errs(Noisy):
         better = Async
         rate = 1.0
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from stateroom import Environment, Episode, Sessions, State, tool
 from stateroom.errors import ReadOnlyState
-from stateroom.rollout.replay import replay
+from stateroom.rollout import replay_session
 from stateroom.session import Session
 from stateroom.store import Store
 
@@ -148,12 +148,12 @@ async def test_a_count_kept_outside_the_state_is_found_out_by_a_replay(
     others, session = await sessions.seed({}), await sessions.seed({})
     await others.call("count_in", {"place": place})
     told = (await session.call("count_in", {"place": place})).output
-    again = await replay(TallyEnvironment(), store, session.id)
+    again = await replay_session(TallyEnvironment(), store, session.id)
     assert [(each.name, each.recorded) for each in again.differences] == [("count_in", told)]
     await session.call("add", {"word": "b"})
     honest = await sessions.seed({})
     await honest.call("add", {"word": "b"})
-    assert not (await replay(TallyEnvironment(), store, honest.id)).differences
+    assert not (await replay_session(TallyEnvironment(), store, honest.id)).differences
 
 
 async def test_a_default_and_a_seeded_object_are_copied_for_each_session(

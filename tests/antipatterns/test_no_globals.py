@@ -54,7 +54,7 @@ async def use_agents(folder: Path) -> None:
     for found in (CounterEnvironment, ExtractionEnvironment):
         plan = Run(
             environment=found(),
-            model=ModelSource("faltering", found.policies["faltering"]),
+            model=ModelSource("noisy", found.policies["noisy"]),
             tasks=[found.generate(Random(number)) for number in range(3)],
             files=RunFiles(folder / f"{found.name}.jsonl"),
             store=f"sqlite:///{folder / found.name}.db",

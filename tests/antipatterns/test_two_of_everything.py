@@ -93,7 +93,7 @@ def plan(name: str, folder: Path, store: str) -> Run:
     tasks = [found.generate(Random(number)) for number in range(6)]
     return Run(
         environment=found(),
-        model=ModelSource("faltering", found.policies["faltering"]),
+        model=ModelSource("noisy", found.policies["noisy"]),
         tasks=tasks,
         files=RunFiles(folder / f"{name}.jsonl"),
         store=store,

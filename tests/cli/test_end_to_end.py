@@ -135,7 +135,7 @@ def test_the_demo_reads_well(tmp_path: Path) -> None:
     done = run(tmp_path, "demo", env=environ(columns))
     assert done.returncode == 0, done.stderr
     told = done.stdout
-    for heading in ("1. Episodes", "2. History", "3. Forks", "4. Durability", "Go on with"):
+    for heading in ("1. Episodes", "2. History", "3. Forks", "4. Durability", "Next"):
         assert f"\n{heading}\n" in told
     wide = [line for line in told.splitlines() if len(line) > columns]
     assert all(line.startswith(("$ stateroom ", "Rollouts, ")) for line in wide)

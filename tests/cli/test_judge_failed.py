@@ -38,7 +38,7 @@ def test_what_waited_for_a_judge_is_judged(stateroom: Any, letters: Path) -> Non
     assert [row["_ng_failure_class"] for row in rows("letters_failures.jsonl")] == ["judge"] * 4
     outcome = judge(stateroom)
     assert outcome.code == 0
-    assert "4 episodes of letter judged" in outcome.out
+    assert "4 episodes of letter scored" in outcome.out
     assert "the mean reward of all episodes is 1 now" in outcome.out
     assert not Path("letters_failures.jsonl").exists()
     assert [row["reward"] for row in rows("letters.jsonl")] == [1.0] * 8
@@ -60,7 +60,7 @@ def test_it_fails_while_the_judge_does(stateroom: Any, letters: Path, monkeypatc
     before = Path("letters_failures.jsonl").read_bytes()
     outcome = judge(stateroom)
     assert outcome.code == 1
-    assert "0 episodes of letter judged, 4 refused" in outcome.out
+    assert "0 episodes of letter scored, 4 refused" in outcome.out
     assert "3 of 3 votes of " in outcome.out
     assert Path("letters_failures.jsonl").read_bytes() == before
 
@@ -69,7 +69,7 @@ def test_where_none_waits_there_is_nothing_to_do(stateroom: Any, letters: Path) 
     judge(stateroom)
     outcome = judge(stateroom)
     assert outcome.code == 0
-    assert "0 episodes of letter judged" in outcome.out
+    assert "0 episodes of letter scored" in outcome.out
 
 
 def test_mistakes_are_messages(stateroom: Any, letters: Path) -> None:

@@ -65,7 +65,7 @@ def test_migrate(stateroom: Any, ids: list[str]) -> None:
 def test_without_its_environment_a_session_is_left_alone(stateroom: Any, ids: list[str]) -> None:
     done = stateroom("migrate", "--store", STORE)
     assert done.code == 0
-    assert "say which with --env" in " ".join(done.out.split())
+    assert "name it with --env" in " ".join(done.out.split())
     assert "0 sessions of 3 migrated" in done.out
 
 

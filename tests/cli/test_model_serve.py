@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("nope:counter", "counter has no policy 'nope'; there are: reference:counter, faltering:counter"),
+        ("nope:counter", "counter has no policy 'nope'; there are: reference:counter, noisy:counter"),
         ("reference", "no model is called 'reference'"),
         ("nope:Nope", "there is no module 'nope'"),
         ("reference:nope", "a policy is served as POLICY:ENV, of one of the environments counter, extraction"),

@@ -48,7 +48,7 @@ def test_the_first_difference_is_shown(stateroom: Any, rollouts: Path) -> None:
     assert "increment_counter(" in outcome.out
     assert "state, recorded → now:\n    value: " in outcome.out
     assert "recorded: " not in outcome.out  # the output is the same
-    assert "It ended there" in outcome.out
+    assert "The replay stopped there" in outcome.out
 
 
 def test_lenient_counts_differences(stateroom: Any, rollouts: Path) -> None:

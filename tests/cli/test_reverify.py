@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.rollout.files import write_rows
+from stateroom.jsonl import write_rows
 
 CLOSER = '''
 from stateroom import Verdict
@@ -27,7 +27,7 @@ class Closer(CounterEnvironment):
 @pytest.fixture
 def rollouts(stateroom: Any, tmp_path: Path) -> Path:
     (tmp_path / "own.py").write_text(CLOSER)
-    assert stateroom("run", "counter", "--model", "faltering", "--repeats", 4, "--output", "out.jsonl").code == 0
+    assert stateroom("run", "counter", "--model", "noisy", "--repeats", 4, "--output", "out.jsonl").code == 0
     return tmp_path / "out.jsonl"
 
 
@@ -58,10 +58,10 @@ def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> Non
 
 def test_a_table_tells_what_has_changed(stateroom: Any, rollouts: Path) -> None:
     outcome = stateroom("reverify", rollouts, "-e", "own.py:Closer", "-o", "new.jsonl")
-    assert "32 episodes of counter judged again" in outcome.out
+    assert "32 episodes of counter rescored" in outcome.out
     assert "The tasks that changed most" in outcome.out
     outcome = stateroom("reverify", rollouts, "-e", "own.py:Closer", "-o", "new.jsonl")
-    assert "judged again, 32 of them before" in outcome.out
+    assert "rescored, 32 of them before" in outcome.out
     outcome = stateroom("reverify", rollouts, "-e", "counter", "-o", "same.jsonl")
     assert "The tasks that changed most" not in outcome.out
 
@@ -83,7 +83,7 @@ def test_what_is_refused_is_told_and_counted(stateroom: Any, rollouts: Path) -> 
     store = "sqlite:///out_sessions.db"
     outcome = stateroom("reverify", changed, "-e", "counter", "-o", "new.jsonl", "--store", store)
     assert outcome.code == 0
-    assert "30 episodes of counter judged again, 2 refused" in outcome.out
+    assert "30 episodes of counter rescored, 2 refused" in outcome.out
     assert "there is no session … in this store" in outcome.out
     assert len(rows(Path("new_failures.jsonl"))) == 2
 
@@ -91,7 +91,7 @@ def test_what_is_refused_is_told_and_counted(stateroom: Any, rollouts: Path) -> 
 def test_it_fails_if_all_is_refused(stateroom: Any, rollouts: Path) -> None:
     outcome = stateroom("reverify", rollouts, "-e", "extraction", "-o", "new.jsonl")
     assert outcome.code == 1
-    assert "0 episodes of extraction judged again, 32 refused" in outcome.out
+    assert "0 episodes of extraction rescored, 32 refused" in outcome.out
     assert "is of counter, not of extraction" in outcome.out.replace("\n", " ")
 
 

@@ -69,7 +69,7 @@ def lines(path: Any) -> list[dict[str, Any]]:
 
 
 def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> None:
-    done = stateroom("run", "counter", "--model", "faltering", "--repeats", 4, "--output", "deep/er/x.jsonl", "--json")
+    done = stateroom("run", "counter", "--model", "noisy", "--repeats", 4, "--output", "deep/er/x.jsonl", "--json")
     found = json.loads(done.out)
     assert done.code == 0
     assert done.out.count("\n") == 1
@@ -135,7 +135,7 @@ def test_when_all_fail_the_first_reason_is_told(stateroom: Any, own: Path) -> No
 
 def test_the_same_seed_gives_the_same_rows(stateroom: Any) -> None:
     def rewards(seed: int, name: str) -> list[Any]:
-        stateroom("run", "counter", "-m", "faltering", "-r", 4, "--seed", seed, "-o", name)
+        stateroom("run", "counter", "-m", "noisy", "-r", 4, "--seed", seed, "-o", name)
         return sorted(json.dumps({**row, "_stateroom_session": 0}, sort_keys=True) for row in lines(name))
 
     first = rewards(1, "a.jsonl")
@@ -158,11 +158,11 @@ def test_a_run_goes_on(stateroom: Any, own: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("-m own.py:Two --resume", "say with --output which run to go on with"),
+        ("-m own.py:Two --resume", "say with --output which run to resume"),
         ("-m own.py:Two -o nope.jsonl --resume", "nope_materialized_inputs.jsonl is missing; run it without --resume"),
         (
             "-m own.py:Raises -o x.jsonl --resume --store sqlite:///elsewhere.db",
-            "is of a run by 'own.py:Two'; go on with the same --model",
+            "is of a run by 'own.py:Two'; resume it with the same --model",
         ),
         ("-m own.py:Two -o x.jsonl --resume", "not in x_sessions.db; give the --store that it had"),
     ],
@@ -191,7 +191,7 @@ def test_environments_are_listed(stateroom: Any) -> None:
     assert [row["name"] for row in found] == ["counter", "extraction", "office", "refund", "weather"]
     for row in found:
         assert row["examples"] >= 8
-        assert set(row["policies"]) >= {"reference", "faltering"}
+        assert set(row["policies"]) >= {"reference", "noisy"}
         assert all(tool in shown for tool in (row["name"], *row["tools"], *row["policies"]))
 
 
@@ -216,7 +216,7 @@ def written(folder: Path) -> set[Path]:
         ("run own.py:PileEnvironment -m own.py:Two", "pile has no example tasks; give a file with --input"),
         ("run own.py:PileEnvironment -i good.jsonl", "no model is called 'reference'; there are openai:NAME"),
         ("run broken.py:Class", "broken.py cannot be imported: SyntaxError"),
-        ("run counter --model nope", "no model is called 'nope'; there are reference, faltering, and openai:NAME"),
+        ("run counter --model nope", "no model is called 'nope'; there are reference, noisy, and openai:NAME"),
         ("run counter --model own.py:Pile", "own.py:Pile is not a subclass of stateroom.model.Policy"),
         ("run counter --model own.py:Idle", "own.py:Idle is abstract: it does not define respond"),
         ("run counter --model broken.py:P", "broken.py cannot be imported: SyntaxError"),

@@ -47,7 +47,7 @@ def complaint(outcome: Any) -> str:
         (["counter", "--store", "memory://me:hush@x?speed=2"], "error: memory://me:***@x?speed=2: this store has no"),
         (["counter", "--store", "memory://?keys=env:NO_KEYS"], "error: keys=env:NO_KEYS: there is no environment var"),
         (["counter", "--store", "memory://?max_sessions=x"], "error: memory://?max_sessions=x: max_sessions must be"),
-        (["counter", "--model", "nobody"], "error: no model is called 'nobody'; there are reference, faltering, "),
+        (["counter", "--model", "nobody"], "error: no model is called 'nobody'; there are reference, noisy, "),
         (["counter", "--model", "replay:no.jsonl"], "error: "),
         (["counter", "--api-keys", "nothing"], "error: cannot read API keys from nothing: No such file"),
         (["counter", "--allow-host", "http://x"], "error: 'http://x' is not the name of a host; one is rooms.example"),

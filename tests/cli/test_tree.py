@@ -40,7 +40,7 @@ def lines(path: Any) -> list[dict[str, Any]]:
 
 
 def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
-    done = stateroom("branch", "extraction", "-m", "faltering", "--output", "x.jsonl", "--json", *options)
+    done = stateroom("branch", "extraction", "-m", "noisy", "--output", "x.jsonl", "--json", *options)
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert isinstance(found, dict)
@@ -69,9 +69,9 @@ def test_a_rule_and_its_settings(stateroom: Any, options: list[Any], branches: i
 
 
 def test_tables_for_people(stateroom: Any) -> None:
-    done = stateroom("branch", "extraction", "--model", "faltering", "--limit", 3)
+    done = stateroom("branch", "extraction", "--model", "noisy", "--limit", 3)
     assert done.code == 0
-    assert "3 tasks of extraction, by faltering, best-of" in done.out
+    assert "3 tasks of extraction, by noisy, best-of" in done.out
     assert [line.split()[0].strip("─") for line in done.out.splitlines()[1:8] if line.strip()] == [
         "task",
         "",

@@ -11,7 +11,7 @@ import pytest
 from stateroom import Environment, Sessions
 from stateroom.agent import Agent, run
 from stateroom.environment import find_environment, registered
-from stateroom.model import Faltering, Policy
+from stateroom.model import Noisy, Policy
 from stateroom.rollout import generate_tasks, read_tasks
 from stateroom.session import Session, Verdict
 from stateroom.store import open_store
@@ -60,14 +60,14 @@ async def test_the_reference_policy_solves_every_task(kind: type[Environment[Any
             assert verdict.metrics.get("asked", 1.0) == 1.0
 
 
-async def test_the_faltering_policy_errs_at_its_rate_and_loses_exactly_then(kind: type[Environment[Any, Any]]) -> None:
+async def test_the_noisy_policy_errs_at_its_rate_and_loses_exactly_then(kind: type[Environment[Any, Any]]) -> None:
     tasks = generate_tasks(kind, 150, seed=5)
     erred = 0
     async with open_store("memory://") as store:
         sessions = Sessions[Any](kind(), store)
         for seed, row in enumerate(tasks):
-            policy = kind.policies["faltering"](seed)
-            assert isinstance(policy, Faltering)
+            policy = kind.policies["noisy"](seed)
+            assert isinstance(policy, Noisy)
             errs = policy.errs
             erred += errs
             verdict, session = await play(sessions, row, policy)
@@ -76,12 +76,12 @@ async def test_the_faltering_policy_errs_at_its_rate_and_loses_exactly_then(kind
             if kind.name == "weather":
                 assert verdict.reward == 1.0
             await session.close()
-    assert abs(erred / len(tasks) - kind.policies["faltering"].rate) < 0.06  # type: ignore[attr-defined]
+    assert abs(erred / len(tasks) - kind.policies["noisy"].rate) < 0.06  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.15, 1.0])
 def test_the_rate_can_be_set(kind: type[Environment[Any, Any]], rate: float) -> None:
-    policy = type("Mine", (kind.policies["faltering"],), {"rate": rate})
+    policy = type("Mine", (kind.policies["noisy"],), {"rate": rate})
     erred = sum(policy(Random(seed).getrandbits(62)).errs for seed in range(1000))
     assert abs(erred / 1000 - rate) < 0.04
 

@@ -319,7 +319,7 @@ async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) ->
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_is_seen(sessions: Sessions[Office], fault: str) -> None:
     seeds = iter(range(10_000))
-    kind = OfficeEnvironment.policies["faltering"]
+    kind = OfficeEnvironment.policies["noisy"]
     for row in some(1):
         policy = next(made for seed in seeds if (made := kind(seed)).errs and made.fault == fault)
         verdict = await play(sessions, row, policy)
@@ -328,7 +328,7 @@ async def test_each_fault_is_seen(sessions: Sessions[Office], fault: str) -> Non
 
 
 async def test_faults_differ_in_what_they_spoil(sessions: Sessions[Office]) -> None:
-    kind = OfficeEnvironment.policies["faltering"]
+    kind = OfficeEnvironment.policies["noisy"]
     spoilt: dict[str, set[tuple[float, ...]]] = defaultdict(set)
     for seed, row in enumerate(some(9, "settle_large", "new_phone", "kickoff", "settle_split")):
         policy = kind(seed)
@@ -339,7 +339,7 @@ async def test_faults_differ_in_what_they_spoil(sessions: Sessions[Office]) -> N
 
 
 async def test_who_takes_somebody_for_their_namesake_fails_twice(sessions: Sessions[Office]) -> None:
-    kind = OfficeEnvironment.policies["faltering"]
+    kind = OfficeEnvironment.policies["noisy"]
     policy = next(made for seed in range(999) if (made := kind(seed)).errs and made.fault == "mixes up")
     names = Counter(contact.name for contact in WORLD.contacts.values())
     rows = (row for row in TASKS if row["kind"] == "new_phone")

@@ -26,7 +26,7 @@ def rows(path: Path) -> dict[tuple[int, int], Any]:
 def test_a_run_is_played_again(environment: str, tmp_path: Path) -> None:
     first, again = tmp_path / "first.jsonl", tmp_path / "again.jsonl"
     options = ("--repeats", "3", "--store", "memory://")
-    run(environment, "--model", "faltering", *options, "--output", str(first))
+    run(environment, "--model", "noisy", *options, "--output", str(first))
     run(environment, "--model", f"replay:{first}", *options, "--output", str(again))
     assert rows(again) == rows(first)
     if environment != "weather":  # whose reward is always the same

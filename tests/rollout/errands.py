@@ -11,8 +11,8 @@ from itertools import count
 from typing import Any
 
 from stateroom import Environment, Episode, SessionInfo, State, ToolError, Verdict, tool
+from stateroom.jsonl import Appender
 from stateroom.model import Answer, Model, Request, Usage, function_call, message
-from stateroom.rollout.files import Appender
 from stateroom.session import Clock
 
 _traces = count(1)

@@ -14,7 +14,7 @@ import pytest
 from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import BadData, CannotWrite, NotFound
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
-from stateroom.rollout.branching import (
+from stateroom.rollout import (
     Beam,
     BestOf,
     Branching,
@@ -418,7 +418,7 @@ async def says_what_is_no_end(tree: Tree) -> Node | None:
     [
         (raises, "the rule Rule raised ZeroDivisionError: oops"),
         (grows_fewer_than_none, "the rule Rule raised ValueError: -2 branches cannot begin at a node"),
-        (grows_no_step, "the rule Rule raised ValueError: a branch cannot go on for 0 steps"),
+        (grows_no_step, "the rule Rule raised ValueError: a branch cannot have 0 steps"),
         (says_nothing, "the rule Rule found no answer among the 2 ends of 2 branches"),
         (says_what_is_no_end, "the rule Rule must give an end of its tree, or None, and not <Node 0, open"),
     ],
@@ -511,7 +511,7 @@ DAMAGES: list[tuple[dict[str, Any], str]] = [
         ("", "has no nodes"),
         ('{"id": "0"', r"line 1: not a JSON object"),
         ('{"reward": 1}', r"line 1: not a node of a tree"),
-        ("[1]", r"line 1: not a node of a tree"),
+        ("[1]", r"line 1: not a JSON object, but list"),
         *((json.dumps(NODE | damage), f"line 1: not a node of a tree.*{where}") for damage, where in DAMAGES),
         (json.dumps(NODE) + "\n\n" + json.dumps(NODE | {"parent": "0"}), "line 3: there is a node 0 of task 0 before"),
         (json.dumps(NODE) + "\n" + json.dumps(NODE | {"id": "1"}), "line 2: node 1 is a second root of task 0"),

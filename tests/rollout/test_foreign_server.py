@@ -14,8 +14,8 @@ from aiohttp import web
 from stateroom.errors import NotFound, ServerUnavailable
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
-from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, run, wire
-from stateroom.rollout.remote import remote_world
+from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run
+from stateroom.rollout.remote import remote_backend
 from tests.patience import PATIENCE
 
 REFERENCE = CounterEnvironment.policies["reference"]
@@ -121,7 +121,7 @@ async def start() -> AsyncIterator[Start]:
 
 @pytest.fixture
 async def stranger(start: Start, monkeypatch: pytest.MonkeyPatch) -> Stranger:
-    monkeypatch.setattr(wire, "PAUSE", 0.001)
+    monkeypatch.setattr(client, "BACKOFF", 0.001)
     made = Stranger()
     made.url = await start(made.app())
     return made
@@ -244,10 +244,10 @@ async def test_an_episode_that_was_cut_off_starts_over(stranger: Stranger, tmp_p
 async def test_what_was_never_sent_is_tried_again(
     stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = wire.Wire._request
+    request = client.ServerConnection._request
     refused: list[str] = []
 
-    async def refused_at_first(self: wire.Wire, method: str, path: str, *more: Any) -> wire.Reply:
+    async def refused_at_first(self: client.ServerConnection, method: str, path: str, *more: Any) -> client.ServerReply:
         if path not in refused and path == "/increment_counter":
             refused.append(path)
             monkeypatch.setattr(self, "_root", "http://127.0.0.1:1")
@@ -257,7 +257,7 @@ async def test_what_was_never_sent_is_tried_again(
                 monkeypatch.setattr(self, "_root", stranger.url)
         return await request(self, method, path, *more)
 
-    monkeypatch.setattr(wire.Wire, "_request", refused_at_first)
+    monkeypatch.setattr(client.ServerConnection, "_request", refused_at_first)
     report, _ = await play(tmp_path, stranger, ADD)
     assert (report.failed, refused, stranger.counts) == (0, ["/increment_counter"], {"s0": 4})
 
@@ -422,12 +422,12 @@ async def test_a_request_may_take_so_long(stranger: Stranger, start: Start) -> N
 
     stranger.increment_counter = wait  # type: ignore[method-assign]
     url = await start(stranger.app())
-    async with remote_world(url, CounterEnvironment(), 1, seconds=1) as world:
+    async with remote_backend(url, CounterEnvironment(), 1, timeout=1) as backend:
         row = {"initial_count": 0, "_ng_task_index": 0, "_ng_rollout_index": 0}
-        seat = await world.seed(row, seed=0, began=0.0)
+        session = await backend.seed(row, seed=0, began=0.0)
         with pytest.raises(ServerUnavailable, match=r"/increment_counter: it took too long$"):
             async with asyncio.timeout(PATIENCE):
-                await seat.call("increment_counter", {"count": 1}, call_id="1")
+                await session.call("increment_counter", {"count": 1}, call_id="1")
 
 
 # No server.
@@ -469,7 +469,7 @@ async def test_a_wrong_address_is_told_before_a_file_is_written(
 
 async def test_without_the_client_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    for name in ("remote", "wire"):
+    for name in ("remote", "client"):
         monkeypatch.delitem(sys.modules, f"stateroom.rollout.{name}")
     with pytest.raises(NotFound, match=r"without aiohttp: pip install 'stateroom\[server\]'"):
         await run(plan(tmp_path, "http://127.0.0.1:1"))

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stateroom import Environment, Episode, Sessions, State, Task, Verdict, tool
 from stateroom.errors import JudgeFailed, NotFound, StoreUnavailable
+from stateroom.jsonl import write_rows
 from stateroom.model import (
     Answer,
     Item,
@@ -23,10 +24,7 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import Report, Run, RunFiles, run
-from stateroom.rollout.files import write_rows
-from stateroom.rollout.reverify import Reverification, Reverified, reverify
-from stateroom.rollout.unjudged import Unjudged, judge_unjudged, waiting_in
+from stateroom.rollout import Report, RescoreReport, Run, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
 from stateroom.store import Store, open_store
 
 
@@ -142,8 +140,8 @@ def placeless(path: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "_stateroom_session"} for row in rows(path)]
 
 
-async def judge(environment: Any, files: RunFiles, store: Store | None) -> Reverified:
-    return await judge_unjudged(Unjudged(environment, files, store))
+async def judge(environment: Any, files: RunFiles, store: Store | None) -> RescoreReport:
+    return await score_failures(environment, files, store)
 
 
 # The run.
@@ -189,7 +187,7 @@ async def test_the_verdict_is_recorded_and_the_session_closed(collect: Collect, 
     assert session.verdict is not None
     assert session.verdict.reward == row["reward"] == 0.5
     again = RunFiles(files.rollouts.parent / "again.jsonl")
-    report = await reverify(Reverification(SlateEnvironment(Critic()), files.rollouts, again, store))
+    report = await rescore_rollouts(SlateEnvironment(Critic()), files.rollouts, again, store)
     assert (len(report.rows), report.refused) == (3, 0)
 
 
@@ -284,7 +282,7 @@ async def test_a_store_that_is_down_is_no_rows_fault(
     [
         ({"_stateroom_session": "gone"}, "there is no session …"),
         ({"_stateroom_session": None}, "no _stateroom_session"),
-        ({"reward": 0.5}, "the same reverify as then"),
+        ({"reward": 0.5}, "run the same reverify command again"),
     ],
 )
 async def test_what_cannot_honestly_be_judged_stays(
@@ -316,11 +314,11 @@ async def test_a_judge_that_fails_when_episodes_are_judged_again_may_be_tried_ag
 ) -> None:
     _, files = await collect(SlateEnvironment(Critic()))
     again = RunFiles(files.rollouts.parent / "again.jsonl")
-    report = await reverify(Reverification(SlateEnvironment(Critic("seven")), files.rollouts, again, store))
+    report = await rescore_rollouts(SlateEnvironment(Critic("seven")), files.rollouts, again, store)
     assert (len(report.rows), report.refused) == (2, 1)
     [failure] = rows(again.failures)
     assert (failure["_ng_failure_class"], failure["_ng_failure_terminal"]) == ("judge", False)
-    report = await reverify(Reverification(SlateEnvironment(Critic()), files.rollouts, again, store))
+    report = await rescore_rollouts(SlateEnvironment(Critic()), files.rollouts, again, store)
     assert (len(report.rows), report.resumed, again.failures.exists()) == (3, 2, False)
 
 
@@ -337,7 +335,7 @@ async def test_in_a_session_the_failure_of_a_judge_changes_nothing(store: Store)
 
 def test_waiting_are_only_those_that_lack_a_verdict(tmp_path: Path) -> None:
     files = RunFiles(tmp_path / "out.jsonl")
-    assert waiting_in(files) == {}
+    assert unscored_rows(files) == {}
     row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_terminal": False, "error": "Hm."}
     write_rows(files.failures, [{**row, "_ng_failure_class": kind} for kind in ("policy", "judge", "environment")])
-    assert waiting_in(files) == {(0, 0): {"_ng_task_index": 0, "_ng_rollout_index": 0}}
+    assert unscored_rows(files) == {(0, 0): {"_ng_task_index": 0, "_ng_rollout_index": 0}}

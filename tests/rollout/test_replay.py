@@ -9,12 +9,10 @@ from typing import Any, Literal
 import pytest
 
 from stateroom import Environment, Sessions, State, Task, ToolError, tool
+from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
-from stateroom.rollout import Run, RunFiles, run
-from stateroom.rollout.files import write_rows
-from stateroom.rollout.player import Replay
-from stateroom.rollout.recorded import merged, spoken
-from stateroom.rollout.replay import replay, replay_rollouts
+from stateroom.rollout import Replay, Run, RunFiles, replay_rollouts, replay_session, run
+from stateroom.rollout.calls import merged, recorded_calls
 from stateroom.session import LogEntry, cached_session
 from stateroom.store import Store, open_store
 
@@ -191,7 +189,7 @@ async def test_a_session_replays(store: Store) -> None:
     await session.call("note", {"text": "c"})
     await session.verify()
     await session.close()
-    found = await replay(DeskEnvironment(), store, session.id)
+    found = await replay_session(DeskEnvironment(), store, session.id)
     assert (found.refused, found.differences, found.calls) == (None, [], 3)
 
 
@@ -206,7 +204,7 @@ async def test_a_fork_replays_with_what_it_shares(store: Store) -> None:
     await fork.checkpoint("here")
     await fork.rewind(to=2)
     await fork.call("paint", {"colours": ["green"]})
-    found = await replay(DeskEnvironment(), store, fork.id)
+    found = await replay_session(DeskEnvironment(), store, fork.id)
     assert (found.refused, found.differences, found.calls) == (None, [], 3)
 
 
@@ -214,7 +212,7 @@ async def test_nothing_is_written_to_the_store(store: Store) -> None:
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("note", {"text": "b"})
     before = await store.maintenance.export(session.id)
-    await replay(DeskEnvironment(), store, session.id)
+    await replay_session(DeskEnvironment(), store, session.id)
     assert await store.maintenance.export(session.id) == before
     assert (await store.maintenance.sizes())["sessions"].rows == 1
 
@@ -226,7 +224,7 @@ async def test_snapshots_make_no_difference(store: Store, monkeypatch: pytest.Mo
         await session.call("note", {"text": str(number)})
     await session.rewind(to=4)
     await session.call("note", {"text": "x" * 100_000})
-    found = await replay(DeskEnvironment(), store, session.id)
+    found = await replay_session(DeskEnvironment(), store, session.id)
     assert (found.refused, found.differences, found.calls) == (None, [], 31)
 
 
@@ -234,7 +232,7 @@ async def test_another_output_is_shown_beside_the_recorded(store: Store) -> None
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     for text in ("one", "two", "three"):
         await session.call("note", {"text": text})
-    found = await replay(Forgetful(), store, session.id)
+    found = await replay_session(Forgetful(), store, session.id)
     assert found.calls == 2  # and there it ended
     [difference] = found.differences
     assert (difference.number, difference.name, difference.input) == (2, "note", {"text": "two"})
@@ -258,7 +256,7 @@ async def test_another_output_is_a_difference_though_the_state_is_the_same(store
 
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("paint", {"colours": ["red"]})
-    [difference] = (await replay(Rounding(), store, session.id)).differences
+    [difference] = (await replay_session(Rounding(), store, session.id)).differences
     assert (difference.recorded, difference.now, difference.states) == (1, 2, [])
 
 
@@ -266,14 +264,14 @@ async def test_lenient_goes_on(store: Store) -> None:
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     for text in ("one", "two", "three"):
         await session.call("note", {"text": text})
-    found = await replay(Forgetful(), store, session.id, lenient=True)
+    found = await replay_session(Forgetful(), store, session.id, lenient=True)
     assert (found.calls, [each.number for each in found.differences]) == (3, [2, 3])
 
 
 async def test_another_state_is_a_difference_though_the_output_is_the_same(store: Store) -> None:
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("note", {"text": "one"})
-    [difference] = (await replay(Silent(), store, session.id)).differences
+    [difference] = (await replay_session(Silent(), store, session.id)).differences
     assert difference.recorded == difference.now
     assert "gone" in difference.states[0]
 
@@ -281,8 +279,8 @@ async def test_another_state_is_a_difference_though_the_output_is_the_same(store
 async def test_another_time_is_a_difference(store: Store) -> None:
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("note", {"text": "one"})
-    [difference] = (await replay(Slow(), store, session.id)).differences
-    assert difference.states == ["the clock was moved on by: 5 s → 6 s"]
+    [difference] = (await replay_session(Slow(), store, session.id)).differences
+    assert difference.states == ["the clock was advanced by: 5 s → 6 s"]
 
 
 async def test_another_seed_is_a_difference(store: Store) -> None:
@@ -296,7 +294,7 @@ async def test_another_seed_is_a_difference(store: Store) -> None:
 
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("paint", {"colours": ["red"]})
-    [difference] = (await replay(Otherwise(), store, session.id)).differences
+    [difference] = (await replay_session(Otherwise(), store, session.id)).differences
     assert (difference.number, difference.name, len(difference.states)) == (0, "seed", 1)
 
 
@@ -319,7 +317,7 @@ async def test_a_call_that_fails_now_is_a_difference_and_rewinds_still_find_thei
     await session.call("paint", {"colours": ["blue"]})
     await session.rewind(to=3)
     await session.call("paint", {"colours": ["green"]})
-    found = await replay(Refusing(), store, session.id, lenient=True)
+    found = await replay_session(Refusing(), store, session.id, lenient=True)
     assert found.refused is None
     assert [each.number for each in found.differences] == [1, 2, 3, 4]  # the second tells its revision
     assert found.differences[0].now == {"error": {"code": "tool_error", "message": "not red"}}
@@ -339,7 +337,7 @@ async def test_a_tool_that_has_become_a_read_is_a_difference(store: Store) -> No
 
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("paint", {"colours": ["red"]})
-    [difference] = (await replay(Reading(), store, session.id)).differences
+    [difference] = (await replay_session(Reading(), store, session.id)).differences
     assert difference.recorded == difference.now == 1
     assert any("colours" in line for line in difference.states)
 
@@ -352,7 +350,7 @@ async def test_external_tools_are_not_run_again(store: Store) -> None:
     await session.call("send", call_id="mine")
     await session.call("note", {"text": "three"})
     environment = DeskEnvironment()
-    found = await replay(environment, store, session.id)
+    found = await replay_session(environment, store, session.id)
     assert (found.refused, found.differences, found.calls, found.taken) == (None, [], 3, 2)
     assert environment.sent == []
 
@@ -360,7 +358,7 @@ async def test_external_tools_are_not_run_again(store: Store) -> None:
 async def test_calls_on_shared_states_are_refused(store: Store) -> None:
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
     await session.call("praise")
-    found = await replay(DeskEnvironment(), store, session.id)
+    found = await replay_session(DeskEnvironment(), store, session.id)
     assert (found.calls, found.refused) == (0, "praise, at revision 2, uses the state of the user, which others change")
 
 
@@ -371,7 +369,7 @@ async def test_a_pruned_session_is_refused(store: Store, monkeypatch: pytest.Mon
     for _ in range(3):
         await session.call("note", {"text": "x"})
     await store.prune(session.id, 3)
-    found = await replay(DeskEnvironment(), store, session.id)
+    found = await replay_session(DeskEnvironment(), store, session.id)
     assert "pruned" in str(found.refused)
 
 
@@ -380,7 +378,7 @@ async def test_a_session_of_another_environment_is_refused(store: Store) -> None
         """The same by another name."""
 
     session = await Sessions[Any](DeskEnvironment(), store).seed({})
-    assert "is of desk, not of other" in str((await replay(Other(), store, session.id)).refused)
+    assert "is of desk, not of other" in str((await replay_session(Other(), store, session.id)).refused)
 
 
 class NewDesk(State, version=2):
@@ -421,11 +419,11 @@ async def test_a_session_of_an_older_schema_replays_on_the_newest(store: Store) 
     await newer.call("paint", {"colours": ["blue"]})
     await newer.rewind(to=2)
     await newer.call("paint", {"colours": ["green"]})
-    found = await replay(NewDeskEnvironment(), store, session.id)
+    found = await replay_session(NewDeskEnvironment(), store, session.id)
     assert (found.refused, found.differences, found.calls) == (None, [], 3)
     other = NewDeskEnvironment()
     other.colour = "grey"
-    [difference] = (await replay(other, store, session.id)).differences
+    [difference] = (await replay_session(other, store, session.id)).differences
     assert difference.number == 1
 
 
@@ -473,7 +471,7 @@ class CentsEnvironment(Environment[Cents]):
 async def test_the_same_change_in_an_older_schema_may_be_another(store: Store) -> None:
     session = await Sessions[Any](TallyEnvironment(), store).seed({})
     await session.call("put", {"value": 5})
-    [difference] = (await replay(CentsEnvironment(), store, session.id)).differences
+    [difference] = (await replay_session(CentsEnvironment(), store, session.id)).differences
     assert difference.states == ["value: 500 → 5"]
 
 
@@ -637,7 +635,7 @@ def test_calls_are_known_by_where_they_stand() -> None:
         output("x", "plain text"),
         function_call("a", "open"),
     ]
-    found = [(call.name, call.id, call.output) for call in spoken({"output": items}, {"a", "b"})]
+    found = [(call.name, call.id, call.output) for call in recorded_calls({"output": items}, {"a", "b"})]
     assert found == [("b", "0.0.1", 1), ("a", "0.0.0", 2), ("a", "0.1.0", "plain text")]
 
 
@@ -650,6 +648,6 @@ def test_what_has_left_no_entry_stands_between_those_that_have() -> None:
     entries = [LogEntry(n, "call", 0.0, facts={"name": "put", "input": {"n": 1}, "output": 1}) for n in (2, 3)]
     found = [
         step.revision if isinstance(step, LogEntry) else step.output
-        for step in merged(entries, list(spoken({"output": items}, {"look", "put"})))
+        for step in merged(entries, list(recorded_calls({"output": items}, {"look", "put"})))
     ]
     assert found == [0, {"error": {"code": "tool_error", "message": ""}}, 2, 1, 3, 2]

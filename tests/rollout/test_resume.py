@@ -21,7 +21,7 @@ from stateroom.errors import (
 )
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message, outputs_of
 from stateroom.rollout import Left, Run, RunFiles, run
-from stateroom.rollout.resuming import what_is_left
+from stateroom.rollout.resume import what_is_left
 from stateroom.session import Sessions
 
 EPISODES = 6
@@ -343,7 +343,7 @@ async def test_another_model_is_refused(tmp_path: Path) -> None:
     with broken(site.model.broken, 2, ModelUnavailable("busy")):
         await site.run(resume=False)
     before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
-    with pytest.raises(CannotWrite, match=r"is of a run by 'mason'; go on with the same --model$"):
+    with pytest.raises(CannotWrite, match=r"is of a run by 'mason'; resume it with the same --model$"):
         await site.run(model=ModelSource("other", lambda seed: site.model))
     assert {path: path.read_bytes() for path in before} == before
 
@@ -377,7 +377,7 @@ async def test_a_run_that_another_process_is_at_is_left_alone(tmp_path: Path) ->
         await site.run(resume=False)
     before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
     with (
-        site.files.held(),
+        site.files.lock(),
         pytest.raises(CannotWrite, match=r"another process is at work on .*out\.jsonl: wait until"),
     ):
         await site.run()
@@ -405,7 +405,7 @@ async def test_what_is_a_group_and_what_is_not_must_be_gone_on_with_as_such(tmp_
         site = Site(tmp_path, f"from-{before}")
         with broken(site.model.broken, 2, ModelUnavailable("busy")):
             await site.run(resume=False, group=before)
-        with pytest.raises(CannotWrite, match=rf"is of a run {told} --group; go on with it {told} --group$"):
+        with pytest.raises(CannotWrite, match=rf"is of a run {told} --group; resume it {told} --group$"):
             await site.run(group=now)
         assert (await site.run(group=before)).failed == 0
 

@@ -12,12 +12,12 @@ import pytest
 from stateroom import Environment, Episode, State, Verdict, open_store, tool
 from stateroom.errors import CannotWrite, UnknownStore
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message
 from stateroom.rollout import Report, Run, RunFiles, run
-from stateroom.rollout.files import write_rows
 
 REFERENCE = CounterEnvironment.policies["reference"]
-FALTERING = CounterEnvironment.policies["faltering"]
+NOISY = CounterEnvironment.policies["noisy"]
 
 
 def counter_task(start: int, addition: int, **more: Any) -> dict[str, Any]:
@@ -155,7 +155,7 @@ async def test_rows_as_other_tools_write_them_run_unchanged(tmp_path: Path) -> N
 
 
 async def test_rollouts_can_be_run_again(tmp_path: Path) -> None:
-    first = plan(tmp_path, FALTERING, repeats=4)
+    first = plan(tmp_path, NOISY, repeats=4)
     await run(first)
     again = plan(tmp_path, name="again", tasks=rows(first.files.rollouts))
     report = await run(again)
@@ -165,7 +165,7 @@ async def test_rollouts_can_be_run_again(tmp_path: Path) -> None:
 
 
 async def test_aggregate_metrics_are_written(tmp_path: Path) -> None:
-    given = plan(tmp_path, FALTERING, repeats=4)
+    given = plan(tmp_path, NOISY, repeats=4)
     report = await run(given)
     (written,) = json.loads(given.files.metrics.read_text())
     assert written.pop("agent_ref") == {"type": "responses_api_agents", "name": "some_policy"}
@@ -185,7 +185,7 @@ def comparable(path: Path) -> list[str]:
 
 
 async def test_the_seed_decides_everything(tmp_path: Path) -> None:
-    settings = {"repeats": 8, "policy": FALTERING}
+    settings = {"repeats": 8, "policy": NOISY}
     plans = [
         plan(tmp_path, name="a", **settings, seed=7, concurrency=1),
         plan(tmp_path, name="b", **settings, seed=7, concurrency=16, store=f"sqlite:///{tmp_path / 'rooms.db'}"),

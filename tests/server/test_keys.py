@@ -234,7 +234,7 @@ async def test_a_runner_brings_its_key_and_waits_for_the_next_minute(
         now += MINUTE if reply.status == 429 else 0.0
         return 0.0
 
-    monkeypatch.setattr("stateroom.rollout.wire._asked_to_wait", wait)
+    monkeypatch.setattr("stateroom.rollout.client._retry_after", wait)
     served = await serve(keys=(key("ann", sessions=2),), now=lambda: now)
     given: dict[str, Any] = {
         "environment": CounterEnvironment(),

@@ -26,15 +26,15 @@ def run(environment: str, model: str, output: Path) -> dict[tuple[int, int], tup
 
 @pytest.mark.parametrize(("api", "environment"), [("chat", "counter"), ("responses", "extraction")])
 def test_a_policy_acts_as_it_does_without_a_server_luck_and_all(api: str, environment: str, tmp_path: Path) -> None:
-    here = run(environment, "faltering", tmp_path / "here.jsonl")
-    with serving(f"faltering:{environment}", tmp_path) as served:
+    here = run(environment, "noisy", tmp_path / "here.jsonl")
+    with serving(f"noisy:{environment}", tmp_path) as served:
         assert run(environment, f"{api}:{served.name}@{served.url}", tmp_path / "there.jsonl") == here
     assert {reward for reward, _ in here.values()} == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 def test_rollouts_are_served_again(api: str, tmp_path: Path) -> None:
-    first = run("counter", "faltering", tmp_path / "first.jsonl")
+    first = run("counter", "noisy", tmp_path / "first.jsonl")
     with serving("replay:first.jsonl", tmp_path) as served:
         assert run("counter", f"{api}:{served.name}@{served.url}", tmp_path / "again.jsonl") == first
 

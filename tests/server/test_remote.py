@@ -63,7 +63,7 @@ async def run_in_both(
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-@pytest.mark.parametrize("policy", ["reference", "faltering"])
+@pytest.mark.parametrize("policy", ["reference", "noisy"])
 @pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
 async def test_here_and_there_give_the_same_files(
     serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: str, store: str
@@ -73,7 +73,7 @@ async def test_here_and_there_give_the_same_files(
     tasks = generate_tasks(kind, 8, seed=1)
     report, _ = await run_in_both(tmp_path, served.url, kind(), kind.policies[policy], tasks=tasks)
     assert report.episodes == len(report.rows) == 24
-    assert policy == "faltering" or report.metrics["agent_metrics"]["mean/reward"] == 1.0
+    assert policy == "noisy" or report.metrics["agent_metrics"]["mean/reward"] == 1.0
 
 
 class Dice(State):
@@ -156,7 +156,7 @@ async def test_rollouts_can_be_run_again(serve: Any, tmp_path: Path) -> None:
     served = await serve(ExtractionEnvironment())
     tasks = generate_tasks(ExtractionEnvironment, 4, seed=1)
     policies = ExtractionEnvironment.policies
-    first = plan(tmp_path, "first", ExtractionEnvironment(), policies["faltering"], tasks=tasks, server=served.url)
+    first = plan(tmp_path, "first", ExtractionEnvironment(), policies["noisy"], tasks=tasks, server=served.url)
     await run(first)
     again = {"tasks": rows(first.files.rollouts), "repeats": 1}
     here = plan(tmp_path, "here", ExtractionEnvironment(), policies["reference"], **again)
@@ -394,7 +394,7 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 async def test_the_command_with_an_environment(serve: Any, tmp_path: Path) -> None:
     served = await serve()
-    options = ("counter", "--model", "faltering", "--repeats", "2", "--json", "--output")
+    options = ("counter", "--model", "noisy", "--repeats", "2", "--json", "--output")
     here, there = await asyncio.gather(
         command(tmp_path, *options, "here.jsonl"),
         command(tmp_path, *options, "there.jsonl", "--server", served.url),

@@ -14,8 +14,19 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import ModelSource
-from stateroom.rollout import RemoteEnvironment, Run, RunFiles, generate_tasks, run
-from stateroom.rollout.branching import Beam, BestOf, Branching, MonteCarlo, TreeFiles, branch
+from stateroom.rollout import (
+    Beam,
+    BestOf,
+    Branching,
+    MonteCarlo,
+    RemoteEnvironment,
+    Run,
+    RunFiles,
+    TreeFiles,
+    branch,
+    generate_tasks,
+    run,
+)
 
 NAMES = ("session", "_stateroom_session", "_stateroom_parent")
 
@@ -23,7 +34,7 @@ NAMES = ("session", "_stateroom_session", "_stateroom_parent")
 def settings(folder: Path, name: str, kind: type[Environment[Any, Any]], **more: Any) -> dict[str, Any]:
     return {
         "environment": kind(),
-        "model": ModelSource("faltering", kind.policies["faltering"]),
+        "model": ModelSource("noisy", kind.policies["noisy"]),
         "tasks": generate_tasks(kind, 3, seed=1),
         "files": TreeFiles(folder / f"{name}.jsonl"),
         **more,

@@ -12,7 +12,7 @@ import pytest
 
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, generate_tasks, run, wire
+from stateroom.rollout import Run, RunFiles, client, generate_tasks, run
 
 TASKS = generate_tasks(CounterEnvironment, 8, seed=1)
 
@@ -129,10 +129,10 @@ TROUBLES: dict[str, tuple[bool, bytes | None]] = {
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_a_bad_line_changes_nothing(serve: Any, tmp_path: Path, trouble: str) -> None:
     served = await serve()
-    here = plan(tmp_path, "here", "faltering")
+    here = plan(tmp_path, "here", "noisy")
     await run(here)
     async with between(served.url, every_fifth(*TROUBLES[trouble])) as (url, _):
-        there = plan(tmp_path, "there", "faltering", server=url)
+        there = plan(tmp_path, "there", "noisy", server=url)
         report = await run(there)
     assert report.first_error is None
     assert comparable(there.files.rollouts) == comparable(here.files.rollouts)
@@ -142,7 +142,7 @@ async def test_a_bad_line_changes_nothing(serve: Any, tmp_path: Path, trouble: s
 async def test_a_server_that_goes_away_fails_the_episodes_that_are_left(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "PAUSE", 0.001)
+    monkeypatch.setattr(client, "BACKOFF", 0.001)
     served = await serve()
 
     async def stops(number: int, request: bytes, pass_on: Callable[[], Awaitable[bytes]]) -> bytes | None:

@@ -9,9 +9,9 @@ import pytest
 
 from stateroom import Environment, Episode, SessionInfo, State, tool
 from stateroom.errors import ModelUnavailable
+from stateroom.jsonl import Appender
 from stateroom.model import Answer, Item, Model, ModelSource, Request, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, run
-from stateroom.rollout.files import Appender
 from stateroom.store import open_store
 
 EPISODES = 5

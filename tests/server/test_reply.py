@@ -259,7 +259,7 @@ async def in_both(
     return reports[1], episodes(there)
 
 
-@pytest.mark.parametrize("policy", ["reference", "faltering"])
+@pytest.mark.parametrize("policy", ["reference", "noisy"])
 async def test_refunds_are_the_same_here_and_there(serve: Any, tmp_path: Path, policy: str) -> None:
     served = await serve(RefundEnvironment())
     tasks = generate_tasks(RefundEnvironment, 8, seed=1)
@@ -350,8 +350,8 @@ class PlayedEnvironment(TalkEnvironment):
 async def test_a_model_that_fails_as_a_user_fails_the_episode_for_now_or_for_good(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, terminal: bool, told: str
 ) -> None:
-    monkeypatch.setattr("stateroom.rollout.wire.PAUSE", 0.0)
-    monkeypatch.setattr("stateroom.rollout.wire._asked_to_wait", lambda reply: 0.0)
+    monkeypatch.setattr("stateroom.rollout.client.BACKOFF", 0.0)
+    monkeypatch.setattr("stateroom.rollout.client._retry_after", lambda reply: 0.0)
     served = await serve(PlayedEnvironment("Hello.", error))
     there = plan(tmp_path, "there", TalkEnvironment(), Talks, tasks=[{}], repeats=1, server=served.url)
     report = await run(there)

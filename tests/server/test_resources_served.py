@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.rollout.local import local_world
+from stateroom.rollout.backend import local_backend
 from stateroom.server import Application, Options
 from tests.patience import PATIENCE
 from tests.session.outside import DeskEnvironment, Page
@@ -66,9 +66,9 @@ async def test_a_server_that_stops_lets_go_of_all_resources() -> None:
 
 async def test_a_run_that_is_over_lets_go_of_all_resources() -> None:
     environment = DeskEnvironment()
-    async with local_world(environment, "memory://") as world:
-        seat = await world.seed({}, seed=1, began=0.0)
-        await seat.call("write", {"name": "file", "text": "text"}, call_id=None)
+    async with local_backend(environment, "memory://") as backend:
+        session = await backend.seed({}, seed=1, began=0.0)
+        await session.call("write", {"name": "file", "text": "text"}, call_id=None)
         [folder] = environment.given
         assert folder.is_dir()
     assert not folder.exists()

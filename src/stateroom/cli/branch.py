@@ -11,9 +11,7 @@ import typer
 from rich.text import Text
 
 from stateroom.agent import MAX_STEPS
-from stateroom.cli.output import console, counted, errors, number, print_json, table
-from stateroom.cli.run import (
-    NO_STORE,
+from stateroom.cli.options import (
     AdminToken,
     APIKey,
     AsJSON,
@@ -26,45 +24,45 @@ from stateroom.cli.run import (
     ServerURL,
     StoreChoice,
     TaskFile,
-    default_store,
-    examples_of,
-    find_served,
-    make,
-    new_bar,
-    new_path,
-    show_files,
+    plan_settings,
 )
+from stateroom.cli.output import console, counted, errors, new_bar, number, print_json, show_files, table
 from stateroom.environment import load_class
 from stateroom.errors import NotFound, StateroomError
-from stateroom.model import open_model
-from stateroom.rollout import read_tasks
-from stateroom.rollout.branching import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles
-from stateroom.rollout.branching import branch as grow_trees
+from stateroom.rollout import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles
+from stateroom.rollout import branch as grow_trees
 from stateroom.session.containment import contained
 
 RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": MonteCarlo}
 
 SHOWN = 20
-"""So many tasks are shown one by one."""
+"""Tasks that are shown one by one."""
+
+COLUMNS = ("reward", "tree_reward", "tree_branches", "tree_steps", "tree_tool_calls")
+
+RuleName = Annotated[
+    str,
+    typer.Option("--rule", "-R", help="best-of, beam, monte-carlo, or your own: module:Class or path.py:Class."),
+]
+Branches = Annotated[
+    int | None,
+    typer.Option(
+        "--n",
+        "-n",
+        min=1,
+        help="Branches per node: 4 for best-of, 2 for beam, 4 for monte-carlo.",
+    ),
+]
+Continuations = Annotated[int | None, typer.Option(min=0, help="beam: continuations that estimate a node's value (2).")]
 
 
 def branch(
     env: EnvName = None,
-    rule: Annotated[
-        str,
-        typer.Option("--rule", "-R", help="best-of, beam, monte-carlo, or your own: module:Class or path.py:Class."),
-    ] = "best-of",
-    n: Annotated[
-        int | None,
-        typer.Option(
-            "--n", "-n", min=1, help="Branches of a node: 4 for best-of, 2 at each step of a beam, 4 of each state."
-        ),
-    ] = None,
-    at: Annotated[int | None, typer.Option(min=0, help="best-of: answers that come first, and are shared (0).")] = None,
-    width: Annotated[int | None, typer.Option(min=1, help="beam: nodes that go on at each step (2).")] = None,
-    continuations: Annotated[
-        int | None, typer.Option(min=0, help="beam: played from each node to see what it is worth (2).")
-    ] = None,
+    rule: RuleName = "best-of",
+    n: Branches = None,
+    at: Annotated[int | None, typer.Option(min=0, help="best-of: answers that all branches share (0).")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="beam: nodes that continue at each step (2).")] = None,
+    continuations: Continuations = None,
     input_file: TaskFile = None,
     model: ModelSpec = "reference",
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Branches at a time.")] = 8,
@@ -76,35 +74,27 @@ def branch(
     limit: Limit = None,
     seed: Seed = 0,
     max_steps: MaxSteps = MAX_STEPS,
-    max_branches: Annotated[int | None, typer.Option(min=1, help="Of a task: then no other begins.")] = None,
-    max_nodes: Annotated[int | None, typer.Option(min=1, help="Of a task: then no branch begins.")] = None,
+    max_branches: Annotated[int | None, typer.Option(min=1, help="Branches per task.")] = None,
+    max_nodes: Annotated[int | None, typer.Option(min=1, help="Nodes per task after which no branch begins.")] = None,
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that a branch may take.")] = None,
     json_output: AsJSON = False,
 ) -> None:
-    """Let a model try several ways in each task, from states in the middle of episodes, and choose the best.
+    """Branch episodes: a model tries several ways from states in the middle of episodes, and a rule chooses the best.
 
-    A rule says where the episodes branch. best-of: at one step, and the best end is the answer. beam: at each step, and
-    what is worth most goes on. monte-carlo: at each state of one episode, to tell what the state is worth.
+    The rule says where the episodes branch. best-of: at one step, and the best end is the answer. beam: at each step,
+    and the nodes of the highest value continue. monte-carlo: at each state of one episode, to estimate its value.
 
-    Example: stateroom branch extraction --model faltering --rule best-of --n 4 --at 2
+    Example: stateroom branch extraction --model noisy --rule best-of --n 4 --at 2
 
-    Example: stateroom branch extraction --model faltering --rule beam --width 2 --continuations 2
+    Example: stateroom branch extraction --model noisy --rule beam --width 2 --continuations 2
 
     On a server: stateroom branch counter --rule monte-carlo --server http://127.0.0.1:8000
     """
-    given = {"n": n, "at": at, "width": width, "continuations": continuations}
     if server is not None and store is not None:
         raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
-    found = find_served(env, server)
-    environment = make(found)
-    files = TreeFiles(output if output is not None else new_path(environment.name, ".jsonl"))
+    given = {"n": n, "at": at, "width": width, "continuations": continuations}
     plan = Branching(
-        environment=environment,
-        model=open_model(model, found.policies),
-        tasks=read_tasks(input_file or examples_of(found), environment),
-        files=files,
-        store=store or (default_store(environment, files) if server is None else NO_STORE),
-        server=server,
+        **plan_settings(env, input_file, model, store, server, output, files=TreeFiles),
         api_key=api_key or None,
         admin_token=admin_token or None,
         concurrency=concurrency,
@@ -115,17 +105,11 @@ def branch(
         rule=find_rule(rule, {name: value for name, value in given.items() if value is not None}),
         budget=Budget(max_branches, max_nodes),
     )
-    report = _grow(plan)
-    if json_output:
-        print_json(_summary(plan, report))
-    else:
-        _show(plan, report, rule)
-    if report.failed == report.tasks:
-        raise typer.Exit(1)
+    _finish(plan, _grow(plan), rule, json_output)
 
 
 def find_rule(name: str, settings: dict[str, int]) -> Rule:
-    """The rule that a name, or `module:Class`, stands for, with its settings."""
+    """The rule of a name, or of `module:Class`, with its settings."""
     found: Any = RULES.get(name)
     if found is None:
         if ":" not in name:
@@ -160,36 +144,40 @@ def _grow(plan: Branching) -> Grown:
     def grown(_: Any) -> None:
         nonlocal branches
         branches += 1
-        progress.start()  # at the first: a run that is refused shows none
+        progress.start()  # not before: a run that is refused shows no bar
         progress.update(task, description=f"{name}, {counted(branches, 'branch', 'branches')}")
 
     try:
         return asyncio.run(grow_trees(plan, grown, lambda _: progress.advance(task)))
     except KeyboardInterrupt:
-        errors.print(f"interrupted; what had grown is in {plan.files.tree}", style="red", soft_wrap=True)
+        errors.print(f"interrupted; what has grown is in {plan.files.tree}", style="red", soft_wrap=True)
         raise typer.Exit(130) from None
     finally:
         if progress.live.is_started:
             progress.stop()
 
 
-def _summary(plan: Branching, report: Grown) -> dict[str, Any]:
-    """A report as one JSON object."""
-    return {
-        "tasks": report.tasks,
-        "failed": report.failed,
-        "branches": report.branches,
-        "broken": report.broken,
-        "metrics": report.metrics["agent_metrics"],
-        "files": plan.files.as_dict(),
-    }
-
-
-COLUMNS = ("reward", "tree_reward", "tree_branches", "tree_steps", "tree_tool_calls")
+def _finish(plan: Branching, report: Grown, rule: str, json_output: bool) -> None:
+    """Print a report; the exit code is 1 if no task has an answer."""
+    if json_output:
+        print_json(
+            {
+                "tasks": report.tasks,
+                "failed": report.failed,
+                "branches": report.branches,
+                "broken": report.broken,
+                "metrics": report.metrics["agent_metrics"],
+                "files": plan.files.as_dict(),
+            }
+        )
+    else:
+        _show(plan, report, rule)
+    if report.failed == report.tasks:
+        raise typer.Exit(1)
 
 
 def _show(plan: Branching, report: Grown, rule: str) -> None:
-    """A report as a table: the answers, and what they took."""
+    """Print a report as a table: the answers, and what their trees took."""
     what = f"{counted(report.tasks, 'task', 'tasks')} of {plan.environment.name}, by {plan.model.name}, {rule}"
     failed = f", {report.failed} without an answer" if report.failed else ""
     broken = f", {counted(report.broken, 'branch', 'branches')} broke down" if report.broken else ""

@@ -1,4 +1,4 @@
-"""`stateroom check`: what is wrong with an environment, before anything runs on it."""
+"""`stateroom check`: check an environment before anything runs on it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rich.text import Text
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError
-from stateroom.rollout.checking import Finding, Report, undefined
-from stateroom.rollout.checking import check as check_environment
+from stateroom.rollout import CheckReport, Finding, check_environment
 
 SHOWN = 3
-"""So many findings of a check are shown; --json gives them all."""
+"""Lines of a finding that are shown; --json has all."""
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
 
@@ -26,21 +25,19 @@ def check(
     env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
     tasks: Annotated[
         Path | None,
-        typer.Option(help="Tasks as JSONL; by default the environment's examples, or else such as it generates."),
+        typer.Option(help="Tasks as JSONL; by default the environment's examples, or else generated tasks."),
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Play all tasks; by default 20, evenly from all over the file.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Play all tasks; by default 20, evenly spread.")] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Tell what is wrong with an environment: its schema, tasks, tools, verifier, and what it does with its state.
+    """Check an environment: its schema, tasks, tools and verifier, and what it does with its state.
 
-    Tasks are played in memory: by the environment's reference policy, by one
-    that calls all tools by chance, but for those that reach outside, and by
-    one that does nothing; then again, and in turns. External tools that the
-    reference policy calls are really called.
+    Tasks are played in memory by three policies: the environment's reference,
+    a random one that calls all tools except external ones, and one that does
+    nothing; then again, and in turns. External tools that the reference policy
+    calls really run.
 
-    The command ends with code 1 if there is a problem; a warning is none.
+    The exit code is 1 if there is a problem; warnings do not count.
 
     Example: stateroom check counter
 
@@ -49,7 +46,7 @@ def check(
     try:
         found = find_environment(env)
     except DefinitionError as error:
-        report = undefined(env, str(error))
+        report = CheckReport.undefined(env, str(error))
     else:
         report = asyncio.run(_check(found, tasks, everything))
     if json_output:
@@ -60,12 +57,12 @@ def check(
         raise typer.Exit(1)
 
 
-async def _check(environment: type[Environment[Any, Any]], tasks: Path | None, everything: bool) -> Report:
+async def _check(environment: type[Environment[Any, Any]], tasks: Path | None, everything: bool) -> CheckReport:
     async with shown_progress(f"playing {environment.name}") as step:
         return await check_environment(environment, tasks, everything=everything, on_play=step)
 
 
-def _summary(report: Report) -> dict[str, Any]:
+def _summary(report: CheckReport) -> dict[str, Any]:
     return {
         "environment": report.environment,
         "ok": not report.problems,
@@ -75,7 +72,7 @@ def _summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _show(report: Report) -> None:
+def _show(report: CheckReport) -> None:
     made = table("check!", "result!", "what was found")
     for finding in report.findings:
         made.add_row(finding.check, Text(finding.result, STYLES[finding.result]), _told(finding))
@@ -84,7 +81,7 @@ def _show(report: Report) -> None:
     console.print(_conclusion(report), soft_wrap=True)
 
 
-def _conclusion(report: Report) -> Text:
+def _conclusion(report: CheckReport) -> Text:
     results = [finding.result for finding in report.findings]
     told = [
         counted(results.count(kind), f"check with a {kind}", f"checks with a {kind}")

@@ -1,4 +1,4 @@
-"""`stateroom demo`: what Stateroom does, in a few seconds, on embedded defaults."""
+"""`stateroom demo`: what Stateroom does, in a few seconds, without any setup."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from stateroom.cli.options import default_store, new_path
 from stateroom.cli.output import console, number, table
-from stateroom.cli.run import collect, default_store, new_path
+from stateroom.cli.run import collect
 from stateroom.cli.sessions import print_log, read_log
 from stateroom.environment import Environment, find_environment
 from stateroom.model import open_model
@@ -29,14 +30,14 @@ def demo(
         Path | None, typer.Option(help="Where to write; by default a new folder under rollouts/.")
     ] = None,
 ) -> None:
-    """Run episodes of three environments, then look into, fork and reopen their sessions.
+    """Run episodes of three environments, then inspect, fork and reopen their sessions.
 
     Example: stateroom demo
     """
     where = folder or new_path("demo")
     _heading("1. Episodes")
     _say(
-        "Three environments, eight tasks each, every task four times. No model is needed: a scripted policy acts, and "
+        "Three environments, eight tasks each, every task four times. No model is needed: a scripted policy plays, and "
         "errs in about 40% of the episodes. pass@k is the chance that at least one of k episodes is solved.\n"
     )
     runs = [_run(name, where) for name in ENVIRONMENTS]
@@ -53,19 +54,19 @@ def demo(
     print_log(asyncio.run(read_log(plan.store, session)))
 
     _heading("3. Forks")
-    _say("The same episode, branched off at revision 3 and taken another way: 100 is added.\n")
+    _say("A fork of the same episode at revision 3, which continues otherwise: 100 is added.\n")
     twin = asyncio.run(_fork(plan, session))
-    _say("\nBoth share revisions 1 to 3. The episode itself is as it was.")
+    _say("\nBoth share revisions 1 to 3. The episode itself is unchanged.")
 
     _heading("4. Durability")
-    _say("Both sessions again, read by a new process from the file that they live in.")
+    _say("Both sessions again, read by a new process from their file.")
     _show_in_new_process(session, plan.store)
     _show_in_new_process(twin, plan.store)
 
-    _heading("Go on with")
+    _heading("Next")
     for command in (
         f"sessions list --store {plan.store}",
-        "run extraction --model faltering --repeats 4",
+        "run extraction --model noisy --repeats 4",
         "environments",
     ):
         console.print(f"$ stateroom {command}", style="dim", soft_wrap=True)
@@ -88,7 +89,7 @@ def _run(name: str, where: Path) -> tuple[Run, Report]:
     assert examples is not None
     plan = Run(
         environment=environment,
-        model=open_model("faltering", found.policies),
+        model=open_model("noisy", found.policies),
         tasks=read_tasks(examples, environment),
         files=files,
         store=default_store(environment, files),
@@ -122,7 +123,7 @@ def _show_tasks(plan: Run, report: Report) -> None:
 
 
 async def _fork(plan: Run, session_id: str) -> str:
-    """Branch off a finished episode, and go another way."""
+    """Fork a finished episode, and continue the fork."""
     async with open_store(plan.store) as store:
         sessions = Sessions[Any](plan.environment, store)
         session = await sessions.open(session_id, closed_too=True)

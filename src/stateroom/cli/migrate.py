@@ -1,4 +1,4 @@
-"""`stateroom migrate`: bring stored sessions to the newest schema."""
+"""`stateroom migrate`: migrate stored sessions to the newest schema."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from stateroom.cli.options import make
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
-from stateroom.cli.run import make
 from stateroom.cli.sessions import AsJSON, StoreURL, existing_store
 from stateroom.environment import find_environment, registered
 from stateroom.session.maintenance import Migrated, Migrator, kept_types
@@ -18,14 +18,14 @@ from stateroom.state import State, schema_of
 from stateroom.store import Head
 
 ROWS = 20
-"""So many failures are shown; --json gives them all."""
+"""Failures that are shown; --json has all."""
 
 TOLD = {
     "migrated": "migrated",
-    "current": "of the newest version already",
-    "ended": "ended: migrated whenever they are read",
-    "in use": "in use: left for the next time",
-    "foreign": "of an environment that is not known: say which with --env",
+    "current": "current already",
+    "ended": "ended: migrated when they are read",
+    "in use": "in use: run this again later",
+    "foreign": "of an unknown environment: name it with --env",
     "failed": "failed",
 }
 
@@ -35,23 +35,25 @@ def migrate(
     env: Annotated[
         list[str] | None,
         typer.Option(
-            help="The environment, as a registered name, module:Class or path.py:Class; can be given again. "
-            "By default all that are registered."
+            help="The environment, as a registered name, module:Class or path.py:Class; by default all that are "
+            "registered. Repeatable."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and migrate everything, and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Migrate everything in memory, and write nothing.")
+    ] = False,
     json_output: AsJSON = False,
 ) -> None:
-    """Bring all sessions of a store to the newest version of their states.
+    """Migrate all sessions of a store to the newest schema of their states.
 
-    Each session gets an entry with a snapshot in the new schema; nothing that
-    is stored is changed. Sessions need not be migrated to be opened: that
-    does it too. Doing it here shows beforehand whether all can be.
+    Each session gets an entry with a snapshot in the new schema; what is
+    stored does not change. This is optional: a session is also migrated when
+    it is opened. Here you see beforehand whether all can be.
 
-    It can be stopped and run again, and while servers are at work: one of
+    You can stop it and run it again, also while servers run: a server with
     older code refuses a session that was migrated.
 
-    The command ends with code 1 if a session could not be migrated.
+    The exit code is 1 if a session could not be migrated.
 
     Example: stateroom migrate --store sqlite:///rooms.db --env shop.py:ShopEnvironment --dry-run
     """

@@ -30,7 +30,7 @@ def serve(
     spec: Annotated[
         str,
         typer.Argument(
-            help="POLICY:ENV (reference:counter, faltering:counter), replay:FILE, local, local:PATH.gguf, module:Class "
+            help="POLICY:ENV (reference:counter, noisy:counter), replay:FILE, local, local:PATH.gguf, module:Class "
             "or path.py:Class.",
             show_default=False,
         ),

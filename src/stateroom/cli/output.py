@@ -12,31 +12,40 @@ from typing import Any, Literal
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from stateroom.model import Item, text_of
+from stateroom.rollout import RunFiles
 from stateroom.session import LogEntry
 from stateroom.state.describe import brief
 
-# Most of what is printed is the user's, so nothing in it is taken for markup or an emoji.
+# Most of what is printed is the user's: nothing in it is markup or an emoji.
 console = Console(highlight=False, markup=False, emoji=False)
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 SOON = 2.0
-"""Work that is done within so many seconds needs no progress shown."""
+"""Seconds of work after which progress is shown."""
 
 LONGEST_LINE = 80
-"""Characters that a log shows of each thing that was said."""
+"""Characters of each message that a log shows."""
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on a line of its own, for machines."""
+    """Print a JSON value on a line of its own."""
     typer.echo(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table; a column whose name ends in `#` holds numbers, and one that ends in `!` is never broken."""
+    """An empty table. A column whose name ends in `#` has numbers, and one that ends in `!` is never wrapped."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     made.box, made.padding, made.pad_edge, made.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False, False
     for column in columns:
@@ -51,12 +60,12 @@ def when(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """A metric, with as many digits as one reads."""
+    """A metric, with three digits at most."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def size(bytes_: int) -> str:
-    """A number of bytes, as one reads it."""
+    """A number of bytes, with its unit."""
     value, unit = float(bytes_), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 999.5:
@@ -66,15 +75,26 @@ def size(bytes_: int) -> str:
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """How many there are of something: `1 entry`, `1,234 entries`."""
+    """A number with its noun: `1 entry`, `1,234 entries`."""
     return f"{number:,} {one if number == 1 else many}"
+
+
+def new_bar(time: ProgressColumn | None = None) -> Progress:
+    """A progress bar on standard error, with the remaining time by default."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), time or TimeRemainingColumn())
+    return Progress(*columns, console=errors, transient=errors.is_terminal)  # piped, its last state stays
+
+
+def show_files(files: RunFiles) -> None:
+    """Print the files of a run that exist."""
+    for name, path in files.as_dict().items():
+        console.print(f"{name:>9}: {path}", soft_wrap=True)
 
 
 @asynccontextmanager
 async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[Callable[[], None]]:
-    """Shows how far some work is, from when it takes longer than two seconds; what is given counts one step."""
-    bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    progress = Progress(*bar, console=errors, transient=errors.is_terminal)  # piped, its last state is kept
+    """A progress bar for work that takes longer than two seconds; gives a function that counts one step."""
+    progress = new_bar(TimeElapsedColumn())
     task = progress.add_task(what, total=total)
     timer = asyncio.get_running_loop().call_later(SOON, progress.start)
     try:
@@ -88,7 +108,7 @@ async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[C
 def entry_line(entry: LogEntry) -> str:
     """A log entry on one line."""
     facts = entry.facts
-    if "session" in facts:  # in the log of a shared state: whose change it is
+    if "session" in facts:  # in the log of a shared state: the session that changed it
         return f"of session {facts['session']}, revision {facts['revision']}"
     if entry.kind == "call":
         return f"{entry.name}({_arguments(entry.input)}) → {brief(entry.output)}"
@@ -97,7 +117,7 @@ def entry_line(entry: LogEntry) -> str:
     if entry.kind == "failed":
         return f"{entry.name}({_arguments(entry.input)}) failed: {facts['error']}"
     if entry.kind == "seed":
-        if not isinstance(entry.input, dict):  # of a shared state: whose it is
+        if not isinstance(entry.input, dict):  # of a shared state: its owner
             return str(entry.input or "")
         task = {key: value for key, value in entry.input.items() if not key.startswith("_")}
         return brief({key: value for key, value in task.items() if key not in ("responses_create_params", "agent_ref")})
@@ -117,7 +137,7 @@ def entry_line(entry: LogEntry) -> str:
 
 
 def asides(entry: LogEntry) -> list[str]:
-    """What else an entry tells: of events, of the agent's moves, of other sessions, of a migrated state."""
+    """What else an entry has: events, moves of the agent, other sessions, a migrated state."""
     lines = [f"{name}({_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
@@ -129,7 +149,7 @@ def asides(entry: LogEntry) -> list[str]:
 
 
 def item_lines(item: Item) -> list[tuple[str, str]]:
-    """An item of a conversation for people, line by line: whose it is, and what."""
+    """An item of a conversation as lines, each with its speaker."""
     kind = item.get("type") or "message"
     if kind == "function_call":
         return [("calls", f"{item.get('name')}({_written(item.get('arguments'))})")]
@@ -145,7 +165,7 @@ def _cut(line: str) -> str:
 
 
 def _written(arguments: Any) -> str:
-    """The arguments of a call as the model wrote them, in the manner of a call if they can be read."""
+    """The arguments of a call as in code, if they can be parsed; else as the model wrote them."""
     try:
         given = json.loads(arguments or "{}")
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""`stateroom replay`: see whether an environment does the same again."""
+"""`stateroom replay`: check that an environment still does the same."""
 
 from __future__ import annotations
 
@@ -13,24 +13,21 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from stateroom.cli.options import AsJSON, EnvOption, ExistingStore, default_store, make
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
-from stateroom.cli.run import default_store, make
 from stateroom.cli.sessions import existing_store
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import NotFound
-from stateroom.rollout import RunFiles
-from stateroom.rollout.player import Difference, Replay
-from stateroom.rollout.replay import replay as replay_session
-from stateroom.rollout.replay import replay_rollouts
-from stateroom.rollout.rows import lines_of
+from stateroom.jsonl import read_lines
+from stateroom.rollout import Replay, ReplayDifference, RunFiles, replay_rollouts, replay_session
 from stateroom.state.describe import brief
 
 SHOWN = 10
-"""So many differences, and so many lines of one, are shown; --json gives them all."""
+"""Differences, and lines of a difference, that are shown; --json has all."""
 
 
 class ReadCalls(StrEnum):
-    """What is done about calls that have changed nothing."""
+    """What to do with calls that changed nothing."""
 
     skip = "skip"
     check = "check"
@@ -40,30 +37,24 @@ def replay(
     target: Annotated[
         str, typer.Argument(metavar="SESSION|ROLLOUTS", help="A session's id, or a rollouts file.", show_default=False)
     ],
-    env: Annotated[
-        str, typer.Option("--env", "-e", help="A registered name, module:Class or path.py:Class: whose tools are run.")
-    ],
-    store: Annotated[
-        str | None, typer.Option(help="Where the sessions are, as a URL; by default the file that a run has left.")
-    ] = None,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Go on after a difference, and count them.")] = False,
+    env: EnvOption,
+    store: ExistingStore = None,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Continue after a difference, and count them.")] = False,
     reads: Annotated[
-        ReadCalls, typer.Option(help="Leave out calls that have changed nothing, or check those in the responses too.")
+        ReadCalls, typer.Option(help="Skip calls that changed nothing, or check those in the responses, too.")
     ] = ReadCalls.skip,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_output: AsJSON = False,
 ) -> None:
-    """Run recorded calls again, and see whether the environment does the same.
+    """Run recorded calls again, and compare the results with the record.
 
-    Each episode is played in a fresh session in memory, with the same task,
-    luck, clock and call ids; nothing is written to the store. Outputs and
-    states are compared with those on record, and the first difference is
-    shown. Where the store no longer has a row's session, the outputs in its
-    response are compared. External tools are not run again: what came of
-    them is taken from the log. Episodes that used states which others change
-    are refused.
+    Each episode runs in a fresh session in memory, with the same task, random
+    state, clock and call ids; nothing is written to the store. Outputs and
+    states are compared, and the first difference is shown. If the store no
+    longer has a row's session, the outputs in its response are compared.
+    External tools do not run: their results are taken from the log. Episodes
+    that used states which others change are refused.
 
-    The command ends with code 1 if something differs, or if nothing could be
-    replayed.
+    The exit code is 1 if something differs, or if nothing could be replayed.
 
     Example: stateroom replay out/counter.jsonl --env counter --reads check
 
@@ -96,10 +87,10 @@ async def _replay_file(
     environment: Environment[Any, Any], path: Path, url: str | None, lenient: bool, reads: ReadCalls
 ) -> list[Replay]:
     async with AsyncExitStack() as stack:
-        store, left = None, RunFiles(path)
-        if environment.state_type is not None and (url is not None or left.sessions.exists()):
-            store = await stack.enter_async_context(existing_store(url or default_store(environment, left)))
-        total = sum(1 for _ in lines_of(path))
+        store, files = None, RunFiles(path)
+        if environment.state_type is not None and (url is not None or files.sessions.exists()):
+            store = await stack.enter_async_context(existing_store(url or default_store(environment, files)))
+        total = sum(1 for _ in read_lines(path))
         step = await stack.enter_async_context(shown_progress("replaying episodes", total))
         return await replay_rollouts(environment, path, store, lenient=lenient, reads=reads.value, on_row=step)
 
@@ -133,7 +124,7 @@ def _show(name: str, replays: list[Replay], lenient: bool) -> None:
     if len(every) > SHOWN:
         console.print(f"and {len(every) - SHOWN:,} more; --json lists them all", style="dim")
     elif every and not lenient:
-        console.print("It ended there; --lenient goes on.", style="dim")
+        console.print("The replay stopped there; --lenient continues.", style="dim")
     reasons = Counter(
         each.refused.replace(repr(each.session), "…") for each in replays if each.refused is not None
     ).most_common(SHOWN)
@@ -149,7 +140,7 @@ def _where(each: Replay) -> str:
     return ", ".join(part for part in (row, f"session {each.session}" if each.session else "") if part)
 
 
-def _show_difference(each: Replay, difference: Difference) -> None:
+def _show_difference(each: Replay, difference: ReplayDifference) -> None:
     what = "the seed" if difference.number == 0 else f"call {difference.number}, {difference.name}"
     given = "" if difference.number == 0 else f"({brief(difference.input)})"
     console.print(f"\n{_where(each)}: {what}{given}", style="bold", soft_wrap=True)

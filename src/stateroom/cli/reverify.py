@@ -1,4 +1,4 @@
-"""`stateroom reverify`: new rewards for episodes that were run before."""
+"""`stateroom reverify`: rescore episodes that were run before."""
 
 from __future__ import annotations
 
@@ -11,62 +11,54 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from stateroom.cli.output import console, counted, errors, number, print_json, shown_progress, table
-from stateroom.cli.run import default_store, make
+from stateroom.cli.options import AsJSON, EnvOption, ExistingStore, default_store, make
+from stateroom.cli.output import console, counted, errors, number, print_json, show_files, shown_progress, table
 from stateroom.cli.sessions import existing_store
-from stateroom.environment import find_environment
+from stateroom.environment import Environment, find_environment
 from stateroom.errors import NotFound
-from stateroom.rollout import RunFiles
-from stateroom.rollout.reverify import Reverification, Reverified
-from stateroom.rollout.reverify import reverify as judge_again
-from stateroom.rollout.rows import lines_of
-from stateroom.rollout.unjudged import Unjudged, judge_unjudged, waiting_in
+from stateroom.jsonl import read_lines
+from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, score_failures, unscored_rows
 
 SHOWN = 10
-"""So many tasks, and so many reasons, are shown; --json gives them all."""
+"""Tasks, and reasons, that are shown; --json has all."""
+
+NewRollouts = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="The new rollouts file; the others are named after it.", show_default=False),
+]
+JudgeFailedOnly = Annotated[
+    bool,
+    typer.Option("--judge-failed-only", help="Score only the episodes that have no reward because their judge failed."),
+]
+Revision = Annotated[
+    int | None,
+    typer.Option(help="Score the states at this revision; -1 is the step before the one that was scored."),
+]
 
 
 def reverify(
     rollouts: Annotated[Path, typer.Argument(help="The rollouts file of a run.", show_default=False)],
-    env: Annotated[
-        str,
-        typer.Option("--env", "-e", help="A registered name, module:Class or path.py:Class: whose verifier judges."),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The new rollouts file; the others are named after it.", show_default=False
-        ),
-    ] = None,
-    judge_failed_only: Annotated[
-        bool,
-        typer.Option(
-            "--judge-failed-only", help="Judge only the episodes that have no reward yet, since a judge has failed."
-        ),
-    ] = False,
-    store: Annotated[
-        str | None, typer.Option(help="Where the sessions are, as a URL; by default the file that the run has left.")
-    ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option(help="Judge the states at this revision; -1 is the step before the one that was judged."),
-    ] = None,
+    env: EnvOption,
+    output: NewRollouts = None,
+    judge_failed_only: JudgeFailedOnly = False,
+    store: ExistingStore = None,
+    at: Revision = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 32,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_output: AsJSON = False,
 ) -> None:
-    """Give episodes new rewards by today's verifier, from their stored states; no tool is run again.
+    """Rescore episodes with the current verifier, from their stored states. No tool runs again.
 
-    Each row gets the verdict on the state that was judged before, with the
-    same task, response, luck and shared states; nothing is written to the
-    store. A row that cannot honestly be judged again (its session is gone,
-    say) goes to the failures file, with the reason. Interrupted, the same
-    command goes on where it ended.
+    Each row gets the verdict on the state that was scored before, with the
+    same task, response, random state and shared states; nothing is written to
+    the store. A row that cannot be scored honestly (its session is gone, say)
+    goes to the failures file, with the reason. After an interruption, the same
+    command continues.
 
-    With --judge-failed-only, episodes that a run has put into its failures
-    file because a judge failed get their verdict: from there they go to the
-    rollouts file, and the metrics are those of all. What fails again stays.
+    With --judge-failed-only, the episodes in a run's failures file whose judge
+    failed get their verdict: they move to the rollouts file, and the metrics
+    are those of all episodes. Those that fail again stay.
 
-    The command ends with code 1 if no row could be judged.
+    The exit code is 1 if no row could be scored.
 
     Example: stateroom reverify out/counter.jsonl --env counter --output out/again.jsonl
 
@@ -83,10 +75,10 @@ def reverify(
     environment = make(find_environment(env))
     files = RunFiles(output or rollouts)
     try:
-        report = asyncio.run(_reverify(environment, rollouts, output, store, at, concurrency))
+        report = asyncio.run(_rescore(environment, rollouts, output, store, at, concurrency))
     except KeyboardInterrupt:
         errors.print(
-            f"interrupted; the same command goes on with what is in {files.rollouts}", style="red", soft_wrap=True
+            f"interrupted; the same command continues with what is in {files.rollouts}", style="red", soft_wrap=True
         )
         raise typer.Exit(130) from None
     if json_output:
@@ -97,34 +89,41 @@ def reverify(
         raise typer.Exit(1)
 
 
-async def _reverify(
-    environment: Any, rollouts: Path, output: Path | None, store: str | None, at: int | None, concurrency: int
-) -> Reverified:
-    """Judge rollouts again; without an output, give those of their run that lack one a verdict."""
+async def _rescore(
+    environment: Environment[Any, Any],
+    rollouts: Path,
+    output: Path | None,
+    store: str | None,
+    at: int | None,
+    concurrency: int,
+) -> RescoreReport:
+    """Rescore rollouts; without an output, score those of their episodes that have no verdict."""
     files = RunFiles(rollouts)
     async with AsyncExitStack() as stack:
         opened = None
         if environment.state_type is not None:
             opened = await stack.enter_async_context(_store_of(environment, rollouts, store))
-        total = len(waiting_in(files)) if output is None else sum(1 for _ in lines_of(rollouts))
-        step = await stack.enter_async_context(shown_progress("judging episodes", total))
+        total = len(unscored_rows(files)) if output is None else sum(1 for _ in read_lines(rollouts))
+        step = await stack.enter_async_context(shown_progress("scoring episodes", total))
         if output is None:
-            return await judge_unjudged(Unjudged(environment, files, opened, concurrency), step)
-        return await judge_again(Reverification(environment, rollouts, RunFiles(output), opened, at, concurrency), step)
+            return await score_failures(environment, files, opened, concurrency=concurrency, on_row=step)
+        return await rescore_rollouts(
+            environment, rollouts, RunFiles(output), opened, at=at, concurrency=concurrency, on_row=step
+        )
 
 
-def _store_of(environment: Any, rollouts: Path, store: str | None) -> Any:
+def _store_of(environment: Environment[Any, Any], rollouts: Path, store: str | None) -> Any:
     if store is not None:
         return existing_store(store)
-    left = RunFiles(rollouts)
+    files = RunFiles(rollouts)
     if not rollouts.is_file():
         raise NotFound(f"there is no rollouts file {rollouts}")
-    if not left.sessions.exists():
-        raise NotFound(f"there is no {left.sessions} beside the rollouts; say with --store where their sessions are")
-    return existing_store(default_store(environment, left))
+    if not files.sessions.exists():
+        raise NotFound(f"there is no {files.sessions} beside the rollouts; say with --store where their sessions are")
+    return existing_store(default_store(environment, files))
 
 
-def _summary(report: Reverified, files: RunFiles) -> dict[str, Any]:
+def _summary(report: RescoreReport, files: RunFiles) -> dict[str, Any]:
     return {
         "episodes": len(report.rows),
         "resumed": report.resumed,
@@ -137,7 +136,7 @@ def _summary(report: Reverified, files: RunFiles) -> dict[str, Any]:
     }
 
 
-def _rewards(report: Reverified) -> dict[str, Any]:
+def _rewards(report: RescoreReport) -> dict[str, Any]:
     """How many rewards have changed, and their means."""
     pairs = report.changes()
     return {
@@ -150,8 +149,8 @@ def _rewards(report: Reverified) -> dict[str, Any]:
     }
 
 
-def _show(name: str, report: Reverified, files: RunFiles, again: bool) -> None:
-    what = f"{counted(len(report.rows), 'episode', 'episodes')} of {name} {'judged again' if again else 'judged'}"
+def _show(name: str, report: RescoreReport, files: RunFiles, again: bool) -> None:
+    what = f"{counted(len(report.rows), 'episode', 'episodes')} of {name} {'rescored' if again else 'scored'}"
     what += f", {report.resumed:,} of them before" if report.resumed else ""
     refused = f", {report.refused:,} refused" if report.refused else ""
     console.print(Text.assemble((what, "bold"), (refused, "red")), soft_wrap=True)
@@ -177,5 +176,4 @@ def _show(name: str, report: Reverified, files: RunFiles, again: bool) -> None:
         console.print(made)
         if len(tasks) > SHOWN:
             console.print(f"and {len(tasks) - SHOWN:,} more; --json lists them all", style="dim")
-    for kind, path in files.as_dict().items():
-        console.print(f"{kind:>9}: {path}", soft_wrap=True)
+    show_files(files)

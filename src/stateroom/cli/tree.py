@@ -1,4 +1,4 @@
-"""`stateroom tree`: what episodes that branch have tried."""
+"""`stateroom tree`: show the trees of episodes that branch."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rich.tree import Tree
 from stateroom.cli.output import console, counted, number, print_json
 from stateroom.errors import NotFound
 from stateroom.model import text_of
-from stateroom.rollout.branching import read_trees
+from stateroom.rollout import read_trees
 from stateroom.state.describe import brief
 
 Row = dict[str, Any]
 
 
 def tree(
-    file: Annotated[Path, typer.Argument(help="The nodes: the file that `stateroom branch` calls tree.")],
-    task: Annotated[int | None, typer.Option(min=0, help="Only the tree of this task.")] = None,
-    trees: Annotated[int, typer.Option(min=1, help="Show so many trees.")] = 5,
-    depth: Annotated[int, typer.Option(min=1, help="Show so many branchings below one another.")] = 10,
-    children: Annotated[int, typer.Option(min=1, help="Show so many branches of a node.")] = 8,
-    steps: Annotated[int, typer.Option(min=2, help="Show so many steps of a branch.")] = 8,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON: all of it.")] = False,
+    file: Annotated[Path, typer.Argument(help="The tree file that `stateroom branch` has written.")],
+    task: Annotated[int | None, typer.Option(min=0, help="Show only the tree of this task.")] = None,
+    trees: Annotated[int, typer.Option(min=1, help="Show N trees.")] = 5,
+    depth: Annotated[int, typer.Option(min=1, help="Show N levels of branches.")] = 10,
+    children: Annotated[int, typer.Option(min=1, help="Show N branches of a node.")] = 8,
+    steps: Annotated[int, typer.Option(min=2, help="Show N steps of a branch.")] = 8,
+    json_output: Annotated[bool, typer.Option("--json", help="Print all trees as JSON.")] = False,
 ) -> None:
-    """Show trees of episodes: what was called, where they branched, and what each way was worth.
+    """Show trees of episodes: what was called, where they branched, and the value of each branch.
 
     Example: stateroom tree rollouts/extraction_tree.jsonl
 
@@ -67,7 +67,7 @@ def _tree_data(task: int, nodes: list[Row]) -> Row:
 
 
 class _Drawing:
-    """Draws trees, and leaves out what is too much; what one branch did without branching is one block of lines."""
+    """Draws trees up to some limits. Steps of a branch without further branches are one block of lines."""
 
     def __init__(self, depth: int, children: int, steps: int) -> None:
         self._depth = depth
@@ -102,7 +102,7 @@ class _Drawing:
         return Text.assemble((f"task {task} ", "bold"), *_worth(nodes[0]), size)
 
     def _line(self, line: list[Row]) -> Text:
-        """What a branch did, a step a line."""
+        """The steps of a branch, one per line."""
         hidden = max(0, len(line) - self._steps)
         shown = line if not hidden else [*line[: self._steps - 1], line[-1]]
         texts = [_step(node, node["id"] if node is line[0] else _name(node)) for node in shown]
@@ -114,7 +114,7 @@ class _Drawing:
 
 
 def _name(node: Row) -> str:
-    """How a node is called below the one before it: what the same branch did next is `+1`, `+2` and so on."""
+    """The name of a node below the one before it: the next steps of the same branch are `+1`, `+2` and so on."""
     name: str = node["id"]
     _, plus, steps = name.rpartition("+")
     return plus + steps if steps.isdecimal() else name
@@ -125,40 +125,38 @@ def _step(node: Row, name: str) -> Text:
 
 
 def _said(node: Row) -> list[str]:
-    """What was called in a step and came of it, and what was said."""
+    """The calls of a step with their results, and what was said."""
     outputs = {
         item.get("call_id"): item.get("output") for item in node["items"] if item["type"] == "function_call_output"
     }
     told = []
     for item in node["items"]:
         if item["type"] == "function_call":
-            told.append(f"{item['name']}({_arguments(item['arguments'])}) → {_short(outputs.get(item['call_id']))}")
+            told.append(
+                f"{item['name']}({_arguments(item['arguments'])}) → {brief(_parsed(outputs.get(item['call_id'])))}"
+            )
         elif item["type"] == "message":
             told.append(brief(text_of(item)))
     return [*told, *([f"broke down: {node['error']}"] if "error" in node else [])]
 
 
 def _arguments(given: Any) -> str:
-    try:
-        found = json.loads(given or "{}")
-    except (ValueError, TypeError, RecursionError):
-        return brief(given)
-    return (
-        ", ".join(f"{name}={brief(value)}" for name, value in found.items())
-        if isinstance(found, dict)
-        else brief(found)
-    )
+    found = _parsed(given or "{}")
+    if not isinstance(found, dict):
+        return brief(found)
+    return ", ".join(f"{name}={brief(value)}" for name, value in found.items())
 
 
-def _short(output: Any) -> str:
+def _parsed(text: Any) -> Any:
+    """A text parsed as JSON, or the text itself if it is not JSON."""
     try:
-        return brief(json.loads(output))
+        return json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        return brief(output)
+        return text
 
 
 def _worth(node: Row) -> list[str | tuple[str, str]]:
-    """The reward of an end, or the value of a node that others began at."""
+    """The reward of an end, or the value of a node where branches began."""
     if node["reward"] is not None:
         mark = ", the answer" if node.get("chosen") else ""
         return [(f"reward {number(node['reward'])}{mark}", "bold green" if node.get("chosen") else "green"), "  "]

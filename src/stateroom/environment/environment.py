@@ -90,7 +90,7 @@ class Environment(Generic[S, T]):
     """A JSONL file of example tasks, next to the module of the class."""
 
     policies: ClassVar[Mapping[str, type]] = {}
-    """Scripted policies by name, such as `reference` and `faltering`."""
+    """Scripted policies by name, such as `reference` and `noisy`."""
 
     resources: ClassVar[Mapping[str, Resource[Any]]] = {}
     """What each session has outside its state, by the name of the injected parameter."""

@@ -20,7 +20,7 @@ from stateroom.model.items import kind_of as kind_of
 from stateroom.model.items import message_text as message_text
 from stateroom.model.judge import Judge, Judgement, Reading, Vote, majority, read_score
 from stateroom.model.model import NO_SETTINGS, Answer, Model, Request, Usage, answer_of
-from stateroom.model.policy import Faltering, Policy, Scripted
+from stateroom.model.policy import Noisy, Policy, Scripted
 from stateroom.model.replay import Replayed
 from stateroom.model.settings import chat_usage as chat_usage
 from stateroom.model.settings import responses_settings as responses_settings
@@ -29,13 +29,13 @@ from stateroom.model.source import ModelSource, open_model
 __all__ = [
     "NO_SETTINGS",
     "Answer",
-    "Faltering",
     "Item",
     "Judge",
     "Judgement",
     "Limits",
     "Model",
     "ModelSource",
+    "Noisy",
     "Policy",
     "Reading",
     "Replayed",

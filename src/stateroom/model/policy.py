@@ -37,7 +37,7 @@ class Policy(Model):
         return Answer(await answer if inspect.isawaitable(answer) else answer)
 
 
-class Faltering(Policy):
+class Noisy(Policy):
     """Does what a better policy does, but makes errors in a fixed share of the episodes.
 
     A subclass names the better policy in `better`, and makes the errors in `err`.

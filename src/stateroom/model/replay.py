@@ -13,7 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stateroom.errors import BadTask, ModelFailed, NotFound
+from stateroom.errors import BadTask, ModelFailed
+from stateroom.jsonl import parse_object, read_lines
 from stateroom.model.items import Item, input_items, is_content, text_of
 from stateroom.model.model import Answer, Model, Request
 
@@ -168,20 +169,8 @@ def _text(item: Item) -> str:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _row(line, path, number)
-    except OSError as error:
-        raise NotFound(f"cannot read {path}: {error.strerror}") from error
-
-
-def _row(line: bytes, path: Path, number: int) -> Row:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadTask(f"{path}, line {number}: not a JSON object: {error} (is the line cut short?)") from None
-    if not isinstance(row, dict):
-        raise BadTask(f"{path}, line {number}: not a JSON object, but {type(row).__name__}")
-    return row
+    for number, line in read_lines(path):
+        try:
+            yield parse_object(line)
+        except ValueError as error:
+            raise BadTask(f"{path}, line {number}: {error}") from None

@@ -2,7 +2,7 @@
 
 | spec | model |
 |---|---|
-| `reference`, `faltering`, ... | a policy of the environment |
+| `reference`, `noisy`, ... | a policy of the environment |
 | `module:Class`, `path.py:Class` | a `Policy` or `Model` class of the user |
 | `openai:NAME` | an OpenAI model; the key is in `OPENAI_API_KEY` |
 | `responses:NAME@URL`, `chat:NAME@URL` | a model on any server with OpenAI's Responses or Chat Completions API |

@@ -1,4 +1,4 @@
-"""Metrics over episodes: what the rewards come to, over all and task by task."""
+"""Metrics: what was measured in episodes, aggregated over all of them and by task."""
 
 from __future__ import annotations
 
@@ -8,18 +8,46 @@ from math import comb, prod
 from statistics import fmean, median, stdev
 from typing import Any
 
-Row = Mapping[str, Any]
+from stateroom.rollout.rows import TOKENS, VERDICT, Key, Row, changed_fields, key_of
+
+ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS}
+"""Fields that are measured, and not given by a task, in any row."""
 
 MOST_EXACT = 1000
-"""Episodes of one task up to which pass@k is computed with whole numbers."""
+"""Episodes of one task up to which pass@k is computed with integers."""
 
 SOLVED = 1.0
 """An episode with at least this reward counts as solved."""
 
 
+class Measurements:
+    """Collects what was measured in the rows of a run, apart from the numbers that their tasks came with."""
+
+    def __init__(self, inputs: Mapping[Key, Row]) -> None:
+        self.agent: Any = None
+        """The model of the episodes."""
+        self._inputs = inputs
+        self._names = set(ALWAYS)
+        self._rows: list[Row] = []
+
+    def add(self, row: Row) -> Row:
+        """Add a row; gives the numbers in it."""
+        given = self._inputs.get(key_of(row))
+        if given is not None:
+            self._names |= changed_fields(given, row)
+        self.agent = self.agent or row.get("agent_ref")
+        self._rows.append({name: row[name] for name in row if isinstance(row[name], int | float) or name in ALWAYS})
+        return self._rows[-1]
+
+    def rows(self) -> list[Row]:
+        """The rows with only their measurements and indices."""
+        names = {*self._names, "_ng_task_index", "_ng_rollout_index"}
+        return [{name: row[name] for name in row if name in names} for row in self._rows]
+
+
 def pass_at_k(n: int, solved: int, k: int) -> float:
-    """The chance that at least one of `k` episodes is solved, estimated without bias from `n` of which some are."""
-    if n > MOST_EXACT:  # of as many the exact quotient would take seconds
+    """An unbiased estimate of the chance that one of `k` episodes is solved, from `n` episodes, some of them solved."""
+    if n > MOST_EXACT:  # the exact quotient would take seconds
         return 1.0 - prod((n - solved - index) / (n - index) for index in range(min(k, n - solved + 1)))
     return 1.0 - comb(n - solved, k) / comb(n, k)
 
@@ -35,8 +63,8 @@ def summarise(values: Sequence[float], name: str) -> dict[str, float]:
     }
 
 
-def numbers(row: Row) -> dict[str, float]:
-    """The metrics of an episode: the numbers at the top of its row, except bookkeeping, and the parts of its reward."""
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of an episode: the numbers at the top level of its row, and the components of its reward."""
     parts = row.get("reward_components")
     named = parts.items() if isinstance(parts, dict) else ()
     return {
@@ -46,8 +74,8 @@ def numbers(row: Row) -> dict[str, float]:
     }
 
 
-def aggregate(rows: Iterable[Row]) -> dict[str, Any]:
-    """`agent_metrics` over all episodes, `group_level_metrics` by task, and the `key_metrics` to look at first."""
+def aggregate(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`agent_metrics` over all episodes, `group_level_metrics` by task, and the most important as `key_metrics`."""
     overall: dict[str, list[float]] = defaultdict(list)
     by_task: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -77,7 +105,7 @@ def aggregate(rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _pass_at(rewards: list[list[float]]) -> dict[str, float]:
-    """pass@k for k = 1, 2, 4, … and the number of repeats, over the tasks that have as many episodes."""
+    """pass@k for k = 1, 2, 4, … and the number of repeats, over the tasks that have at least k episodes."""
     most = max(map(len, rewards), default=0)
     ks = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} if most else set()))
     found = {}

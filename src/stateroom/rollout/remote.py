@@ -1,4 +1,4 @@
-"""Episodes on a server: one of Stateroom's own, or any that speaks the protocol of NeMo Gym's resources servers."""
+"""Episodes on a server: one of Stateroom's, or any that speaks the protocol of NeMo Gym's resources servers."""
 
 from __future__ import annotations
 
@@ -18,176 +18,159 @@ from yarl import URL
 from stateroom.agent import AgentLog, Outcome
 from stateroom.environment import RESERVED, Environment
 from stateroom.errors import BadVerdict, JudgeFailed, NotFound, ServerFailed, ServerUnavailable
-from stateroom.rollout.forking import Forking, find_forking, is_stateless
-from stateroom.rollout.wire import Reply, Wire
-from stateroom.rollout.world import SESSION, Origin, Row, Seat, given_row
-from stateroom.session import AgentInMemory, Code, Result
+from stateroom.rollout.backend import EpisodeSession
+from stateroom.rollout.client import AdminAPI, ServerConnection, ServerReply, bearer, find_admin_api, is_stateless
+from stateroom.rollout.rows import SESSION, Row, given_row
+from stateroom.session import AgentInMemory, Code, Result, Verdict
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 60.0
-"""What a request may take."""
+TIMEOUT = 60.0
+"""Seconds that a request may take."""
 
-KEPT = 4.0
-"""Seconds that an idle connection is kept: less than servers keep theirs, so that a dead one is never used."""
+KEEPALIVE = 4.0
+"""Seconds that an idle connection is kept: fewer than servers keep theirs, so that no dead one is used."""
 
 FOR_THE_MODEL = frozenset(get_args(Code))
 """The codes of failed calls that a model may read and act on; any other ends the episode."""
 
-OURS = ("responses_create_params", "response")
-"""What the runner knows better than a server that sends it back."""
+RUNNERS_FIELDS = ("response", "responses_create_params")
+"""Fields of a verdict's reply that are ignored: the runner has its own."""
 
-NAMES_A_SESSION = "resources_session_id"
-"""With this field a seed asks for one session however often it comes. Each episode needs one of its own."""
+SESSION_ID = "resources_session_id"
+"""A seed request with this field gets the same session each time. It is not sent, as each episode needs its own."""
 
 _NAME = re.compile(r"[\w-]+")
 
 
 class Verbatim(NamedTuple):
-    """What a server replied to a call: its letters are what the model is shown."""
+    """A server's reply to a call, as the model reads it: byte for byte."""
 
     content: Raw
     code: str | None = None
     """Why the call failed, if the server tells."""
 
 
-class Seeding(NamedTuple):
-    """How a session came to be."""
+class RemoteSession:
+    """A session on a server."""
 
-    reply: Row
-    row: Row
-    again: Callable[[], Awaitable[Seat]]
-    """Seeds another one just like it."""
-
-
-class RemoteSeat:
-    """A session that a server keeps."""
-
-    def __init__(self, world: RemoteWorld, wire: Wire, seeding: Seeding, origin: Origin | None = None) -> None:
-        self._world = world
-        self._wire = wire
-        self._seeding = seeding
-        self._origin = origin
-        seeded, row = seeding.reply, seeding.row
-        found = seeded.get("session_id", seeded.get(NAMES_A_SESSION))
-        self._id = found if isinstance(found, str) else None
-        self.knows_ids = "session_id" in seeded
-        """True of Stateroom's own servers: they do nothing twice that comes twice with the same id."""
-        self._tools = world.callable_in(row)
-        self.record: AgentLog = AgentInMemory(lifecycle=world.lifecycle)
-        self._episode = {"rollout_id": f"{row['_ng_task_index']}-{row['_ng_rollout_index']}", "attempt": 0}
-
-    @property
-    def id(self) -> str | None:
-        return self._id
+    def __init__(
+        self,
+        backend: RemoteBackend,
+        connection: ServerConnection,
+        seeded: Row,
+        row: Row,
+        restart: Callable[[], Awaitable[RemoteSession]],
+        parent: tuple[str, int] | None = None,
+    ) -> None:
+        self._backend = backend
+        self._connection = connection
+        self._row = row
+        self.seeded = seeded
+        """The server's reply to the seed request."""
+        self.restart = restart
+        """Seeds another session just like this one."""
+        self.parent = parent
+        found = seeded.get("session_id", seeded.get(SESSION_ID))
+        self.id = found if isinstance(found, str) else None
+        self.is_stateroom = "session_id" in seeded
+        """Whether the server is Stateroom's: it runs a request once, however often it is sent with the same id."""
+        self._tools = backend.callable_in(row)
+        self.agent: AgentLog = AgentInMemory(lifecycle=backend.lifecycle)
 
     @property
-    def was_there(self) -> bool:
-        """Whether to seed it was to find it, which only a server of ours tells: what is new can be seeded again."""
-        return self.knows_ids and "seed_key" not in self._seeding.reply
-
-    @property
-    def origin(self) -> Origin | None:
-        return self._origin
+    def was_found(self) -> bool:
+        """Whether the session existed before the seed request, as far as the server tells."""
+        return self.is_stateroom and "seed_key" not in self.seeded
 
     @property
     def replies(self) -> bool:
-        return self.knows_ids and self._seeding.reply.get("replies") is True
+        return self.is_stateroom and self.seeded.get("replies") is True
 
     def reads(self, name: str) -> bool:
-        return self._world.reads(name)
+        return self._backend.reads(name)
+
+    def fork(self, session: str, token: str, revision: int) -> RemoteSession:
+        """A fork of this one, which the server has made at a revision."""
+        cookie = f"stateroom_{self.seeded['mcp']['server_name']}"  # the server reads the session's token there
+        connection = self._connection.with_cookies({cookie: token})
+        seeded, parent = {**self.seeded, "session_id": session}, (self.seeded["session_id"], revision)
+        return RemoteSession(self._backend, connection, seeded, self._row, self.restart, parent)
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         if not self.replies:
             return None
-        reply = await self._wire.post("/reply", {"message": message}, {"Idempotency-Key": call_id}, repeatable=True)
+        headers = {"Idempotency-Key": call_id}
+        reply = await self._connection.post("/reply", {"message": message}, headers, repeatable=True)
         found = reply.content.get("reply", ...) if reply.status == 200 else ...
         if not isinstance(found, str | None):
             raise reply.failure("reply")
         return found
 
-    async def revision(self) -> int | None:
-        forking = await self._world.forking()
-        return None if forking.stateless else await forking.revision(self._seeding.reply["session_id"])
-
-    async def fork(self, n: int, at: int | None = None, ids: Sequence[str] | None = None) -> list[Seat]:
-        forking = await self._world.forking()
-        reply, row, again = self._seeding
-        if forking.stateless:
-            return [await again() for _ in range(n)]
-        origin, forks = await forking.fork(reply["session_id"], n, at)
-        cookie = f"stateroom_{reply['mcp']['server_name']}"  # where such a server looks for a session's token
-        return [
-            RemoteSeat(
-                self._world,
-                self._wire.twin({cookie: fork.token}),
-                Seeding({**reply, "session_id": fork.id}, row, again),
-                origin,
-            )
-            for fork in forks
-        ]
-
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        if name not in self._tools:  # a server's other endpoints are not for the model
+        if name not in self._tools:  # the model may not reach a server's other endpoints
             known = ", ".join(sorted(self._tools)) or "none"
             return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
         headers = {} if call_id is None else {"Idempotency-Key": call_id}
-        repeatable = self.knows_ids and call_id is not None
-        reply = await self._wire.post(f"/{name}", arguments, headers, repeatable=repeatable)
+        repeatable = self.is_stateroom and call_id is not None
+        reply = await self._connection.post(f"/{name}", arguments, headers, repeatable=repeatable)
         code = reply.error.get("code") if reply.status >= 400 else None
-        if self.knows_ids and reply.status >= 400 and code not in FOR_THE_MODEL:
+        if self.is_stateroom and reply.status >= 400 and code not in FOR_THE_MODEL:
             raise reply.failure(name)
         if code == "needs_input":
             asked = reply.error.get("message")
             raise ServerFailed(f"{name} asks {asked!r}: only without a server can an agent wait for an answer")
         return Verbatim(Raw(reply.text.encode()), code)
 
-    async def verify(self, row: Row, response: Any) -> Row:
-        sent = {**given_row(row), "response": response if self.knows_ids else _strictly(response)}
-        headers = {"Prefer": "return=minimal"}  # the verdict alone will do
-        reply = await self._wire.post("/verify", sent, headers, repeatable=self.knows_ids)
+    async def verify(self, response: Any = None) -> Verdict:
+        sent = {**given_row(self._row), "response": response if self.is_stateroom else _strict(response)}
+        headers = {"Prefer": "return=minimal"}  # the row itself need not come back
+        reply = await self._connection.post("/verify", sent, headers, repeatable=self.is_stateroom)
         if reply.error.get("code") == "judge_failed":
             raise JudgeFailed(reply.error.get("message") or reply.text)
         if reply.status != 200:
             raise reply.failure("verify")
-        found = _verdict(sent, reply)
+        found = _added(sent, reply)
         if "reward" not in found:
             raise BadVerdict(f"the server's reply to verify has no reward: {reply.text:.100}")
-        reward = found["reward"]
+        reward = found.pop("reward")
         if type(reward) not in (int, float) or not isfinite(reward):
             raise BadVerdict(f"the reward in the server's reply to verify is not a number: {json.dumps(reward):.100}")
-        return found
+        components = found.pop("reward_components") if isinstance(found.get("reward_components"), dict) else {}
+        reason = found.pop("reason") if isinstance(found.get("reason"), str) else ""
+        return Verdict(reward, components, reason=reason, details=found)
 
     async def close(self) -> None:
-        """Close the session; should that fail, it ends when its time is up, and the verdict is as good."""
-        if self._id is None:
+        """Close the session. If that fails, the session expires, and the verdict is as good."""
+        if self.id is None:
             return
-        body = {NAMES_A_SESSION: self._id, "episode_id": self._episode}
+        episode = {"rollout_id": f"{self._row['_ng_task_index']}-{self._row['_ng_rollout_index']}", "attempt": 0}
+        body = {SESSION_ID: self.id, "episode_id": episode}
         try:
-            await self._wire.post("/close_session", body, {}, repeatable=self.knows_ids)
+            await self._connection.post("/close_session", body, {}, repeatable=self.is_stateroom)
         except ServerUnavailable as error:
-            logger.info("session %s was not closed: %s", self._id, error)
+            logger.info("session %s was not closed: %s", self.id, error)
 
 
-def _strictly(response: Any) -> Any:
-    """A response to the letter of the Responses API, where what an assistant says has an id: NeMo Gym insists on it."""
+def _strict(response: Any) -> Any:
+    """A response that fits the Responses API to the letter: NeMo Gym wants an id for each message of the assistant."""
 
-    def named(place: int, item: Row) -> Row:
-        said = item.get("type") == "message" and item.get("role") == "assistant"
-        return {"id": f"msg_{place}", **item} if said else item
+    def with_id(place: int, item: Row) -> Row:
+        is_message = item.get("type") == "message" and item.get("role") == "assistant"
+        return {"id": f"msg_{place}", **item} if is_message else item
 
-    return {**response, "output": [named(place, item) for place, item in enumerate(response["output"])]}
+    return {**response, "output": [with_id(place, item) for place, item in enumerate(response["output"])]}
 
 
-def _verdict(sent: Row, reply: Reply) -> Row:
-    """What a reply to verify says that the request did not say already."""
+def _added(sent: Row, reply: ServerReply) -> Row:
+    """The fields of a reply to verify that were not in the request."""
     found = reply.content
     if reply.headers.get("Preference-Applied") == "return=minimal":
         return found
     return {
         name: value
         for name, value in found.items()
-        if name == "reward" or (name not in OURS and not _same(sent.get(name, _ABSENT), value))
+        if name == "reward" or (name not in RUNNERS_FIELDS and not _same(sent.get(name, _ABSENT), value))
     }
 
 
@@ -198,8 +181,8 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-class RemoteWorld:
-    """The sessions of an environment on a server; one without tools is not known here."""
+class RemoteBackend:
+    """The sessions of an environment on a server. An environment without tools here is known only to the server."""
 
     def __init__(
         self,
@@ -215,36 +198,50 @@ class RemoteWorld:
         self.lifecycle = environment.lifecycle
         self._api_key = api_key
         self._admin_token = admin_token
-        self._forking: Forking | None = None
+        self._admin: AdminAPI | None = None
 
-    async def forking(self) -> Forking:
-        """What forks the sessions, if the server has it and lets us."""
-        if self._forking is None:
-            self._forking = await find_forking(self._client, self._root, self._admin_token)
-        return self._forking
+    async def admin(self) -> AdminAPI:
+        """The server's admin API; raises if it has none, or refuses the token."""
+        if self._admin is None:
+            self._admin = await find_admin_api(self._client, self._root, self._admin_token)
+        return self._admin
 
-    async def seed(self, row: Row, *, seed: int, began: float) -> RemoteSeat:
-        wire = Wire(self._client, self._root)
-        headers = {"Stateroom-Seed": str(seed), "Stateroom-Began": repr(began)}
-        if self._api_key is not None:
-            headers["Authorization"] = f"Bearer {self._api_key}"
+    async def seed(self, row: Row, *, seed: int, began: float) -> RemoteSession:
+        connection = ServerConnection(self._client, self._root)
+        headers = {"Stateroom-Seed": str(seed), "Stateroom-Began": repr(began), **bearer(self._api_key)}
         if SESSION in row:
             headers["Stateroom-Session"] = row[SESSION]
-        task = {name: value for name, value in given_row(row).items() if name != NAMES_A_SESSION}
-        # It can be repeated on any server: the first session, if there is one, is left to end by itself.
-        reply = await wire.post("/seed_session", task, headers, repeatable=True)
+        task = {name: value for name, value in given_row(row).items() if name != SESSION_ID}
+        # Safe to repeat on any server: a session of an earlier attempt is not used, and expires.
+        reply = await connection.post("/seed_session", task, headers, repeatable=True)
         if reply.status != 200:
             raise reply.failure("seed_session")
-        return RemoteSeat(self, wire, Seeding(reply.content, row, partial(self.seed, row, seed=seed, began=began)))
+        restart = partial(self.seed, row, seed=seed, began=began)
+        return RemoteSession(self, connection, reply.content, row, restart)
 
-    async def find(self, row: Row, *, seed: int, began: float) -> Seat | None:
-        seat = await self.seed(row, seed=seed, began=began)  # which on a server of ours finds it, if it is there
-        if seat.was_there or (seat.knows_ids and await is_stateless(Wire(self._client, self._root))):
-            return seat
-        return None
+    async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
+        session = await self.seed(row, seed=seed, began=began)  # a server of ours finds it, if it exists
+        if session.was_found:
+            return session
+        stateless = session.is_stateroom and await is_stateless(ServerConnection(self._client, self._root))
+        return session if stateless else None
+
+    async def revision(self, session: Any) -> int | None:
+        admin = await self.admin()
+        return None if admin.stateless else await admin.revision(session.seeded["session_id"])
+
+    async def fork(
+        self, session: Any, n: int, at: int | None = None, ids: Sequence[str] | None = None
+    ) -> Sequence[EpisodeSession]:
+        admin = await self.admin()
+        if admin.stateless:
+            return [await session.restart() for _ in range(n)]
+        parent = session.seeded["session_id"]
+        revision = await admin.revision(parent) if at is None else at
+        return [session.fork(fork["id"], fork["token"], revision) for fork in await admin.fork(parent, n, revision)]
 
     def callable_in(self, row: Row) -> set[str]:
-        """The tools that can be called: the environment's or, if they are not known, those that the row offers."""
+        """The tools that can be called: the environment's or, if it is not known here, those in the row."""
         if self._tools:
             return {*self._tools}
         offered = row.get("responses_create_params", {}).get("tools") or []
@@ -252,14 +249,14 @@ class RemoteWorld:
         return {name for name in names if _NAME.fullmatch(name) and name not in RESERVED}
 
     def reads(self, name: str) -> bool:
-        """Whether a tool is known to only look at the state."""
+        """Whether a tool is known to only read the state."""
         tool = self._tools.get(name)
         return tool is not None and tool.effect == "read"
 
-    async def greet(self) -> None:
-        """See that there is a server."""
+    async def check(self) -> None:
+        """Raise if there is no environment's server at the URL."""
         try:
-            reply = await Wire(self._client, self._root).look("/")
+            reply = await ServerConnection(self._client, self._root).get_once("/")
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}; start one with: stateroom serve ENV") from error
         if reply.status != 200 or reply.content.get("status") != "ok":
@@ -270,28 +267,27 @@ class RemoteWorld:
 
 
 @asynccontextmanager
-async def remote_world(
+async def remote_backend(
     server: str,
     environment: Environment[Any, Any],
     connections: int,
     *,
-    seconds: float = SECONDS,
-    forking: bool = False,
+    timeout: float = TIMEOUT,
+    forks: bool = False,
     api_key: str | None = None,
     admin_token: str | None = None,
-) -> AsyncIterator[RemoteWorld]:
-    """The server at a URL, if it is there; with `forking`, if it also forks sessions for that admin token."""
-    root = _root(server)
+) -> AsyncIterator[RemoteBackend]:
+    """The server at a URL, if there is one; with `forks`, it must also fork sessions for the admin token."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEPT),
-        cookie_jar=aiohttp.DummyCookieJar(),  # cookies are each episode's own
-        timeout=aiohttp.ClientTimeout(total=seconds),
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEPALIVE),
+        cookie_jar=aiohttp.DummyCookieJar(),  # each episode has its own cookies
+        timeout=aiohttp.ClientTimeout(total=timeout),
     ) as client:
-        world = RemoteWorld(client, root, environment, api_key, admin_token)
-        await world.greet()
-        if forking:
-            await world.forking()
-        yield world
+        backend = RemoteBackend(client, _root(server), environment, api_key, admin_token)
+        await backend.check()
+        if forks:
+            await backend.admin()
+        yield backend
 
 
 def _root(server: str) -> str:

@@ -1,34 +1,92 @@
-"""Replay: recorded calls run again, each episode in a fresh session in memory, and compared with what is on record."""
+"""Replay: recorded calls run again in fresh sessions in memory, and are compared with the record."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from stateroom.agent import call_tool, output_text
 from stateroom.environment import Environment
-from stateroom.errors import BadTask, SessionError, StateroomError, StoreUnavailable, UnknownSession
-from stateroom.rollout.judges import UNRECORDED
-from stateroom.rollout.player import Past, Player, Reads, Replay, Stopped
-from stateroom.rollout.recorded import Spoken, merged, spoken
-from stateroom.rollout.rows import Key, inputs_of, key_of, lines_of, row_of, task_of
-from stateroom.rollout.world import Row
+from stateroom.errors import (
+    BadTask,
+    EnvironmentFailed,
+    SessionError,
+    StateroomError,
+    StoreUnavailable,
+    UnknownSession,
+)
+from stateroom.jsonl import read_lines
+from stateroom.rollout.calls import NOT_REPEATABLE, RecordedCall, merged, parsed, recorded_calls, same
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.rows import PARENT, SESSION, Key, Row, inputs_of, key_of, parse_row, task_of
+from stateroom.rollout.scorer import UNRECORDED
 from stateroom.session import History, LogEntry, Progress, Sessions
+from stateroom.session.log import write_body
+from stateroom.session.program import Operation
 from stateroom.session.reader import Reader
-from stateroom.store import Store, open_store
+from stateroom.state import decode, encode, schema_of
+from stateroom.state.describe import differences, readable
+from stateroom.store import Commit, Entry, Store, open_store
 
-OURS = re.compile(r"resp_([0-9a-f]{16})")
-"""The ids that the runner gives to responses: they tell the seed of the episode."""
+Reads = Literal["skip", "check"]
+"""What to do with calls that changed nothing: those of `read` tools, and those that failed."""
+
+COPIED = ("started", "failed", "asked", "message", "compaction", "checkpoint", "abandoned", "migrated")
+"""Kinds of entries that run nothing: they are copied, so that revisions are the same."""
+
+RESPONSE_ID = re.compile(r"resp_([0-9a-f]{16})")
+"""The ids that the runner gives to responses: they have the episode's seed."""
 
 
-async def replay(environment: Environment[Any, Any], store: Store, session: str, *, lenient: bool = False) -> Replay:
-    """Run the calls of a stored session again, with its rewinds; unless it is `lenient`, up to the first difference.
+@dataclass(frozen=True)
+class ReplayDifference:
+    """A call whose replay differs from the record."""
 
-    External tools are not run: what came of them is taken from the log. Nothing is written to the store.
+    number: int
+    """The number of the call in the episode, from 1; 0 is the seed."""
+    name: str
+    input: Any
+    recorded: Any
+    """The output on record."""
+    now: Any
+    """The output now."""
+    states: list[str]
+    """What differs between the states after the call, recorded → now."""
+
+
+@dataclass
+class Replay:
+    """The result of replaying an episode."""
+
+    session: str | None = None
+    task: int | None = None
+    rollout: int | None = None
+    """The indices of the row, if it is one of a rollouts file."""
+    calls: int = 0
+    """Calls that ran again."""
+    reads: int = 0
+    """Reads that ran again."""
+    taken: int = 0
+    """External calls, whose results are copied from the log."""
+    left_out: int = 0
+    """Calls that changed nothing, and were left out."""
+    differences: list[ReplayDifference] = field(default_factory=list)
+    refused: str | None = None
+    """Why the episode cannot be replayed."""
+
+
+async def replay_session(
+    environment: Environment[Any, Any], store: Store, session: str, *, lenient: bool = False
+) -> Replay:
+    """Run the calls and rewinds of a stored session again, up to the first difference unless it is `lenient`.
+
+    External tools do not run: their results are copied from the log. Nothing is written to the store.
     """
-    async with _replayer(environment, lenient, "skip") as replayer:
+    async with _open_replayer(environment, lenient, "skip") as replayer:
         return await replayer.session(store, session)
 
 
@@ -41,18 +99,18 @@ async def replay_rollouts(
     reads: Reads = "skip",
     on_row: Callable[[], None] = lambda: None,
 ) -> list[Replay]:
-    """Play the episodes of a rollouts file again; unless it is `lenient`, up to the first difference.
+    """Replay the episodes of a rollouts file, up to the first difference unless it is `lenient`.
 
-    A row whose session is in the store is played as that is. Of any other, the calls in its response are made again,
-    and their outputs compared. Of calls that have changed nothing, reads and such as failed, `reads="check"` compares
-    those in the response too, and `"skip"` leaves them out. `on_row` is told of each row.
+    If the store has a row's session, its log is replayed; else the calls in its response run again, and their outputs
+    are compared. `reads="check"` also compares calls in responses that changed nothing (reads, and calls that failed);
+    `"skip"` leaves them out. `on_row` is called for each row.
     """
     found: list[Replay] = []
-    inputs = inputs_of(rollouts)
-    async with _replayer(environment, lenient, reads) as replayer:
-        for number, line in lines_of(rollouts):
+    inputs = inputs_of(RunFiles(rollouts).inputs)
+    async with _open_replayer(environment, lenient, reads) as replayer:
+        for number, line in read_lines(rollouts):
             try:
-                found.append(await replayer.row(row_of(line, number), store, inputs))
+                found.append(await replayer.row(parse_row(line, number), store, inputs))
             except BadTask as error:
                 found.append(Replay(refused=str(error)))
             on_row()
@@ -64,7 +122,7 @@ async def replay_rollouts(
 
 
 @asynccontextmanager
-async def _replayer(environment: Environment[Any, Any], lenient: bool, reads: Reads) -> AsyncIterator[_Replayer]:
+async def _open_replayer(environment: Environment[Any, Any], lenient: bool, reads: Reads) -> AsyncIterator[_Replayer]:
     async with open_store("memory://") as store:
         sessions = Sessions[Any](environment, store)
         try:
@@ -74,7 +132,7 @@ async def _replayer(environment: Environment[Any, Any], lenient: bool, reads: Re
 
 
 class _Replayer:
-    """Plays episodes again, in sessions that are its own."""
+    """Decides what of an episode can be replayed, and replays it."""
 
     def __init__(self, sessions: Sessions[Any], lenient: bool, reads: Reads) -> None:
         self._sessions = sessions
@@ -82,7 +140,7 @@ class _Replayer:
         self._reads = reads
 
     async def session(self, store: Store, session: str, response: Any = None) -> Replay:
-        """Play a stored session again, with what its response says of calls that have changed nothing."""
+        """Replay a stored session; its response has the calls that changed nothing."""
         replay = Replay(session)
         try:
             await self._session(replay, store, session, response)
@@ -93,8 +151,8 @@ class _Replayer:
         return replay
 
     async def row(self, row: Row, store: Store | None, inputs: Mapping[Key, Row]) -> Replay:
-        """Play the episode of a row again."""
-        session = row.get("_stateroom_session")
+        """Replay the episode of a row."""
+        session = row.get(SESSION)
         replay = Replay(session if isinstance(session, str) else None)
         if replay.session and store is not None and self._sessions.environment.state_type is not None:
             with suppress(UnknownSession):
@@ -117,12 +175,12 @@ class _Replayer:
         for entry in entries:
             self._refuse_shared(session, entry)
         progress = (await history.outline(session, 1)).progress
-        said = [*spoken(response, environment.tools)]
-        past = Past(Reader(store, environment.state_type), session)
-        await self._play(replay, past, entries[0].input, progress, [*merged(entries[1:], said)])
+        calls = [*recorded_calls(response, environment.tools)]
+        stored = _StoredStates(Reader(store, environment.state_type), session)
+        await self._replay(replay, stored, entries[0].input, progress, [*merged(entries[1:], calls)])
 
     def _refuse_shared(self, session: str, entry: LogEntry) -> None:
-        """What others have changed meanwhile, and may have had a part in, cannot be had again."""
+        """Refuse a call that depends on what other sessions have changed since."""
         if entry.kind != "call":
             return
         tool = self._sessions.environment.tools.get(entry.name or "")
@@ -136,7 +194,7 @@ class _Replayer:
 
     async def _response(self, replay: Replay, row: Row, inputs: Mapping[Key, Row]) -> None:
         environment = self._sessions.environment
-        calls = [*spoken(row.get("response"), environment.tools)]
+        calls = [*recorded_calls(row.get("response"), environment.tools)]
         for call in calls:
             tool = environment.tools.get(call.name)
             if tool is not None and tool.procedure.shared:
@@ -144,15 +202,15 @@ class _Replayer:
                 raise BadTask(f"{call.name} uses the state of the {names}, which others change")
             if tool is not None and tool.effect == "external":
                 raise BadTask(f"{call.name} is external, and without the session nothing tells what it changed")
-        progress = self._luck(row, calls)
-        await self._play(replay, None, task_of(row, inputs), progress, calls)
+        progress = self._progress(row, calls)
+        await self._replay(replay, None, task_of(row, inputs), progress, calls)
 
-    def _luck(self, row: Row, calls: Sequence[Spoken]) -> Progress:
-        """Where the episode's luck and time began, if the row tells."""
+    def _progress(self, row: Row, calls: Sequence[RecordedCall]) -> Progress:
+        """The random state and clock that the episode started with, if the row tells; else they must not matter."""
         response = row.get("response") or {}
-        found = OURS.fullmatch(str(response.get("id")))
+        found = RESPONSE_ID.fullmatch(str(response.get("id")))
         began = response.get("created_at")
-        if found and isinstance(began, int | float) and "_stateroom_parent" not in row:
+        if found and isinstance(began, int | float) and PARENT not in row:
             return Progress(int(found[1], 16), float(began))
         environment = self._sessions.environment
         used = [environment.tools[call.name].procedure for call in calls if call.name in environment.tools]
@@ -162,15 +220,185 @@ class _Replayer:
                 raise BadTask(f"the environment uses {names}, and without the session nothing tells what that was")
         return Progress(0, 0.0)
 
-    async def _play(
-        self, replay: Replay, past: Past | None, row: Any, progress: Progress, steps: Sequence[LogEntry | Spoken]
+    async def _replay(
+        self,
+        replay: Replay,
+        stored: _StoredStates | None,
+        row: Any,
+        progress: Progress,
+        steps: Sequence[LogEntry | RecordedCall],
     ) -> None:
-        player = Player(self._sessions, replay, past, lenient=self._lenient, reads=self._reads)
+        player = _Player(self._sessions, replay, stored, lenient=self._lenient, reads=self._reads)
         try:
             await player.seed(row, progress, replay.session)
             for step in steps:
                 await player.play(step)
-        except Stopped:
+        except _Stopped:
             pass
         finally:
             await player.end()
+
+
+class _Stopped(Exception):
+    """Something differs, and the replay is not lenient."""
+
+
+class _StoredStates:
+    """The states of a stored session, as plain data in the current schema."""
+
+    def __init__(self, reader: Reader, session: str) -> None:
+        self.reader = reader
+        self.session = session
+
+    async def state(self, revision: int) -> Any:
+        found, _ = await self.reader.read(self.session, revision)
+        return readable(decode(encode(found.state)))
+
+    async def is_current(self) -> bool:
+        """Whether the whole session is stored in the current schema."""
+        document = await History(self.reader.store).outline(self.session, 1)
+        return document.version == schema_of(self.reader.state_type).version
+
+
+class _Player:
+    """Replays one episode, call by call. `stored` are the states of its session, if a store has it."""
+
+    def __init__(
+        self, sessions: Sessions[Any], replay: Replay, stored: _StoredStates | None, *, lenient: bool, reads: Reads
+    ) -> None:
+        self._sessions = sessions
+        self._replay = replay
+        self._stored = stored
+        self._lenient = lenient
+        self._reads = reads
+        self._is_current = True
+        self._revisions: dict[int, int] = {}
+        """The revisions of the recorded session, with those of the replayed one."""
+        self._session: Any = None
+        self._number = 0
+
+    async def seed(self, row: Any, progress: Progress, session_id: str | None) -> None:
+        """Start with the recorded task, random state and clock."""
+        try:
+            self._session = await self._sessions.seed(
+                row, seed=progress.seed, began=progress.began, session_id=session_id
+            )
+        except StateroomError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"seed failed: {type(error).__name__}: {error}") from error
+        if self._stored is not None:
+            self._is_current = await self._stored.is_current()
+            self._revisions[1] = 1
+            lines = await self._state_differences(1)
+            if lines:
+                self._differ("seed", row, None, None, lines)
+
+    async def play(self, step: LogEntry | RecordedCall) -> None:
+        """Replay the next step; `_Stopped` if it differs and the replay is not lenient."""
+        if isinstance(step, RecordedCall):
+            self._number += 1
+            await self._recorded_call(step)
+            return
+        if step.kind == "call":
+            self._number += 1
+            if self._is_external(step):
+                self._replay.taken += 1
+                await self._copy(step)
+            else:
+                await self._call(step)
+        elif step.kind == "rewind":
+            await self._session.rewind(self._revisions[step.facts["to"]])
+        elif step.kind in COPIED:
+            await self._copy(step)
+        self._revisions[step.revision] = self._session.revision
+
+    async def end(self) -> None:
+        """Delete the session."""
+        sessions, session = self._sessions, self._session
+        if session is not None:
+            sessions.forget(session.id)
+            with suppress(UnknownSession):  # a stateless one is not stored
+                await sessions.store.delete(session.id)
+
+    @property
+    def _tools(self) -> Mapping[str, Operation]:
+        return self._sessions.environment.tools
+
+    def _is_external(self, entry: LogEntry) -> bool:
+        """Whether a call cannot run again: it has effects outside, or is an answer of the user."""
+        tool = self._tools.get(entry.name or "")
+        return entry.name == "reply" or (tool is not None and tool.effect == "external")
+
+    async def _call(self, entry: LogEntry) -> None:
+        """Run a committed call again."""
+        self._replay.calls += 1
+        call_id = entry.call_id if entry.call_id and entry.call_id.isprintable() else None  # else it is our own
+        before = self._session.revision
+        result = await self._session.call(str(entry.name), entry.input, call_id=call_id)
+        if not result.ok:
+            self._differ(entry.name, entry.input, entry.output, result.content, [])
+            return
+        self._revisions[entry.revision] = self._session.revision
+        if self._session.revision == before:  # the tool is a read now
+            now = LogEntry(before, "call", 0.0, facts={"output": result.output})
+        else:
+            now = await self._newest_entry()
+        is_same = self._is_current and entry.patch == now.patch
+        lines = [] if is_same else await self._state_differences(entry.revision)
+        moved, moved_now = (each.facts.get("advance", 0.0) for each in (entry, now))
+        if moved != moved_now:
+            lines.append(f"the clock was advanced by: {moved:g} s → {moved_now:g} s")
+        if lines or not same(entry.output, now.output):
+            self._differ(entry.name, entry.input, entry.output, now.output, lines)
+
+    async def _newest_entry(self) -> LogEntry:
+        store, session = self._sessions.store, self._session
+        [entry] = await store.entries(session.id, after=session.revision - 1, until=session.revision)
+        return await History(store).read(session.id, entry)
+
+    async def _state_differences(self, revision: int) -> list[str]:
+        """What differs between the recorded state at a revision and the replayed one."""
+        assert self._stored is not None
+        here = _StoredStates(self._sessions.runtime.reader, self._session.id)
+        return differences(await self._stored.state(revision), await here.state(self._revisions[revision]))
+
+    async def _copy(self, entry: LogEntry) -> None:
+        """Append a recorded entry to the session, as another process would."""
+        if entry.patch and not self._is_current:
+            raise SessionError(
+                self._session.id, f"what {entry.name} did outside is on record in an older schema of the state"
+            )
+        store, head = self._sessions.store, await self._sessions.store.head(self._session.id)
+        facts = {name: value for name, value in entry.facts.items() if name != "schema"}
+        body = write_body(facts, entry.patch, store.large)
+        call_id = entry.call_id if entry.kind != "checkpoint" else None  # a fork and its parent may have the same one
+        copy = Entry(head.revision + 1, entry.kind, self._sessions.runtime.now(), body.data, call_id)
+        await store.append(Commit(head.id, copy, expires=None, fence=head.fence, blobs=body.blobs))
+        self._session = await self._sessions.open(head.id)
+
+    async def _recorded_call(self, call: RecordedCall) -> None:
+        """Run a call again that the log has no entry of, or of which there is no log."""
+        tool = self._tools.get(call.name)
+        effect = "read" if tool is None else tool.effect
+        logged = self._stored is not None
+        if (
+            call.error in NOT_REPEATABLE
+            or (self._reads == "skip" and (logged or effect == "read"))
+            or (logged and (effect == "external" or (effect == "write" and call.error is None)))
+        ):
+            self._replay.left_out += 1
+            return
+        if effect == "read":
+            self._replay.reads += 1
+        else:
+            self._replay.calls += 1
+        now = parsed(output_text(await call_tool(self._session, {**call.item, "name": call.name}, call.id)))
+        if not same(call.output, now):
+            self._differ(call.name, call.input, call.output, now, [])
+
+    def _differ(self, name: str | None, given: Any, recorded: Any, now: Any, states: list[str]) -> None:
+        difference = ReplayDifference(self._number, str(name), given, recorded, now, states)
+        self._replay.differences.append(difference)
+        if not self._lenient:
+            raise _Stopped

@@ -1,33 +1,89 @@
-"""The row of an episode, and the lines that rows are read from."""
+"""Rows: what the files of a run say of each episode."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
-from stateroom.errors import BadTask, NotFound
-from stateroom.rollout.files import RunFiles
-from stateroom.rollout.world import Row
+from stateroom.errors import (
+    BadTask,
+    BadVerdict,
+    Conflict,
+    ContextOverflow,
+    EnvironmentFailed,
+    JudgeFailed,
+    ModelFailed,
+    ModelUnavailable,
+    ServerUnavailable,
+    SessionLeased,
+    StateroomError,
+    StoreError,
+    TimedOut,
+)
+from stateroom.jsonl import parse_object, read_lines
 from stateroom.session import Verdict
 
-Key = tuple[int, int]
-"""Which episode it is: the numbers of its task and of the rollout."""
+logger = logging.getLogger(__name__)
 
+Row = dict[str, Any]
+
+Key = tuple[int, int]
+"""Which episode a row is of: the indices of its task and of its rollout."""
+
+SESSION = "_stateroom_session"
+"""The field with the id of the episode's session."""
+
+PARENT = "_stateroom_parent"
+"""The field with the `session` and `revision` that the episode's session is a fork of."""
 
 REVERIFIED = "_stateroom_reverified"
-"""Where a row with a new verdict says what it was made from: the `reward` before, the `revision` whose state was
-judged, the names of the new verdict's `fields`, and `of`, a digest of the old row."""
+"""The field that a rescored row has: the `reward` before, the `revision` whose state was scored, the names of the new
+verdict's `fields`, and `of`, a digest of the old row."""
 
-USUAL = frozenset({"reward", "reward_components", "reason"})
-"""Fields that are a verdict's in any row."""
+VERDICT = frozenset({"reward", "reward_components", "reason"})
+"""Fields that belong to a verdict in any row."""
+
+TOKENS = ("input_tokens", "output_tokens")
+
+FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error"})
+"""Fields that say why an episode failed."""
+
+TRANSIENT = (StoreError, ServerUnavailable, ModelUnavailable, JudgeFailed, SessionLeased, Conflict)
+"""Failures that are not the episode's own: it can be resumed later."""
+
+
+def key_of(row: Row) -> Key:
+    """Which episode a row is of."""
+    return row["_ng_task_index"], row["_ng_rollout_index"]
+
+
+def parse_row(line: bytes, number: int) -> Row:
+    """The row in a line; `BadTask` says what is wrong with it."""
+    try:
+        row = parse_object(line)
+    except ValueError as error:
+        raise BadTask(f"line {number}: {error}") from None
+    for name in ("_ng_task_index", "_ng_rollout_index"):
+        if type(row.get(name)) is not int:
+            raise BadTask(f"line {number}: {name} should be a whole number")
+    return row
+
+
+def inputs_of(path: Path) -> dict[Key, Row]:
+    """The rows before they had a verdict, from the inputs file of a run; none if there is no such file."""
+    found = (parse_row(line, number) for number, line in read_lines(path)) if path.exists() else ()
+    return {key_of(row): row for row in found}
+
+
+def given_row(row: Row) -> Row:
+    """A row as the environment receives it: without the fields that name sessions."""
+    return {name: value for name, value in row.items() if name not in (SESSION, PARENT)}
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """What a verdict adds to the row: details and metrics at the top, and the reward with its parts."""
+    """What a verdict adds to the row: details and metrics at the top level, the reward and its components."""
     fields: dict[str, Any] = {**verdict.details}
     fields.update((name, float(value)) for name, value in verdict.metrics.items())
     fields["reward"] = verdict.reward
@@ -38,56 +94,60 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     return fields
 
 
-def old_fields(row: Row) -> frozenset[str]:
-    """The fields of the verdict in a row that was judged again before; none if it was not."""
+def response_fields(response: Any) -> Row:
+    """What the runner measures in a response: tool calls, tokens, and whether it was cut off."""
+    if not isinstance(response, dict):
+        return {}
+    usage = response.get("usage") or {}
+    return {
+        "tool_calls": sum(item.get("type") == "function_call" for item in response.get("output", ())),
+        "truncated": int(response.get("status") == "incomplete"),
+        **{name: usage[name] for name in TOKENS if name in usage},
+    }
+
+
+def failure_fields(error: BaseException, otherwise: str = "environment") -> Row:
+    """Why an episode failed. `otherwise` is the class of an error of ours that has none of its own."""
+    if not isinstance(error, StateroomError):
+        logger.warning("an episode failed", exc_info=error)
+    return {
+        "_ng_failure_class": _failure_class(error, otherwise),
+        "_ng_failure_terminal": not isinstance(error, TRANSIENT),
+        "error": f"{type(error).__name__}: {error}",
+    }
+
+
+def _failure_class(error: BaseException, otherwise: str) -> str:
+    match error:
+        case ModelFailed() | ModelUnavailable() | ContextOverflow():
+            return "model"
+        case JudgeFailed():
+            return "judge"
+        case ServerUnavailable():
+            return "server"
+        case StoreError() | SessionLeased() | Conflict():
+            return "store"
+        case BadVerdict() | TimedOut() | EnvironmentFailed():
+            return "environment"
+        case StateroomError():
+            return otherwise
+    return "environment"
+
+
+# Rows that are scored again.
+
+
+def rescored_fields(row: Row) -> frozenset[str]:
+    """The fields of the verdict in a row that was rescored; none if it was not."""
     return frozenset(row.get(REVERIFIED, {}).get("fields", ()))
 
 
 def task_of(row: Row, inputs: Mapping[Key, Row]) -> Row:
-    """The row as it was before it had a verdict; where that is not known, without what must be a verdict's."""
-    added = {*USUAL, *old_fields(row), REVERIFIED, "response"}
+    """The row before it had a verdict; where that is not known, the row without the fields of a verdict."""
+    added = {*VERDICT, *rescored_fields(row), REVERIFIED, "response"}
     return inputs.get(key_of(row)) or {name: value for name, value in row.items() if name not in added}
 
 
-def inputs_of(rollouts: Path) -> dict[Key, Row]:
-    """The rows as they were before they had a verdict, if the run has left them beside its rollouts."""
-    path = RunFiles(rollouts).inputs
-    found = (row_of(line, number) for number, line in lines_of(path)) if path.exists() else ()
-    return {key_of(row): row for row in found}
-
-
-def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a rollouts file that are not blank, with their numbers."""
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if stripped := line.strip():
-                    yield number, stripped
-    except OSError as error:
-        raise NotFound(f"cannot read {path}: {error.strerror}") from error
-
-
-def row_of(line: bytes, number: int) -> Row:
-    """The row in a line; `BadTask` says what is wrong with it."""
-    try:
-        row = _parsed(line)
-    except (ValueError, RecursionError) as error:
-        raise BadTask(f"line {number}: not a JSON object: {error} (is the line cut short?)") from None
-    if not isinstance(row, dict):
-        raise BadTask(f"line {number}: not a JSON object, but {type(row).__name__}")
-    for name in ("_ng_task_index", "_ng_rollout_index"):
-        if type(row.get(name)) is not int:
-            raise BadTask(f"line {number}: {name} should be a whole number")
-    return row
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return from_json(line)  # three times as fast
-    except ValueError:
-        return json.loads(line)  # which also knows what half a surrogate pair is
-
-
-def key_of(row: Row) -> Key:
-    """Which episode a row is of."""
-    return row["_ng_task_index"], row["_ng_rollout_index"]
+def changed_fields(given: Row, row: Row) -> frozenset[str]:
+    """The fields of a row that are not as its task gave them."""
+    return frozenset(name for name in row if name not in given or row[name] != given[name])

@@ -1,59 +1,50 @@
-"""The runner: collects episodes, and loses none that finished, nor what was done of those that did not."""
+"""The runner: collects episodes, and loses none that finished, nor what was done in those that did not."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from msgspec.structs import asdict
-
-from stateroom.agent import Trajectory, act, recall
-from stateroom.errors import (
-    CannotWrite,
-    Conflict,
-    ContextOverflow,
-    JudgeFailed,
-    ModelFailed,
-    ModelUnavailable,
-    ServerUnavailable,
-    SessionError,
-    SessionLeased,
-    StateroomError,
-    StoreError,
-)
-from stateroom.rollout.diary import diary_world
-from stateroom.rollout.files import Appender, line_of
-from stateroom.rollout.group import Group, Start
-from stateroom.rollout.measured import TOKENS
+from stateroom.agent import AgentLog, act, recall
+from stateroom.errors import CannotWrite, JudgeFailed, ModelFailed, SessionError, StateroomError
+from stateroom.jsonl import Appender, line_of
+from stateroom.rollout.backend import Backend, EpisodeSession, Transcripts, open_transcripts
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
-from stateroom.rollout.resuming import Left, what_is_left
-from stateroom.rollout.workers import share_out
-from stateroom.rollout.world import PARENT, SESSION, Origin, Row, Seat, World, given_row
-from stateroom.session import new_session_id
+from stateroom.rollout.resume import Left, what_is_left
+from stateroom.rollout.rows import (
+    PARENT,
+    SESSION,
+    TRANSIENT,
+    Key,
+    Row,
+    failure_fields,
+    given_row,
+    key_of,
+    response_fields,
+    verdict_fields,
+)
+from stateroom.session import Verdict, new_session_id
 from stateroom.session.containment import contained
 
-logger = logging.getLogger(__name__)
-
-PASSING = (StoreError, ServerUnavailable, ModelUnavailable, JudgeFailed, SessionLeased, Conflict)
-"""What an episode can break down of through no fault of its own: it can go on later."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Run(Plan):
-    """What is to be run."""
+    """A run of episodes."""
 
     repeats: int = 1
-    """Episodes of each task, each with a luck of its own."""
+    """Episodes per task, each with a random seed of its own."""
     group: int | None = None
-    """Episodes of each task that start from one state, luck and all, instead."""
+    """Episodes per task, forked from one seeded session (same state and random seed), instead of `repeats`."""
     resume: bool = False
-    """Go on with a run of the same files: with the episodes that have not finished, each where it was."""
+    """Continue the run of the same files: its unfinished episodes, from where each was interrupted."""
 
     @property
     def keeps_sessions(self) -> bool:
@@ -61,40 +52,40 @@ class Run(Plan):
         return self.server is None and self.environment.state_type is not None
 
     @property
-    def keeps_diaries(self) -> bool:
-        """Whether what the agents say is there by itself, because their sessions are not."""
+    def keeps_transcripts(self) -> bool:
+        """Whether only what the agents say is in this run's store."""
         return not self.keeps_sessions and self.group is None and not self.store.startswith("memory:")
 
     def inputs(self) -> list[Row]:
-        """The rows to run: the first `limit` tasks, each as often as it is to be run, in a row.
+        """The rows to run: the first `limit` tasks, with all episodes of a task in sequence.
 
-        They say which sessions they are to have, so that these can be found again.
+        Each names its session, so that the session can be found again.
         """
         rows = self.inputs_for(self.repeats if self.group is None else self.group)
-        if self.keeps_sessions or self.keeps_diaries:
+        if self.keeps_sessions or self.keeps_transcripts:
             rows = [{**row, SESSION: new_session_id()} for row in rows]
         if self.keeps_sessions and self.group is not None:
             parents = [new_session_id() for _ in self.tasks]
-            rows = [{**row, PARENT: Origin(parents[row["_ng_task_index"]], 1)._asdict()} for row in rows]
+            rows = [{**row, PARENT: {"session": parents[row["_ng_task_index"]], "revision": 1}} for row in rows]
         return rows
 
-    def world(self, *, forking: bool) -> AbstractAsyncContextManager[World]:
-        world = super().world(forking=forking)
-        return diary_world(world, self.store, self.environment.lifecycle) if self.keeps_diaries else world
+    def seed_for(self, row: Row) -> int:
+        """The random seed of a row's episode."""
+        return self.seed_of(*key_of(row))
 
 
 @dataclass
 class Report:
-    """What a run came to."""
+    """The results of a run."""
 
     episodes: int
     failed: int = 0
     waiting: list[str] = field(default_factory=list)
     """The sessions whose agents wait for input."""
     rows: list[Row] = field(default_factory=list)
-    """The finished episodes: what was measured in each, and its indices and session."""
+    """The finished episodes: the measurements of each, its indices and its session."""
     first_error: str | None = None
-    """What the first episode that broke down died of."""
+    """The error of the first episode that failed."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
@@ -103,13 +94,13 @@ async def run(
     on_episode: Callable[[Row], None] = lambda row: None,
     on_start: Callable[[Left], None] = lambda left: None,
 ) -> Report:
-    """Run all episodes, so many at a time, writing each as it ends.
+    """Run all episodes, `concurrency` at a time, and write each as it ends.
 
-    `on_start` is told what there is to do, and `on_episode` of each that was done.
+    `on_start` is called with what there is to do, and `on_episode` with each row that is done.
     """
-    with ExitStack() as held:
+    async with AsyncExitStack() as stack:
         if plan.resume:
-            held.enter_context(plan.files.held())
+            stack.enter_context(plan.files.lock())
             left = what_is_left(plan.files, plan.agent)
             _refuse_other_groups(plan, left.rows)
         else:
@@ -117,182 +108,251 @@ async def run(
             plan.files.prepare()
         on_start(left)
         report = Report(left.episodes, failed=left.failed, rows=[*left.done])
-        async with plan.model, plan.world(forking=plan.group is not None) as world:
-            if not plan.resume:
-                plan.files.begin(left.rows)
-                held.enter_context(plan.files.held())
-            await _collect(plan, world, left.rows, report, on_episode)
-        report.metrics = write_metrics(plan, report.rows)
+        await stack.enter_async_context(plan.model)
+        backend = await stack.enter_async_context(plan.backend(forks=plan.group is not None))
+        transcripts = None
+        if plan.keeps_transcripts:
+            store = open_transcripts(plan.store, plan.environment.lifecycle)
+            transcripts = await stack.enter_async_context(store)
+        if not plan.resume:
+            plan.files.begin(left.rows)
+            stack.enter_context(plan.files.lock())
+        await _Runner(plan, backend, transcripts, report, on_episode).run(left.rows)
+        report.metrics = aggregate(report.rows)
+        plan.files.write_metrics(plan.agent, report.metrics)
     return report
 
 
 def _refuse_other_groups(plan: Run, rows: list[Row]) -> None:
-    """Refuse to go on with episodes that start from one state as if each had its own, or the reverse."""
+    """Refuse to resume a run with --group without it, or the reverse."""
     if plan.keeps_sessions and any((PARENT in row) != (plan.group is not None) for row in rows):
         how = "without" if plan.group is not None else "with"
-        raise CannotWrite(f"{plan.files.inputs} is of a run {how} --group; go on with it {how} --group")
+        raise CannotWrite(f"{plan.files.inputs} is of a run {how} --group; resume it {how} --group")
 
 
-async def _collect(plan: Run, world: World, rows: list[Row], report: Report, on_episode: Callable[[Row], None]) -> None:
-    """Run the episodes of these rows, and write each as it ends."""
-    with Appender(plan.files.rollouts) as rollouts, Appender(plan.files.failures) as failures:
+async def run_all(jobs: Iterable[T], workers: int, do: Callable[[T], Awaitable[None]]) -> None:
+    """Do all jobs, `workers` at a time. Jobs are taken as workers become free; the first error ends all."""
+    waiting = iter(jobs)
 
-        async def collect(job: tuple[Row, Start]) -> None:
-            row, start = job
-            ended = await _episode_or_failure(plan, start, row)
-            if ended.waits_in is not None:
-                report.waiting.append(ended.waits_in)
-            elif ended.measured is None:
-                failures.write(ended.line)
-                report.failed += 1
-                report.first_error = report.first_error or ended.row["error"]
-            else:
-                rollouts.write(ended.line)
-                report.rows.append(ended.measured)
-            if ended.seat is not None:  # only now: should this process end before, the episode can go on
-                await let_go(ended.seat)
-            on_episode(ended.row)
+    async def work() -> None:
+        for job in waiting:  # shared
+            await do(job)
 
-        await share_out(_starts(plan, world, rows), min(plan.concurrency, len(rows)), collect)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(work())
+    except ExceptionGroup as error:
+        raise error.exceptions[0] from None
 
 
-def _starts(plan: Run, world: World, rows: list[Row]) -> Iterator[tuple[Row, Start]]:
-    """The rows, each with what gives its episode a seat; a group is seeded when its turn comes."""
-    if plan.group is None:
-        yield from ((row, partial(_seat, plan, world, row)) for row in rows)
-        return
-    for _, group in groupby(rows, lambda row: row["_ng_task_index"]):
-        members = [*group]
-        seating = Group(members, partial(_seat, plan, world, _parent_of(members[0])), partial(_found, plan, world))
-        yield from ((row, partial(seating.start, row)) for row in members)
+class _Started(NamedTuple):
+    """An episode's session, and where its agent's transcript is kept."""
+
+    session: EpisodeSession
+    transcript: AgentLog
 
 
-def _parent_of(row: Row) -> Row:
-    """The row that a group's members are all seeded with."""
-    parent = {**given_row(row), "_ng_rollout_index": 0}
-    return {**parent, SESSION: row[PARENT]["session"]} if PARENT in row else parent
-
-
-async def _seat(plan: Run, world: World, row: Row) -> Seat:
-    """The seat of an episode: the one that it had, if it was begun before."""
-    return await _found(plan, world, row) or await world.seed(row, seed=_seed_of(plan, row), began=EPOCH)
-
-
-async def _found(plan: Run, world: World, row: Row) -> Seat | None:
-    if not plan.resume or SESSION not in row:
-        return None
-    return await world.find(row, seed=_seed_of(plan, row), began=EPOCH)
-
-
-def _seed_of(plan: Run, row: Row) -> int:
-    """A seed of its own for each episode."""
-    return plan.seed_of(row["_ng_task_index"], row["_ng_rollout_index"])
+_Start = Callable[[], Awaitable[_Started]]
 
 
 class _Ended(NamedTuple):
-    """How an episode ended, or that it waits."""
+    """An episode that ended, or waits."""
 
     row: Row
     line: bytes = b""
     measured: Row | None = None
-    """None when it broke down."""
+    """None when it failed."""
     waits_in: str | None = None
     """The session, when it waits for input."""
-    seat: Seat | None = None
-    """What can be let go, as the episode is over."""
+    session: EpisodeSession | None = None
+    """The session to close."""
 
 
-async def _episode_or_failure(plan: Run, start: Start, row: Row) -> _Ended:
-    """One episode; if it breaks down, the row is for the failures file."""
-    seat: Seat | None = None
-    try:
-        with contained:
-            seat = await start()
-            return await _episode(plan, seat, row)
-    except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
-        known = given_row(row) if seat is None else row  # no session was seeded
-        failure = {**known, **failure_fields(plan, error), **place_of(seat)}
-        if seat is None and isinstance(error, SessionError):  # it was begun, and by another plan it may go on
-            failure["_ng_failure_terminal"] = False
-        return _Ended(failure, line_of(failure), seat=None if isinstance(error, PASSING) else seat)
+class _Runner:
+    """Runs the episodes of a plan on a backend."""
+
+    def __init__(
+        self,
+        plan: Run,
+        backend: Backend,
+        transcripts: Transcripts | None,
+        report: Report,
+        on_episode: Callable[[Row], None],
+    ) -> None:
+        self._plan = plan
+        self._backend = backend
+        self._transcripts = transcripts
+        self._report = report
+        self._on_episode = on_episode
+
+    async def run(self, rows: list[Row]) -> None:
+        """Run the episodes of these rows, and write each as it ends."""
+        plan, report = self._plan, self._report
+        with Appender(plan.files.rollouts) as rollouts, Appender(plan.files.failures) as failures:
+
+            async def collect(job: tuple[Row, _Start]) -> None:
+                row, start = job
+                ended = await self._episode_or_failure(start, row)
+                if ended.waits_in is not None:
+                    report.waiting.append(ended.waits_in)
+                elif ended.measured is None:
+                    failures.write(ended.line)
+                    report.failed += 1
+                    report.first_error = report.first_error or ended.row["error"]
+                else:
+                    rollouts.write(ended.line)
+                    report.rows.append(ended.measured)
+                if ended.session is not None:  # not before the row is written: until then the episode can be resumed
+                    await close_quietly(ended.session)
+                self._on_episode(ended.row)
+
+            await run_all(self._starts(rows), min(plan.concurrency, len(rows)), collect)
+
+    # Starting.
+
+    def _starts(self, rows: list[Row]) -> Iterator[tuple[Row, _Start]]:
+        """Each row with the function that starts its episode. A group is seeded when its first episode starts."""
+        if self._plan.group is None:
+            yield from ((row, partial(self._start, row)) for row in rows)
+            return
+        for _, members in groupby(rows, lambda row: row["_ng_task_index"]):
+            group = _Group([*members], self._backend, self._seed_or_find, self._find)
+            yield from ((row, partial(group.start, row)) for row in group.rows)
+
+    async def _start(self, row: Row) -> _Started:
+        """Seed an episode, or find what there is of one that was interrupted."""
+        if self._transcripts is None or SESSION not in row:
+            session = await self._seed_or_find(row)
+            return _Started(session, session.agent)
+        transcript = await self._transcripts.find(row) if self._plan.resume else None
+        found = None if transcript is None else await self._find(row)
+        if transcript is not None and found is not None:
+            return _Started(found, transcript)
+        session = await self._seed(row)
+        return _Started(session, await self._transcripts.begin(row))
+
+    async def _seed_or_find(self, row: Row) -> EpisodeSession:
+        return await self._find(row) or await self._seed(row)
+
+    async def _seed(self, row: Row) -> EpisodeSession:
+        return await self._backend.seed(row, seed=self._plan.seed_for(row), began=EPOCH)
+
+    async def _find(self, row: Row) -> EpisodeSession | None:
+        if not self._plan.resume or SESSION not in row:
+            return None
+        return await self._backend.find(row, seed=self._plan.seed_for(row), began=EPOCH)
+
+    # Running.
+
+    async def _episode_or_failure(self, start: _Start, row: Row) -> _Ended:
+        """One episode; if it fails, its row is for the failures file."""
+        started: _Started | None = None
+        try:
+            with contained:
+                started = await start()
+                return await self._episode(started, row)
+        except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+            session = None if started is None else started.session
+            known = given_row(row) if session is None else row  # else the row names a session that was not seeded
+            failure = {**known, **failure_fields(error), **session_fields(session)}
+            if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
+                failure["_ng_failure_terminal"] = False
+            return _Ended(failure, line_of(failure), session=None if isinstance(error, TRANSIENT) else session)
+
+    async def _episode(self, started: _Started, row: Row) -> _Ended:
+        plan, (session, transcript) = self._plan, started
+        seed, tools = plan.seed_for(row), plan.tools_for(row)
+        before = await recall(transcript)
+        trajectory = await act(session, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
+        trajectory = trajectory.following(before)
+        if trajectory.status == "waiting":
+            return _Ended(row, waits_in=session.id)
+        if trajectory.status == "failed":  # in an earlier process, which did not write its row
+            raise ModelFailed(trajectory.reason)
+        response = plan.response(trajectory, tools, seed)
+        try:
+            verdict = await session.verify(response)
+        except JudgeFailed as error:  # its row has all that a later verdict needs
+            failure = {**row, "response": response, **failure_fields(error), **session_fields(session)}
+            return _Ended(failure, line_of(failure))
+        measured = measured_fields(row, session, verdict, response)
+        done = {**row, **measured, "response": response}
+        return _Ended(done, line_of(done), measured, session=session)
 
 
-async def let_go(seat: Seat) -> None:
-    """Close the session of an episode that is over, if it can be: so it keeps nothing that is outside."""
-    with suppress(StateroomError):  # else it ends when its time is up
-        await seat.close()
+class _Group:
+    """Episodes of one task: when the first of them starts, one session is seeded and forked for all."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        backend: Backend,
+        seed: Callable[[Row], Awaitable[EpisodeSession]],
+        find: Callable[[Row], Awaitable[EpisodeSession | None]],
+    ) -> None:
+        self.rows = rows
+        self._backend = backend
+        self._seed = seed
+        self._find = find
+        self._lock = asyncio.Lock()
+        self._sessions: dict[Key, EpisodeSession] | None = None
+        self._failure: Exception | None = None
+
+    async def start(self, row: Row) -> _Started:
+        """Start a member. If the group could not be seeded, every member raises the same error."""
+        async with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            if self._sessions is None:
+                try:
+                    self._sessions = await self._start_all()
+                except Exception as error:
+                    self._failure = error
+                    raise
+            session = self._sessions.pop(key_of(row))
+            return _Started(session, session.agent)
+
+    async def _start_all(self) -> dict[Key, EpisodeSession]:
+        found = {key_of(row): await self._find(row) for row in self.rows}
+        new = [row for row in self.rows if found[key_of(row)] is None]
+        forks = dict(zip(map(key_of, new), await self._fork(new) if new else (), strict=True))
+        return {key: session or forks[key] for key, session in found.items()}
+
+    async def _fork(self, rows: Sequence[Row]) -> Sequence[EpisodeSession]:
+        """New sessions for rows, which may name them and their parent."""
+        origin = rows[0].get(PARENT)
+        row = {**given_row(rows[0]), "_ng_rollout_index": 0}
+        parent = await self._seed(row if origin is None else {**row, SESSION: origin["session"]})
+        try:
+            if origin is None:
+                return await self._backend.fork(parent, len(rows))
+            return await self._backend.fork(parent, len(rows), origin["revision"], [row[SESSION] for row in rows])
+        finally:
+            await parent.close()  # a closed session can be forked, but not changed
 
 
-async def _episode(plan: Run, seat: Seat, row: Row) -> _Ended:
-    seed, tools = _seed_of(plan, row), plan.tools_for(row)
-    before = await recall(seat.record)
-    trajectory = await act(seat, seat.record, plan.new_agent(row, seed), tools, plan.items_of(row))
-    trajectory = trajectory.following(before)
-    if trajectory.status == "waiting":
-        return _Ended(row, waits_in=seat.id)
-    if trajectory.status == "failed":  # before, and its row was not written
-        raise ModelFailed(trajectory.reason)
-    response = plan.response(trajectory, tools, seed)
-    try:
-        found = await seat.verify(row, response)
-    except JudgeFailed as error:  # it can be judged later, and has to be known whole for that
-        failure = {**row, "response": response, **failure_fields(plan, error), **place_of(seat)}
-        return _Ended(failure, line_of(failure))
-    measured = measured_fields(found, trajectory, row, seat)
-    done = {**row, **measured, "response": response}
-    return _Ended(done, line_of(done), measured, seat=seat)
+async def close_quietly(session: EpisodeSession) -> None:
+    """Close the session of an episode that is over, so that it releases its resources; else it expires."""
+    with suppress(StateroomError):
+        await session.close()
 
 
-def measured_fields(verdict: Row, trajectory: Trajectory, row: Row, seat: Seat) -> Row:
-    """What is known of an episode that ended: its verdict, and what the runner saw."""
-    usage = {} if trajectory.usage is None else asdict(trajectory.usage)
+def measured_fields(row: Row, session: EpisodeSession, verdict: Verdict, response: Row) -> Row:
+    """The measurements of an episode that ended, with its indices and its session."""
     return {
-        **verdict,
-        "tool_calls": sum(item["type"] == "function_call" for item in trajectory.output),
-        "truncated": int(trajectory.status == "incomplete"),
-        **{name: usage[name] for name in TOKENS if usage},
-        "_ng_task_index": row["_ng_task_index"],
-        "_ng_rollout_index": row["_ng_rollout_index"],
-        **place_of(seat),
+        **verdict_fields(verdict),
+        **response_fields(response),
+        **{name: row[name] for name in ("_ng_task_index", "_ng_rollout_index")},
+        **session_fields(session),
     }
 
 
-def place_of(seat: Seat | None) -> Row:
-    """Where to find the episode's session and the one that it branched off, if that is known."""
+def session_fields(session: EpisodeSession | None) -> Row:
+    """The fields of a row that name its session and the session's parent, if they are known."""
     found: Row = {}
-    if seat is not None and seat.id is not None:
-        found[SESSION] = seat.id
-    if seat is not None and seat.origin is not None:
-        found[PARENT] = seat.origin._asdict()
-    return found
-
-
-def failure_fields(plan: Plan, error: BaseException) -> Row:
-    """What is known of an episode that broke down."""
-    if not isinstance(error, StateroomError):
-        logger.warning("an episode of %s broke down", plan.environment.name, exc_info=error)
-    return {
-        "_ng_failure_class": _failure_class(error),
-        "_ng_failure_terminal": not isinstance(error, PASSING),
-        "error": f"{type(error).__name__}: {error}",
-    }
-
-
-def _failure_class(error: BaseException) -> str:
-    match error:
-        case ModelFailed() | ModelUnavailable() | ContextOverflow():
-            return "model"
-        case JudgeFailed():
-            return "judge"
-        case ServerUnavailable():
-            return "server"
-        case StoreError() | SessionLeased() | Conflict():
-            return "store"
-    return "environment"
-
-
-def write_metrics(plan: Plan, rows: list[Row]) -> dict[str, Any]:
-    """Aggregate what the verifier and the runner measured, and write it down."""
-    found = aggregate(rows)
-    plan.files.write_metrics(plan.agent, found)
+    if session is not None and session.id is not None:
+        found[SESSION] = session.id
+    if session is not None and session.parent is not None:
+        found[PARENT] = dict(zip(("session", "revision"), session.parent, strict=True))
     return found

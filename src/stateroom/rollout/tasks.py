@@ -1,23 +1,23 @@
-"""Task data: rows of JSONL, checked before anything runs."""
+"""Task files: rows of JSONL, checked before anything runs."""
 
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from stateroom.environment import Environment, Task
 from stateroom.errors import BadTask, NotFound
-from stateroom.rollout.world import Row
+from stateroom.jsonl import parse_object, read_lines
+from stateroom.rollout.rows import Row
 
 MOST = 10
-"""So many bad rows are reported at once."""
+"""Bad rows that are reported at once."""
 
 
 class RemoteEnvironment(Environment):
-    """Stands for an environment that only a server knows: its rows must say themselves what the tools are."""
+    """Stands for an environment that only a server has: the rows must describe its tools."""
 
     def parse_task(self, row: Any) -> Task:
         task = super().parse_task(row)
@@ -34,20 +34,12 @@ def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
 
 
 def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
-    """The rows of a task file. Every bad one is named with file, line and field, and then none is used."""
+    """The rows of a task file. If some are bad, `BadTask` names each with file, line and field."""
     if not path.is_file():
         raise NotFound(f"there is no task file {path}")
     rows: list[Row] = []
     complaints: list[str] = []
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other ends of lines may stand inside a JSON text
-    except UnicodeDecodeError as error:
-        raise BadTask(f"{path} is not UTF-8 text: {error}") from error
-    except OSError as error:
-        raise NotFound(f"cannot read {path}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for number, line in read_lines(path):
         try:
             rows.append(_row(line, environment))
         except BadTask as error:
@@ -60,25 +52,19 @@ def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
     return rows
 
 
-def _row(line: str, environment: Environment[Any, Any]) -> Row:
+def _row(line: bytes, environment: Environment[Any, Any]) -> Row:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadTask(f"not a JSON object: {error} (is the line cut short?)") from None
-    if not isinstance(row, dict):
-        raise BadTask(f"not a JSON object, but {type(row).__name__}")
+        row = parse_object(line)
+    except ValueError as error:
+        raise BadTask(str(error)) from None
     environment.parse_task(row)
-    _check_request(row.get("responses_create_params", {}))
-    return row
-
-
-def _check_request(request: dict[str, Any]) -> None:
-    """What the loop reads of a request, whatever the environment's task type says."""
+    request = row.get("responses_create_params", {})
     given, tools = request.get("input"), request.get("tools")
     if not (given is None or isinstance(given, str) or _are_items(given)):
         raise BadTask("responses_create_params.input: should be a text or a list of items")
     if not (tools is None or _are_items(tools)):
         raise BadTask("responses_create_params.tools: should be a list of tools")
+    return row
 
 
 def _are_items(value: Any) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from typing import Any
 
 import msgspec
 
 from stateroom.errors import InvalidState, SchemaChanged, UnknownSession
+from stateroom.lru import LRU
 from stateroom.session.containment import contained
 from stateroom.session.document import Document, Start, world_is_gone
 from stateroom.session.history import History
@@ -36,7 +36,7 @@ class Reader:
     def __init__(self, store: Store, state_type: type[State]) -> None:
         self.store = store
         self.state_type = state_type
-        self._worlds: OrderedDict[str, State] = OrderedDict()
+        self._worlds: LRU[str, State] = LRU(WORLDS)
         self._reading = asyncio.Lock()
         """One task reads a world; the others wait, and share that one."""
 
@@ -58,10 +58,7 @@ class Reader:
 
     def keep(self, world: str, state: State) -> None:
         """Keep a world in memory."""
-        self._worlds[world] = state
-        self._worlds.move_to_end(world)
-        if len(self._worlds) > WORLDS:
-            self._worlds.popitem(last=False)
+        self._worlds.keep(world, state)
 
     def forget(self) -> None:
         """Keep no world in memory."""

@@ -17,7 +17,6 @@ entered. If another entry is there, the intent is `dropped`. And if there is non
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from math import nextafter
@@ -37,6 +36,7 @@ from stateroom.errors import (
     TimedOut,
     UnknownSession,
 )
+from stateroom.lru import LRU
 from stateroom.session.cached_session import CachedSession, new_session
 from stateroom.session.commit import ATTEMPTS, Superseded, back_off, commit
 from stateroom.session.containment import contained
@@ -241,8 +241,7 @@ class SharedStates:
 
     def __init__(self, runtime: Runtime, most: int) -> None:
         self._runtime = runtime
-        self._most = most
-        self._open: OrderedDict[str, Shared] = OrderedDict()
+        self._open: LRU[str, Shared] = LRU(most)
 
     async def views(self, cached: CachedSession, names: frozenset[str]) -> dict[str, View]:
         """What a session shares, by name."""
@@ -252,7 +251,7 @@ class SharedStates:
         identity, owner = self._identity(cached, name)
         for _ in range(ATTEMPTS):
             shared = self._open.get(identity) or await self._find(identity, owner, name, cached)
-            self._keep(identity, shared)
+            self._open.keep(identity, shared)
             try:
                 return await shared.view()
             except SessionError:  # it was deleted, or has expired
@@ -268,12 +267,6 @@ class SharedStates:
                 user = environment.user_of(self._runtime.task_of(cached.seeded))
             cached.user = checked_text("user", user)
         return shared_id(name, environment.name, cached.user), cached.user
-
-    def _keep(self, identity: str, shared: Shared) -> None:
-        self._open[identity] = shared
-        self._open.move_to_end(identity)
-        if len(self._open) > self._most:
-            self._open.popitem(last=False)
 
     async def _find(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
         """Open a shared state, or make it on its first use."""

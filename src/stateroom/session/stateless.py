@@ -16,6 +16,7 @@ from stateroom.session.program import Operation
 from stateroom.session.progress import Progress
 from stateroom.session.resources import SessionResources
 from stateroom.session.result import Failed, Result, failed, unknown_tool
+from stateroom.session.runtime import new_session_id
 from stateroom.session.session import no_reply, reply_text
 
 HISTORY = frozenset({"checkpoint", "rewind", "fork", "children", "state_at", "diff", "events", "lease", "user", "app"})
@@ -30,7 +31,7 @@ class StatelessSession:
 
     def __init__(self, cache: SessionCache, session_id: str, task: Any, progress: Progress) -> None:
         self._cache = cache
-        self._progress = progress
+        self._first = self._progress = progress
         self.id = session_id
         self.task = task
         self.closed = False
@@ -59,6 +60,10 @@ class StatelessSession:
         """Whether a tool only looks at the state, so that such calls may run side by side."""
         tool = self._cache.runtime.environment.tools.get(name)
         return tool is not None and tool.effect == "read"
+
+    def restart(self) -> StatelessSession:
+        """A new session that starts as this one did: with the same task, random state and clock."""
+        return StatelessSession(self._cache, new_session_id(), deepcopy(self.task), self._first)
 
     def _scene(self, call_id: str | None = None) -> Scene:
         if self.closed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -18,6 +17,7 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
+from stateroom.lru import LRU
 from stateroom.session import (
     ATTEMPTS,
     CachedSession,
@@ -55,7 +55,7 @@ class GraphThreads:
         self.hot = hot
         self.now = now
         self._limits = Limits(MAX_BYTES, ttl=ttl or 0.0, now=now)
-        self._cached: OrderedDict[str, CachedSession] = OrderedDict()
+        self._cached: LRU[str, CachedSession] = LRU(hot)
         self._reader = Reader(store, GraphThread)
 
     async def find(self, thread: str) -> CachedSession | None:
@@ -220,11 +220,7 @@ class GraphThreads:
         cached.forget()
 
     def _keep(self, cached: CachedSession) -> CachedSession:
-        self._cached[cached.head.id] = cached
-        self._cached.move_to_end(cached.head.id)
-        if len(self._cached) > self.hot:
-            self._cached.popitem(last=False)
-        return cached
+        return self._cached.keep(cached.head.id, cached)
 
     # Steps.
 

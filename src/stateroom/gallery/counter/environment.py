@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from stateroom import Environment, Episode, State, Task, tool
-from stateroom.gallery.counter.policies import FalteringPolicy, ReferencePolicy
+from stateroom.gallery.counter.policies import NoisyPolicy, ReferencePolicy
 
 
 class Counter(State):
@@ -22,7 +22,7 @@ class CounterEnvironment(Environment[Counter, CounterTask]):
     """Increment a counter and report its value."""
 
     examples = "tasks.jsonl"
-    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
     def seed(self, task: CounterTask) -> Counter:
         return Counter(value=task.initial_count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of
+from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of
 
 
 class ReferencePolicy(Policy):
@@ -22,7 +22,7 @@ class ReferencePolicy(Policy):
         return [message(f"The counter is at {results[-1].get('count')}.")]
 
 
-class FalteringPolicy(Faltering):
+class NoisyPolicy(Noisy):
     """Adds one too much in some episodes."""
 
     better = ReferencePolicy

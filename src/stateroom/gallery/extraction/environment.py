@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from stateroom import Environment, Episode, State, Task, Verdict, tool
-from stateroom.gallery.extraction.policies import FalteringPolicy, ReferencePolicy
+from stateroom.gallery.extraction.policies import NoisyPolicy, ReferencePolicy
 
 SYNONYMS = {
     "big": ("large", "huge", "vast", "great", "sizable"),
@@ -45,7 +45,7 @@ class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
     """Look up the values of several words and hand them in."""
 
     examples = "tasks.jsonl"
-    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
     @tool
     def get_synonym_value(self, state: Extraction, synonym: str) -> dict[str, int]:

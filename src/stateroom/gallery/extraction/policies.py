@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of
+from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of
 
 
 class ReferencePolicy(Policy):
@@ -24,7 +24,7 @@ class ReferencePolicy(Policy):
         return [message("I have handed in the values.")]
 
 
-class FalteringPolicy(Faltering):
+class NoisyPolicy(Noisy):
     """Hands in the values in another order, or one too few, in some episodes."""
 
     better = ReferencePolicy

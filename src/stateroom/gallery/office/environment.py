@@ -17,7 +17,7 @@ from stateroom.gallery.office.expenses import ExpenseTools
 from stateroom.gallery.office.files import FileTools
 from stateroom.gallery.office.kinds import KINDS, Changes
 from stateroom.gallery.office.mail import MailTools
-from stateroom.gallery.office.policies import DestructivePolicy, FalteringPolicy, IdlePolicy, ReferencePolicy
+from stateroom.gallery.office.policies import DestructivePolicy, IdlePolicy, NoisyPolicy, ReferencePolicy
 from stateroom.gallery.office.projects import ProjectTools
 from stateroom.gallery.office.rules import broken, manager_reply
 from stateroom.gallery.office.state import Letter, Office
@@ -77,7 +77,7 @@ class OfficeEnvironment(
     examples = "tasks.jsonl"
     policies = {
         "reference": ReferencePolicy,
-        "faltering": FalteringPolicy,
+        "noisy": NoisyPolicy,
         "idle": IdlePolicy,
         "destructive": DestructivePolicy,
     }

@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from stateroom.gallery.office.kinds import Say, recognise
-from stateroom.model import Faltering, Item, Policy, function_call, message, outputs_of, text_of
+from stateroom.model import Item, Noisy, Policy, function_call, message, outputs_of, text_of
 
 LOOKS = ("search_", "read_", "list_", "get_", "find_")
 """Prefixes of the tools that only read."""
@@ -121,7 +121,7 @@ Fault = Literal["forgets", "stops", "slips", "mixes up", "presumes"]
 FAULTS: tuple[Fault, ...] = ("forgets", "stops", "slips", "mixes up", "presumes")
 
 
-class FalteringPolicy(Faltering):
+class NoisyPolicy(Noisy):
     """Does one thing wrong in some episodes.
 
     It leaves a step out, stops before the first, makes a mistake in one, confuses a person with a namesake, or does not

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from stateroom import Environment, Episode, SessionInfo, State, Task, ToolError, Verdict, tool
 from stateroom.agent import SimulatedUser, UserSide
-from stateroom.gallery.refund.policies import FalteringPolicy, ReferencePolicy
+from stateroom.gallery.refund.policies import NoisyPolicy, ReferencePolicy
 from stateroom.gallery.refund.shop import (
     ANOTHER,
     DAYS,
@@ -77,7 +77,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
     """
 
     examples = "tasks.jsonl"
-    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
     def __init__(self, user_model: Model | None = None) -> None:
         self.customer = None if user_model is None else SimulatedUser(user_model, INSTRUCTIONS)

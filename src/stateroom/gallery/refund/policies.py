@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from stateroom.gallery.refund.shop import TROUBLES, Order, Reason, due
-from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of, text_of
+from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of, text_of
 
 
 class ReferencePolicy(Policy):
@@ -40,7 +40,7 @@ class ReferencePolicy(Policy):
         return function_call("decline", "settle", order_id=order_id)
 
 
-class FalteringPolicy(Faltering):
+class NoisyPolicy(Noisy):
     """Refunds a little too little, or something where nothing is due, in some episodes."""
 
     better = ReferencePolicy

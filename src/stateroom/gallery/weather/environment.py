@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from stateroom import Environment, Episode, Verdict, tool
-from stateroom.gallery.weather.policies import FalteringPolicy, ReferencePolicy
+from stateroom.gallery.weather.policies import NoisyPolicy, ReferencePolicy
 
 CITIES = ("Bergen", "Cairo", "Hanoi", "Lima", "Montreal", "Nairobi", "Osaka", "Perth", "Porto", "Tallinn")
 SKIES = ("clear", "cloudy", "foggy", "rainy", "snowy", "sunny", "windy")
@@ -16,7 +16,7 @@ class WeatherEnvironment(Environment):
     """Tell the weather of a city."""
 
     examples = "tasks.jsonl"
-    policies = {"reference": ReferencePolicy, "faltering": FalteringPolicy}
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
     @tool(effect="read")
     def get_weather(self, city: str) -> dict[str, str]:

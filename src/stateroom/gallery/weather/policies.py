@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateroom.model import Faltering, Item, Policy, function_call, last_user_text, message, outputs_of
+from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of
 
 
 class ReferencePolicy(Policy):
@@ -16,7 +16,7 @@ class ReferencePolicy(Policy):
         return [function_call("get_weather", "call_0", city=city)]
 
 
-class FalteringPolicy(Faltering):
+class NoisyPolicy(Noisy):
     """Answers without looking in some episodes."""
 
     better = ReferencePolicy

@@ -1,17 +1,53 @@
-"""The file of a tree: one node a line."""
+"""The file of a run's trees: one node per line."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from stateroom.errors import BadData, CannotWrite, NotFound
-from stateroom.rollout.files import RunFiles
-from stateroom.rollout.world import Row
+from stateroom.errors import BadData, NotFound
+from stateroom.jsonl import parse_object, read_lines
+from stateroom.rollout.branching.tree import Node
+from stateroom.rollout.files import RunFiles, refuse_existing
+from stateroom.rollout.rows import Row
+
+
+@dataclass(frozen=True)
+class TreeFiles(RunFiles):
+    """Where a run that branches writes."""
+
+    @property
+    def tree(self) -> Path:
+        """The nodes of all trees, each after its parent."""
+        return self._beside("_tree.jsonl")
+
+    def prepare(self) -> None:
+        refuse_existing(self.tree)
+        super().prepare()
+
+    def as_dict(self) -> dict[str, str]:
+        return super().as_dict() | ({"tree": str(self.tree)} if self.tree.exists() else {})
+
+
+def node_row(node: Node, *, chosen: bool) -> Row:
+    """A node as a row of the file."""
+    return {
+        "id": node.id,
+        "parent": None if node.parent is None else node.parent.id,
+        "session": node.session.id,
+        "revision": node.revision,
+        "depth": node.depth,
+        "status": node.status,
+        "reward": node.reward,
+        "value": node.value,
+        "visits": node.visits,
+        "chosen": chosen,
+        "items": node.items,
+        **({"error": node.failure["error"]} if node.failure is not None else {}),
+    }
 
 
 class _Part(msgspec.Struct):
@@ -31,8 +67,8 @@ class _Item(msgspec.Struct):
             raise ValueError("a function_call without name, call_id or arguments")
 
 
-class _Node(msgspec.Struct):
-    """What a line must say."""
+class _NodeRow(msgspec.Struct):
+    """The fields that a row must have."""
 
     task: int = msgspec.field(name="_ng_task_index")
     id: str
@@ -45,36 +81,21 @@ class _Node(msgspec.Struct):
     items: list[_Item]
 
 
-@dataclass(frozen=True)
-class TreeFiles(RunFiles):
-    """Where a run that branches writes."""
-
-    @property
-    def tree(self) -> Path:
-        """The nodes of all trees, each after its parent."""
-        return self._beside("_tree.jsonl")
-
-    def prepare(self) -> None:
-        if self.tree.exists():
-            raise CannotWrite(f"{self.tree} is there already; give another --output, or remove it")
-        super().prepare()
-
-    def as_dict(self) -> dict[str, str]:
-        return super().as_dict() | ({"tree": str(self.tree)} if self.tree.exists() else {})
-
-
 def read_trees(path: Path) -> dict[int, list[Row]]:
     """The nodes in a file, in their order, by the index of their task."""
+    if not path.exists():
+        raise NotFound(f"there is no file {path}")
     trees: dict[int, list[Row]] = {}
     known: set[tuple[int, str | None]] = set()
-    for number, line in _lines(path):
-        row, node = _read(path, number, line)
+    for number, line in read_lines(path):
+        where = f"{path}, line {number}"
+        row, node = _read(where, line)
         if (node.task, node.id) in known:
-            raise BadData(f"{path}, line {number}: there is a node {node.id} of task {node.task} before")
+            raise BadData(f"{where}: there is a node {node.id} of task {node.task} before")
         if node.parent is None and node.task in trees:
-            raise BadData(f"{path}, line {number}: node {node.id} is a second root of task {node.task}")
+            raise BadData(f"{where}: node {node.id} is a second root of task {node.task}")
         if node.parent is not None and (node.task, node.parent) not in known:
-            raise BadData(f"{path}, line {number}: node {node.id} comes before its parent {node.parent}, or without it")
+            raise BadData(f"{where}: node {node.id} comes before its parent {node.parent}, or without it")
         known.add((node.task, node.id))
         trees.setdefault(node.task, []).append(row)
     if not trees:
@@ -82,24 +103,13 @@ def read_trees(path: Path) -> dict[int, list[Row]]:
     return trees
 
 
-def _read(path: Path, number: int, line: str) -> tuple[Row, _Node]:
+def _read(where: str, line: bytes) -> tuple[Row, _NodeRow]:
     try:
-        row: Row = json.loads(line)
-        return row, msgspec.convert(row, _Node)
+        row = parse_object(line)
+    except ValueError as error:
+        raise BadData(f"{where}: {error}") from None
+    try:
+        return row, msgspec.convert(row, _NodeRow)
     except msgspec.ValidationError as error:
         wrong = f"not a node of a tree; `stateroom branch` writes them to X_tree.jsonl ({error})"
-        raise BadData(f"{path}, line {number}: {wrong}") from None
-    except (ValueError, RecursionError) as error:
-        raise BadData(f"{path}, line {number}: not a JSON object: {error} (is the line cut short?)") from None
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    except UnicodeDecodeError as error:
-        raise BadData(f"{path} is not UTF-8 text: {error}") from error
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {path}") from None
-    except OSError as error:
-        raise NotFound(f"cannot read {path}: {error.strerror}") from error
+        raise BadData(f"{where}: {wrong}") from None

@@ -1,4 +1,4 @@
-"""Rules: where a tree branches, and which of its ends is the answer."""
+"""Rules: where a tree branches, and which end is its answer."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from stateroom.rollout.branching.node import Node
-from stateroom.rollout.branching.tree import Tree, worth
+from stateroom.rollout.branching.tree import Node, Tree, worth
 
 
 class Rule(Protocol):
-    """Grows a tree with `tree.branch`, and chooses."""
+    """Grows a tree with `tree.branch`, and chooses the answer."""
 
     async def grow(self, tree: Tree) -> Node | None:
-        """Grow the tree of a task; gives the end of the episode that is the answer, or None if there is none."""
+        """Grow the tree of a task; gives the end that is the answer, or None if there is none."""
 
 
 @dataclass(frozen=True)
 class BestOf:
     """The best of several branches at one step.
 
-    It chooses by the true rewards, and so tells what a perfect judge of finished episodes would gain.
+    It chooses by the true rewards, and so shows what a perfect judge of finished episodes would gain.
     """
 
     n: int = 4
-    """Branches, each played to its end."""
+    """Branches, each played to the end."""
     at: int = 0
-    """The answers of the policy's that come before them, and are shared."""
+    """Answers of the policy before the branches, which share them."""
 
     async def grow(self, tree: Tree) -> Node | None:
         trunk = await tree.branch(tree.root, steps=self.at) if self.at else [tree.root]
@@ -38,18 +37,18 @@ class BestOf:
 
 @dataclass(frozen=True)
 class Beam:
-    """Step by step, the best nodes branch, and the best of what they came to go on.
+    """At each step, the best nodes branch, and the best of the new nodes continue.
 
-    A node is worth the mean reward of some continuations, which are played to their ends for that alone; the answer is
+    The value of a node is the mean reward of continuations, which are played to the end only for that; the answer is
     one of the episodes that were grown step by step.
     """
 
     n: int = 2
     """Branches of each node at each step."""
     width: int = 2
-    """Nodes that go on."""
+    """Nodes that continue at each step."""
     continuations: int = 2
-    """Of each node that may go on."""
+    """Continuations of each new node, to estimate its value."""
 
     async def grow(self, tree: Tree) -> Node | None:
         beam = [tree.root]
@@ -64,7 +63,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """An episode as the policy plays it, and how good each of its states is: the mean reward of continuations."""
+    """One episode of the policy, with the value of each of its states: the mean reward of continuations."""
 
     n: int = 4
     """Continuations of each state."""

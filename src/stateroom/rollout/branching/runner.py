@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from stateroom.errors import ModelFailed
-from stateroom.rollout.branching.files import TreeFiles
-from stateroom.rollout.branching.node import Node, node_row
+from stateroom.jsonl import Appender
+from stateroom.rollout.backend import Backend
+from stateroom.rollout.branching.files import TreeFiles, node_row
 from stateroom.rollout.branching.rules import BestOf, Rule
-from stateroom.rollout.branching.tree import Budget, Tree
-from stateroom.rollout.files import Appender
+from stateroom.rollout.branching.tree import Budget, Node, Tree
+from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
-from stateroom.rollout.runner import failure_fields, place_of, write_metrics
-from stateroom.rollout.workers import share_out
-from stateroom.rollout.world import Row, World
+from stateroom.rollout.rows import Row, failure_fields
+from stateroom.rollout.runner import run_all, session_fields
 from stateroom.session.containment import contained
 
 
 @dataclass(frozen=True)
 class Branching(Plan):
-    """What is to be grown: a tree in each task. The deadline is each branch's own, and so is the policy."""
+    """A run that grows a tree in each task. Each branch has its own policy and its own deadline."""
 
     files: TreeFiles
     rule: Rule = field(default_factory=BestOf)
@@ -33,18 +32,18 @@ class Branching(Plan):
 
 @dataclass
 class Grown:
-    """What came of it."""
+    """The results of a run that branches."""
 
     tasks: int
     failed: int = 0
     """Tasks without an answer."""
     branches: int = 0
     broken: int = 0
-    """Branches that broke down."""
+    """Branches that failed."""
     rows: list[Row] = field(default_factory=list)
-    """The answers: what was measured in each, and in its tree."""
+    """The answers: the measurements of each, and of its tree."""
     first_error: str | None = None
-    """What the first branch, or task, that broke down died of."""
+    """The error of the first branch, or task, that failed."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
@@ -53,46 +52,57 @@ async def branch(
     on_branch: Callable[[Node], None] = lambda node: None,
     on_tree: Callable[[Tree], None] = lambda tree: None,
 ) -> Grown:
-    """Grow a tree in each task, so many branches at a time; `on_branch` and `on_tree` are told of each that is done."""
+    """Grow a tree in each task, `concurrency` branches at a time.
+
+    `on_branch` and `on_tree` are called with each that is done.
+    """
     inputs = plan.inputs_for(1)
     plan.files.prepare()
-    async with plan.model, plan.world(forking=True) as world:
+    async with plan.model, plan.backend(forks=True) as backend:
         plan.files.begin(inputs)
-        with _Notes(plan, Grown(len(inputs))) as notes:
-            grove = _Grove(plan, world, notes, on_branch, on_tree)
-            await share_out(inputs, min(plan.concurrency, len(inputs)), grove.grow)
-    notes.report.metrics = write_metrics(plan, notes.report.rows)
-    return notes.report
+        with (
+            Appender(plan.files.rollouts) as rollouts,
+            Appender(plan.files.failures) as failures,
+            Appender(plan.files.tree) as nodes,
+        ):
+            writer = _Writer(Grown(len(inputs)), rollouts, failures, nodes)
+            runner = _Runner(plan, backend, writer, on_branch, on_tree)
+            await run_all(inputs, min(plan.concurrency, len(inputs)), runner.grow)
+    report = writer.report
+    report.metrics = aggregate(report.rows)
+    plan.files.write_metrics(plan.agent, report.metrics)
+    return report
 
 
-class _Grove:
-    """Grows the trees."""
+class _Runner:
+    """Grows the trees of a plan."""
 
     def __init__(
         self,
         plan: Branching,
-        world: World,
-        notes: _Notes,
+        backend: Backend,
+        writer: _Writer,
         on_branch: Callable[[Node], None],
         on_tree: Callable[[Tree], None],
     ) -> None:
         self._plan = plan
-        self._world = world
-        self._notes = notes
+        self._backend = backend
+        self._writer = writer
         self._on_branch = on_branch
         self._on_tree = on_tree
-        self._turns = asyncio.Semaphore(plan.concurrency)
+        self._slots = asyncio.Semaphore(plan.concurrency)
 
     async def grow(self, row: Row) -> None:
-        """Grow the tree of a task; what there is of it is written, whatever happens."""
+        """Grow the tree of a task, and write what there is of it even if the rule fails."""
         try:
             with contained:
                 root = await self._root(row)
-        except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
-            self._notes.failure({**row, **failure_fields(self._plan, error)})
-            self._notes.report.failed += 1
+        except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+            self._writer.failure({**row, **failure_fields(error)})
+            self._writer.report.failed += 1
             return
-        tree = Tree(self._plan, row, root, self._plan.budget, self._turns, self._on_branch)
+        plan = self._plan
+        tree = Tree(plan, self._backend, row, root, plan.budget, self._slots, self._on_branch)
         answer: Node | None = None
         failure: ModelFailed | None = None
         try:
@@ -100,16 +110,17 @@ class _Grove:
         except ModelFailed as error:
             failure = error
         finally:
-            self._notes.tree(tree, answer)
+            self._writer.tree(tree, answer)
         if failure is not None:
-            self._notes.failure({**row, **failure_fields(self._plan, failure)})
+            self._writer.failure({**row, **failure_fields(failure)})
         self._on_tree(tree)
 
     async def _root(self, row: Row) -> Node:
-        async with self._turns:
-            seat = await self._world.seed(row, seed=self._plan.seed_of(row["_ng_task_index"], 0), began=EPOCH)
-            root = Node("0", None, seat, await seat.revision())
-            await seat.close()  # it can be forked, but is nobody's to act in
+        async with self._slots:
+            seed = self._plan.seed_of(row["_ng_task_index"], 0)
+            session = await self._backend.seed(row, seed=seed, began=EPOCH)
+            root = Node("0", None, session, await self._backend.revision(session))
+            await session.close()  # a closed session can be forked, but not changed
             return root
 
     async def _answer(self, tree: Tree) -> Node:
@@ -128,34 +139,24 @@ class _Grove:
         return answer
 
 
-class _Notes:
-    """Writes down what has grown."""
+class _Writer:
+    """Writes trees and their episodes, and adds them to the report."""
 
-    def __init__(self, plan: Branching, report: Grown) -> None:
+    def __init__(self, report: Grown, rollouts: Appender, failures: Appender, nodes: Appender) -> None:
         self.report = report
-        self._rollouts = Appender(plan.files.rollouts)
-        self._failures = Appender(plan.files.failures)
-        self._nodes = Appender(plan.files.tree)
-        self._files = ExitStack()
-
-    def __enter__(self) -> _Notes:
-        for appender in (self._rollouts, self._failures, self._nodes):
-            self._files.enter_context(appender)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._files.close()
+        self._rollouts = rollouts
+        self._failures = failures
+        self._nodes = nodes
 
     def failure(self, row: Row) -> None:
         self._failures.append(row)
         self.report.first_error = self.report.first_error or row["error"]
 
     def tree(self, tree: Tree, answer: Node | None) -> None:
-        """Write a tree and its episodes."""
         rollouts = 0
         for node in tree.root.below():
             self._nodes.append({"_ng_task_index": tree.row["_ng_task_index"], **node_row(node, chosen=node is answer)})
-            place = {"_stateroom_node": node.id, **place_of(node.seat)}
+            place = {"_stateroom_node": node.id, **session_fields(node.session)}
             if node.failure is not None:
                 self.failure({**tree.row, **node.failure, **place})
                 self.report.broken += 1
@@ -171,7 +172,7 @@ class _Notes:
 
 
 def _measured(tree: Tree, answer: Node) -> Row:
-    """What was measured in an answer, and what its tree took."""
+    """The measurements of an answer and of its tree."""
     outcome = answer.outcome or {}
     calls = [item for node in tree.root.below() for item in node.items if item["type"] == "function_call"]
     return {
@@ -179,6 +180,6 @@ def _measured(tree: Tree, answer: Node) -> Row:
         "tree_branches": tree.branches,
         "tree_steps": tree.size - 1,
         "tree_tool_calls": len(calls),
-        "tree_reward": fmean(worth for node in tree.ends() if (worth := node.reward) is not None),
+        "tree_reward": fmean(reward for node in tree.ends() if (reward := node.reward) is not None),
         "_stateroom_node": answer.id,
     }

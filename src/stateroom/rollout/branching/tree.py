@@ -1,26 +1,107 @@
-"""A tree: all that was tried in one task."""
+"""Trees: all episodes of one task that branch off one another."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from math import inf
+from statistics import fmean
+from typing import Literal
 
-from stateroom.rollout.branching.branch import Branch
-from stateroom.rollout.branching.node import Node
+from stateroom.agent import Trajectory, act
+from stateroom.errors import ModelFailed
+from stateroom.model import Item
+from stateroom.rollout.backend import Backend, EpisodeSession
 from stateroom.rollout.plan import Plan
-from stateroom.rollout.world import Row
+from stateroom.rollout.rows import Row, failure_fields
+from stateroom.rollout.runner import close_quietly, measured_fields
+from stateroom.session import AgentInMemory
 from stateroom.session.containment import contained
+
+Status = Literal["open", "completed", "incomplete", "failed"]
+"""Whether an episode can continue from a node, or how it ended there: by itself, at a limit, or with an error."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A session at a revision, and the policy's answer that led there, with the results of its calls."""
+
+    id: str
+    """`0` is the root, `0.2` the first step of its second branch, and `0.2+1` the next step of the same branch."""
+    parent: Node | None
+    session: EpisodeSession
+    revision: int | None
+    """None without a state."""
+    items: list[Item] = field(default_factory=list)
+    """What happened since the parent."""
+    order: int = 0
+    """The place among the parent's children: first the next step of the same branch, then branches that began there."""
+    status: Status = "open"
+    outcome: Row | None = None
+    """The measurements of an episode that ended here, with its reward."""
+    failure: Row | None = None
+    """Why a branch failed here."""
+    children: list[Node] = field(default_factory=list)
+    begun: int = 0
+    """Branches that began here."""
+    ends: list[float] = field(default_factory=list)
+    """The rewards of the branches that began here and were played to the end."""
+
+    def __post_init__(self) -> None:
+        self.depth: int = 0 if self.parent is None else self.parent.depth + 1
+        """Answers of policies from the root to here."""
+
+    def __repr__(self) -> str:
+        return f"<Node {self.id}, {self.status}, value {self.value}>"
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing can branch off here."""
+        return self.status != "open"
+
+    @property
+    def reward(self) -> float | None:
+        """The reward of the episode that ended here."""
+        return None if self.outcome is None else self.outcome["reward"]
+
+    @property
+    def value(self) -> float | None:
+        """The mean reward of the branches that began here and were played to the end; of an end, its reward."""
+        return fmean(self.ends) if self.ends else self.reward
+
+    @property
+    def visits(self) -> int:
+        """The number of rewards that the value is the mean of."""
+        return len(self.ends) or int(self.reward is not None)
+
+    def path(self) -> list[Node]:
+        """The nodes from the root to this one."""
+        found = [self]
+        while found[-1].parent is not None:
+            found.append(found[-1].parent)
+        return found[::-1]
+
+    def trajectory(self) -> list[Item]:
+        """Everything that the policies and the tools did from the root to here."""
+        return [item for node in self.path() for item in node.items]
+
+    def below(self) -> Iterator[Node]:
+        """This node and all below it, each before its children."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += sorted(node.children, key=lambda child: -child.order)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How large the tree of a task may grow: when it is, no further branch begins."""
+    """How large the tree of a task may grow. At the limit, no further branch begins."""
 
     branches: int | None = None
     nodes: int | None = None
-    """What has begun is finished, so that there may be some more of these in the end."""
+    """Branches that have begun are finished, so that a tree may end with some more nodes."""
 
     def left(self, tree: Tree, wanted: int) -> int:
         """How many of the wanted branches may begin."""
@@ -32,70 +113,73 @@ class Budget:
 class Tree:
     """The episodes of one task, from one seed: each starts at the root, or branches off another at a node.
 
-    A branch is a fork of its node's session, exact to its luck and time, in which a policy of its own goes on. That
-    policy's seed follows from where the branch is, so that the same tree grows again.
+    A branch is a fork of its node's session, with the same random state and clock, in which a policy of its own
+    continues. That policy's seed follows from the branch's place, so that the same tree grows again.
     """
 
     def __init__(
         self,
         plan: Plan,
+        backend: Backend,
         row: Row,
         root: Node,
         budget: Budget,
-        turns: asyncio.Semaphore,
+        slots: asyncio.Semaphore,
         on_branch: Callable[[Node], None],
     ) -> None:
         self.row = row
         self.root = root
         self.branches = 0
-        """How many have begun."""
+        """Branches that have begun."""
         self.size = 1
-        """The nodes of the root and of all branches that have come to an end."""
+        """The nodes of the root and of all branches that have ended."""
         self._plan = plan
+        self._backend = backend
         self._budget = budget
-        self._turns = turns
-        """Lets so many branches of all trees act at a time."""
+        self._slots = slots
+        """Limits the branches of all trees that run at a time."""
         self._on_branch = on_branch
 
     def __contains__(self, node: Node) -> bool:
         return node.path()[0] is self.root
 
     def ends(self) -> list[Node]:
-        """Where episodes ended, and were judged."""
+        """The nodes where episodes ended with a reward."""
         return [node for node in self.root.below() if node.reward is not None]
 
     def best(self, nodes: Iterable[Node] | None = None) -> Node | None:
-        """The node of the highest value, and of several the first; by default of all ends. None if none has a value."""
+        """The node with the highest value, by default among all ends; the first of equal ones. None if none has one."""
         valued = [node for node in (self.ends() if nodes is None else nodes) if node.value is not None]
         return max(valued, key=worth, default=None)
 
     async def branch(self, node: Node, n: int = 1, *, steps: int | None = None) -> list[Node]:
-        """Go on from a node `n` times, each time in a fork of its own; `steps` answers far, or by default to the end.
+        """Continue from a node `n` times, each time in a fork of its own, for `steps` answers or else to the end.
 
-        Gives the nodes that they came to. Missing among these are branches that broke down, and those for which there
-        was no room in the budget; nothing goes on from where an episode has ended.
+        Gives the last nodes of the branches. Branches that failed, or that the budget does not allow, are missing;
+        nothing continues from where an episode has ended.
         """
         if node not in self:
             raise ValueError(f"{node!r} is not a node of this tree")
         if n < 0:
             raise ValueError(f"{n} branches cannot begin at a node: 0 or more can")
         if steps is not None and steps < 1:
-            raise ValueError(f"a branch cannot go on for {steps} steps: 1 or more, or None for all")
+            raise ValueError(f"a branch cannot have {steps} steps: 1 or more, or None for all")
         n = 0 if node.ended else self._budget.left(self, n)
         orders = range(node.begun + 1, node.begun + n + 1)
         node.begun += n
         self.branches += n
-        tips = await asyncio.gather(*(self._grow(Branch(self._plan, self.row, node, order), steps) for order in orders))
+        tips = await asyncio.gather(*(self._grow(node, order, steps) for order in orders))
         if steps is None:
             node.ends += [tip.reward for tip in tips if tip.reward is not None]
         return [tip for tip in tips if tip.status != "failed"]
 
-    async def _grow(self, branch: Branch, steps: int | None) -> Node:
-        async with self._turns:
+    async def _grow(self, node: Node, order: int, steps: int | None) -> Node:
+        branch = _Branch(self._plan, self._backend, self.row, node, order)
+        async with self._slots:
             try:
                 with contained:
                     await branch.grow(steps)
-            except Exception as error:  # noqa: BLE001 - whatever an author's own code raises
+            except Exception as error:  # noqa: BLE001 - the author's code may raise anything
                 await branch.fail(error)
         self.size += branch.length
         self._on_branch(branch.tip)
@@ -103,5 +187,79 @@ class Tree:
 
 
 def worth(node: Node) -> float:
-    """The value of a node, to sort by; one without a value is worth least."""
+    """The value of a node, to sort by; a node without a value is last."""
     return -inf if node.value is None else node.value
+
+
+class _Branch:
+    """Continues from a node in a fork of its session, and adds a node for each answer of its policy."""
+
+    def __init__(self, plan: Plan, backend: Backend, row: Row, start: Node, order: int) -> None:
+        self.start = start
+        self.tip = start
+        """The last node."""
+        self.length = 0
+        """Nodes that it has added."""
+        self._plan = plan
+        self._backend = backend
+        self._row = row
+        self._order = order
+        self._name = f"{start.id}.{order}"
+        self._session = start.session
+        self._items = 0
+
+    async def grow(self, steps: int | None) -> None:
+        """Continue for a number of answers, or to the end. Where the episode ends it is verified."""
+        plan = self._plan
+        (self._session,) = await self._backend.fork(self.start.session, 1, self.start.revision)
+        seed, tools = plan.seed_of(self._row["_ng_task_index"], self._name), plan.tools_for(self._row)
+        left = plan.max_steps - self.start.depth
+        trajectory = await act(
+            self._session,
+            # Call ids of its own: a fork also has the calls of its past.
+            AgentInMemory(f"@{self._name}", plan.environment.lifecycle),
+            plan.new_agent(self._row, seed, left if steps is None else min(steps, left)),
+            tools,
+            [*plan.items_of(self._row), *self.start.trajectory()],
+            on_step=self._on_step,
+        )
+        if trajectory.status == "waiting":
+            raise ModelFailed(f"in a tree of episodes nobody can answer, and the agent asks: {trajectory.question}")
+        rest = trajectory.output[self._items :]
+        if rest or self.tip is self.start:  # the deadline has passed in the middle of an answer
+            await self._on_step(rest)
+        if trajectory.status == "completed" or trajectory.reason == "deadline" or self.tip.depth >= plan.max_steps:
+            await self._verify(Trajectory(self.tip.trajectory(), trajectory.status, trajectory.reason), tools, seed)
+        await self._session.close()  # a closed session can be forked
+
+    async def _verify(self, trajectory: Trajectory, tools: list[Item], seed: int) -> None:
+        response = self._plan.response(trajectory, tools, seed)
+        verdict = await self._session.verify(response)
+        measured = measured_fields(self._row, self._session, verdict, response)
+        self.tip.outcome = {**measured, "response": response}
+        self.tip.status = "completed" if trajectory.status == "completed" else "incomplete"
+
+    async def fail(self, error: BaseException) -> None:
+        """Add a node that says why the branch failed, and end."""
+        self._add([], self.tip.revision)
+        self.tip.status, self.tip.failure = "failed", failure_fields(error)
+        if self._session is not self.start.session:  # which is another branch's
+            await close_quietly(self._session)
+
+    async def _on_step(self, items: list[Item]) -> None:
+        self._add(items, await self._backend.revision(self._session))
+
+    def _add(self, items: list[Item], revision: int | None) -> None:
+        first = self.length == 0
+        added = Node(
+            id=self._name if first else f"{self._name}+{self.length}",
+            parent=self.tip,
+            session=self._session,
+            revision=revision,
+            items=items,
+            order=self._order if first else 0,
+        )
+        self.tip.children.append(added)
+        self.tip = added
+        self.length += 1
+        self._items += len(items)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -12,6 +11,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
+from stateroom.lru import LRU
 from stateroom.store.contract import Gate
 from stateroom.store.objects.backend import Backend, Missing, Moved, Version
 from stateroom.store.objects.layout import (
@@ -95,7 +95,7 @@ class Access:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._views: OrderedDict[str, SessionView] = OrderedDict()
+        self._views: LRU[str, SessionView] = LRU(KNOWN)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # Heads.
@@ -133,11 +133,7 @@ class Access:
         known = self._views.get(session)
         have = {**(known.indexes if known else {}), **(indexes or {})}
         of_segments = {segment.name: have[segment.name] for segment in root.segments if segment.name in have}
-        view = self._views[session] = SessionView(root, version, of_segments)
-        self._views.move_to_end(session)
-        if len(self._views) > KNOWN:
-            self._views.popitem(last=False)
-        return view
+        return self._views.keep(session, SessionView(root, version, of_segments))
 
     async def look(self, key: str) -> tuple[Root | Gone | None, Version]:
         """The head object of a key, if there is one."""

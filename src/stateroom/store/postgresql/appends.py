@@ -20,6 +20,7 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
+from stateroom.store.batch import first_batch
 from stateroom.store.postgresql.connection import Pool
 from stateroom.store.postgresql.statements import (
     BYTES,
@@ -40,8 +41,6 @@ from stateroom.store.postgresql.statements import (
 )
 from stateroom.store.records import Commit, Snapshot
 
-FEW = 8
-"""Up to this number, appends are not split into two batches."""
 MOST = 256
 """Most appends in a batch."""
 MOST_BYTES = 16 * 1024 * 1024
@@ -106,9 +105,7 @@ class Appends:
             await asyncio.wait([self._sending])
 
     async def _send_all(self) -> None:
-        # After a pause, all sessions may be in step. Half of them go first: from then on, one half makes its next
-        # calls while the other is written.
-        most = max(FEW, (len(self._waiting) + 1) // 2)
+        most = first_batch(len(self._waiting))
         try:
             while self._waiting:
                 await self._write(self._take(most))

@@ -37,14 +37,13 @@ from redis.exceptions import (
 )
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable
+from stateroom.store.batch import first_batch
 from stateroom.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0
 """Seconds in which a connection must be made."""
 ANSWER_SECONDS = 5
 """Seconds that the oldest command may wait for its answer; then the connection counts as lost."""
-FEW = 8
-"""Up to this number, commands are not split into two pipelines."""
 AT_ONCE = 1_000
 """About the number of keys in one step of a scan."""
 
@@ -182,14 +181,11 @@ class ServerLink(RedisLink):
             await self._work.wait()
             self._work.clear()
             batch, self._asked = self._asked, []
-            if len(batch) > FEW and len(batch) == len(self._waiting):
-                # After a pause, all sessions are in step. Half of them go first: from then on, one half makes its
-                # next calls while the server works on the other.
-                half = len(batch) // 2
-                await self._send(batch[:half])
+            share = first_batch(len(batch)) if len(batch) == len(self._waiting) else len(batch)
+            await self._send(batch[:share])
+            if share < len(batch):
                 await asyncio.sleep(0)
-                batch = batch[half:]
-            await self._send(batch)
+                await self._send(batch[share:])
 
     async def _send(self, batch: list[bytes]) -> None:
         await self._connection.send_packed_command(b"".join(batch), check_health=False)

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 import msgspec
 
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, StoreUnavailable
+from stateroom.store.batch import first_batch
 from stateroom.store.records import Commit
 from stateroom.store.sqlite.file import code_of, connect, identity_of
 from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, find_call, insert_blobs, read_head
@@ -28,9 +29,6 @@ T = TypeVar("T")
 
 APPENDS = [f"INSERT INTO appends VALUES {', '.join(['(?, ?, ?, ?, ?, ?, ?, ?)'] * rows)}" for rows in range(65)]
 """By the number of rows; always the same texts, so that SQLite parses them only once."""
-
-FEW = 8
-"""Up to this number, writes are not split into two transactions."""
 
 
 class AppendJob(msgspec.Struct, frozen=True):
@@ -188,7 +186,7 @@ class ConnectionThread:
             writes = rest + [job for job in jobs if job.writes]
             # After a pause, all sessions are in step. Half of them go first: from then on, one half makes its next
             # calls while the other is written.
-            share = (len(writes) + 1) // 2 if idle and len(writes) > FEW else len(writes)
+            share = first_batch(len(writes)) if idle else len(writes)
             if reads:
                 outcomes = _do_together(reads, connection) or []
                 self._report(outcomes if there else _failed(reads, self._replaced()))

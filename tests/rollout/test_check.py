@@ -28,9 +28,8 @@ from stateroom import (
 from stateroom.environment import find_environment, registered
 from stateroom.errors import EnvironmentFailed, TimedOut
 from stateroom.model import Item, Policy, function_call, last_user_text, message, outputs_of
-from stateroom.rollout import example_file, read_tasks
-from stateroom.rollout.checking import Finding, Report, check
-from stateroom.rollout.checking.guessing import Guess, Seen, seen_in
+from stateroom.rollout import CheckReport, Finding, check_environment, example_file, read_tasks
+from stateroom.rollout.check.policies import RandomValue, SeenValue, seen_in
 
 Check = Callable[..., Any]
 
@@ -110,18 +109,20 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
 def checked(tmp_path: Path) -> Check:
     """Check an environment with some tasks."""
 
-    async def run(environment: type[Environment[Any, Any]], rows: list[dict[str, Any]] = ROWS, **more: Any) -> Report:
-        return await check(environment, written(tmp_path, rows), **more)
+    async def run(
+        environment: type[Environment[Any, Any]], rows: list[dict[str, Any]] = ROWS, **more: Any
+    ) -> CheckReport:
+        return await check_environment(environment, written(tmp_path, rows), **more)
 
     return run
 
 
-def wrong(report: Report) -> dict[str, str]:
+def wrong(report: CheckReport) -> dict[str, str]:
     """The checks that found something, and how bad it is."""
     return {each.check: each.result for each in report.findings if each.result in ("problem", "warning")}
 
 
-def finding(report: Report, name: str) -> Finding:
+def finding(report: CheckReport, name: str) -> Finding:
     [found] = [each for each in report.findings if each.check == name]
     return found
 
@@ -151,7 +152,7 @@ async def test_the_gallery_has_no_problems(checked: Check, name: str) -> None:
 
 async def test_the_gallery_has_one_warning_that_the_protocol_wants() -> None:
     """In weather each episode gets the full reward."""
-    report = await check(find_environment("weather"))
+    report = await check_environment(find_environment("weather"))
     assert wrong(report) == {"idle": "warning"}
     assert "only the metrics tell" in finding(report, "idle").found[0]
 
@@ -583,7 +584,7 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Loose, {"schema": "warning"}, "`options` is a dict with any keys"),
     (Silent, {"schema": "warning"}, "Silent has no docstring"),
     (NoPolicy, {"schema": "problem"}, "policies: other is not a subclass of stateroom.model.Policy"),
-    (Lucky, {"determinism": "problem"}, "let chance, time and ids come from `rng`, `clock` and `new_id`"),
+    (Lucky, {"determinism": "problem"}, "take chance, time and ids from `rng`, `clock` and `new_id`"),
     (Timely, {"determinism": "problem"}, "sell changes the state by"),
     (Seeded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
     (Founded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
@@ -591,7 +592,7 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (
         Remembering,
         {"isolation": "problem", "hidden state": "warning"},
-        "comes out otherwise after other episodes: sell(price=",
+        "differs after other episodes: sell(price=",
     ),
     (Turned, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
     (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
@@ -756,7 +757,7 @@ async def test_an_environment_that_cannot_be_made_is_told_of(checked: Check) -> 
         (
             {**task(9), "responses_create_params": {"input": "Sell 9", "tools": [{"name": "steal"}]}},
             "problem",
-            "task 4: it tells of steal, and there is no such tool",
+            "task 4: it names steal, and there is no such tool",
         ),
     ],
 )
@@ -773,7 +774,7 @@ async def test_ids_are_used_once(checked: Check) -> None:
 
 
 async def test_without_tasks_nothing_can_be_played() -> None:
-    report = await check(TillEnvironment)
+    report = await check_environment(TillEnvironment)
     assert wrong(report) == {"tasks": "problem"}
     assert "there are no tasks" in report.problems[0]
     assert finding(report, "cost").result == "skipped"
@@ -788,7 +789,7 @@ class Generating(TillEnvironment):
 
 
 async def test_tasks_of_a_generator_will_do() -> None:
-    report = await check(Generating)
+    report = await check_environment(Generating)
     assert wrong(report) == {}
     assert "20 from the generator" in finding(report, "tasks").found[0]
 
@@ -816,7 +817,7 @@ async def test_a_generator_that_breaks_down_is_told_of(checked: Check) -> None:
 
     told = "tasks: generate broke down: ZeroDivisionError: prices"
     assert (await checked(Breaking)).problems == [told]
-    assert (await check(Breaking)).problems == [told]
+    assert (await check_environment(Breaking)).problems == [told]
 
 
 async def test_an_environment_of_which_there_can_be_only_one_is_refused(checked: Check) -> None:
@@ -867,11 +868,13 @@ SCHEMAS: list[dict[str, Any]] = [
 def test_what_is_made_up_fits_the_schema(schema: dict[str, Any]) -> None:
     definitions = {"A": {"type": "string"}}
     for seed in range(50):
-        value = Guess(Random(seed), [Seen("", value) for value in ("tea", 4, 2.5, -1)]).value(schema, definitions)
+        value = RandomValue(Random(seed), [SeenValue("", value) for value in ("tea", 4, 2.5, -1)]).value(
+            schema, definitions
+        )
         validate(value, {**schema, "$defs": definitions})
 
 
 def test_what_was_seen_under_a_name_is_guessed_for_a_parameter_like_it() -> None:
     seen = [*seen_in({"files": [{"id": "F-1", "title": "tea"}, {"id": "F-2", "title": "cups"}]})]
-    values = {Guess(Random(seed), seen).value({"type": "string"}, {}, "file_id") for seed in range(100)}
+    values = {RandomValue(Random(seed), seen).value({"type": "string"}, {}, "file_id") for seed in range(100)}
     assert values - {"a", "tea", "two words", ""} == {"F-1", "F-2"}

@@ -9,10 +9,9 @@ import pytest
 
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, Verdict, tool
 from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
+from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
-from stateroom.rollout import Run, RunFiles, run
-from stateroom.rollout.files import write_rows
-from stateroom.rollout.reverify import Reverification, Reverified, reverify
+from stateroom.rollout import RescoreReport, Run, RunFiles, rescore_rollouts, run
 from stateroom.rollout.rows import REVERIFIED
 from stateroom.session import cached_session
 from stateroom.store import Store, open_store
@@ -104,9 +103,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 async def again(
     environment: Any, rollouts: Path, store: Store | None, name: str = "new", at: int | None = None
-) -> tuple[Reverified, RunFiles]:
+) -> tuple[RescoreReport, RunFiles]:
     files = RunFiles(rollouts.parent / f"{name}.jsonl")
-    return await reverify(Reverification(environment, rollouts, files, store, at)), files
+    return await rescore_rollouts(environment, rollouts, files, store, at=at), files
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The check `tasks`: every row can be used, and says what the model is to do."""
+"""The check `tasks`: every row can be used, and has a prompt."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ from typing import Any
 from stateroom.environment import Environment
 from stateroom.errors import BadTask
 from stateroom.model import input_items, text_of
-from stateroom.rollout.checking.finding import Fault, Finding, finding, listed
+from stateroom.rollout.check.findings import TASKS, Fault, Finding, finding, listed
+from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import generate_tasks
-from stateroom.rollout.world import Row
 from stateroom.session.containment import contained
 from stateroom.state.sameness import Sameness
 
-NAME = "tasks"
-
 SAMPLE = 20
-"""So many tasks are played, unless all are to be."""
+"""Tasks that are played by default."""
 
 GENERATED = 5
-"""So many tasks of a generator are looked at."""
+"""Generated tasks that are checked."""
 
 
 def check_tasks(environment: Environment[Any, Any], rows: Sequence[Row], source: str) -> Finding:
-    """Each row has a prompt and an id of its own, and names only tools that there are."""
+    """Each row has a prompt and an id of its own, and names only tools that exist."""
     faults = [*_without_prompt(rows), *_alike(rows), *_unknown_tools(environment, rows)]
-    if generates(type(environment)):
+    if has_generator(type(environment)):
         faults += _generator_faults(environment)
-    return finding(NAME, faults, f"{len(rows)} from {source}, no two alike")
+    return finding(TASKS, faults, f"{len(rows)} from {source}, no two alike")
 
 
-def generates(environment: type[Environment[Any, Any]]) -> bool:
+def has_generator(environment: type[Environment[Any, Any]]) -> bool:
     """Whether an environment has a generator of tasks."""
     return environment.generate.__func__ is not Environment.generate.__func__  # type: ignore[attr-defined]
 
 
 def generated(environment: type[Environment[Any, Any]], number: int) -> list[Row]:
-    """Tasks of an environment's generator; `BadTask` if it breaks down."""
+    """Tasks of an environment's generator; `BadTask` if it fails."""
     try:
         with contained:
             return generate_tasks(environment, number, seed=0)
@@ -54,17 +52,17 @@ def _generator_faults(environment: Environment[Any, Any]) -> Iterator[Fault]:
         yield Fault(str(error))
         return
     if not Sameness()(first, again):
-        yield Fault("generate gives other tasks for the same seed; let all its chance come from `rng`")
+        yield Fault("generate gives other tasks for the same seed; use only `rng` for chance")
     for row in first:
         try:
             environment.parse_task(row)
         except BadTask as error:
-            yield Fault(f"generate gives a row that is no task: {error}")
+            yield Fault(f"generate gives a row that is not a task: {error}")
             return
 
 
 def sample(rows: Sequence[Row]) -> dict[int, Row]:
-    """Some of the rows by number, evenly from all over."""
+    """Some of the rows by number, evenly spread."""
     number = min(SAMPLE, len(rows))
     return {index: rows[index] for index in (place * len(rows) // number for place in range(number))}
 
@@ -85,7 +83,7 @@ def _alike(rows: Sequence[Row]) -> Iterator[Fault]:
         yield Fault(f"task {listed(numbers)}: they have the same id, {rows[numbers[0]]['id']!r}")
     without_ids = ({name: value for name, value in row.items() if name != "id"} for row in rows)
     for numbers in _groups((json.dumps(row, sort_keys=True), number) for number, row in enumerate(without_ids)):
-        yield Fault(f"task {listed(numbers)}: they are the same, and count as often", False)
+        yield Fault(f"task {listed(numbers)}: they are the same, and count more than once", False)
 
 
 def _has_id(row: Row) -> bool:
@@ -93,7 +91,7 @@ def _has_id(row: Row) -> bool:
 
 
 def _groups(numbered: Iterable[tuple[Hashable, int]]) -> list[list[int]]:
-    """The numbers of things that are the same, where there are several."""
+    """The numbers of things that are equal to one another."""
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for thing, number in numbered:
         groups[thing].append(number)
@@ -105,4 +103,4 @@ def _unknown_tools(environment: Environment[Any, Any], rows: Sequence[Row]) -> I
         told = row.get("responses_create_params", {}).get("tools") or []
         unknown = [tool.get("name") for tool in told if tool.get("name") not in environment.tools]
         if unknown:
-            yield Fault(f"task {number}: it tells of {listed(unknown)}, and there is no such tool")
+            yield Fault(f"task {number}: it names {listed(unknown)}, and there is no such tool")

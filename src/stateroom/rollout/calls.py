@@ -1,4 +1,4 @@
-"""What is on record of an episode: the calls in its response, and those in its session's log."""
+"""Recorded calls: those in an episode's response, and those in its session's log."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from stateroom.model import Item
 from stateroom.session import LogEntry
 from stateroom.state import to_json
 
-NOT_AGAIN = frozenset({"timeout", "unknown_outcome", "shared_conflict"})
-"""Codes of failures that have to do with when, and beside whom, a call was made: they need not come again."""
+NOT_REPEATABLE = frozenset({"timeout", "unknown_outcome", "shared_conflict"})
+"""Codes of failures that depend on timing or on other sessions: they need not happen again."""
 
 
-class Spoken(NamedTuple):
-    """A tool call in a response, and what came back."""
+class RecordedCall(NamedTuple):
+    """A tool call in a response, and its output."""
 
     item: Item
     name: str
-    """Of the tool, without what an MCP client may have put before it."""
+    """The tool, without the prefix of an MCP client."""
     id: str
-    """The id that the runner makes such a call under."""
+    """The call id that the runner gives to such a call."""
     output: Any
     """As data, if it is JSON."""
 
     @property
     def input(self) -> Any:
         """The arguments, as data if they are JSON."""
-        return decoded(self.item.get("arguments") or "{}")
+        return parsed(self.item.get("arguments") or "{}")
 
     @property
     def error(self) -> Any:
-        """The code of the failure that it came to; None if it went well, as far as one can tell."""
+        """The code of the failure; None if the call succeeded, as far as its output tells."""
         error = self.output.get("error") if isinstance(self.output, dict) and len(self.output) == 1 else None
         return error.get("code") if isinstance(error, dict) else None
 
@@ -43,8 +43,8 @@ class Spoken(NamedTuple):
         return same(entry.output, self.output) if entry.kind == "call" else self.error == entry.facts.get("code")
 
 
-def spoken(response: Any, tools: Collection[str]) -> Iterator[Spoken]:
-    """The calls of a response that were answered, in the order of the answers."""
+def recorded_calls(response: Any, tools: Collection[str]) -> Iterator[RecordedCall]:
+    """The calls of a response that have outputs, in the order of the outputs."""
     items = response.get("output") if isinstance(response, dict) else None
     waiting: list[tuple[Item, str]] = []
     step, index, asking = -1, 0, False
@@ -60,23 +60,24 @@ def spoken(response: Any, tools: Collection[str]) -> Iterator[Spoken]:
             call, call_id = waiting.pop(next(own, 0))
             name = str(call.get("name"))
             bare = name.rpartition("__")[2]
-            yield Spoken(call, bare if name not in tools and bare in tools else name, call_id, decoded(item["output"]))
+            name = bare if name not in tools and bare in tools else name
+            yield RecordedCall(call, name, call_id, parsed(item["output"]))
 
 
-def merged(entries: Sequence[LogEntry], said: Sequence[Spoken]) -> Iterator[LogEntry | Spoken]:
-    """A log, and between its entries what was said and has left none there: reads and failed calls."""
+def merged(entries: Sequence[LogEntry], calls: Sequence[RecordedCall]) -> Iterator[LogEntry | RecordedCall]:
+    """A log, with the calls in between that it has no entries of: reads and failed calls."""
     at = 0
     for entry in entries:
-        found = next((number for number in range(at, len(said)) if said[number].is_in(entry)), None)
+        found = next((number for number in range(at, len(calls)) if calls[number].is_in(entry)), None)
         if found is not None:
-            yield from said[at:found]
+            yield from calls[at:found]
             at = found + 1
         yield entry
-    yield from said[at:]
+    yield from calls[at:]
 
 
-def decoded(text: Any) -> Any:
-    """What a text says as JSON; itself, if it is none."""
+def parsed(text: Any) -> Any:
+    """A text parsed as JSON, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -84,5 +85,5 @@ def decoded(text: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON data; a number that is none is the same as itself."""
+    """Whether two values are the same JSON data; NaN is the same as itself."""
     return bool(one == other) or to_json(one) == to_json(other)

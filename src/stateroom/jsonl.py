@@ -1,0 +1,127 @@
+"""JSONL files: how rows are read, written, and repaired after a crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from stateroom.errors import CannotWrite, NotFound
+
+BOM = b"\xef\xbb\xbf"
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, with their numbers; `NotFound` if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if stripped := (line.removeprefix(BOM) if number == 1 else line).strip():
+                    yield number, stripped
+    except OSError as error:
+        raise NotFound(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """The JSON object in a line; `ValueError` says what is wrong with it."""
+    try:
+        found = _parse(line)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 text: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a JSON object: {error} (is the line cut short?)") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"not a JSON object, but {type(found).__name__}")
+    return found
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return from_json(line)  # three times as fast
+    except ValueError:
+        return json.loads(line.decode())  # accepts half of a surrogate pair, too
+
+
+def line_of(row: Mapping[str, Any]) -> bytes:
+    """A row as a line. Half of a surrogate pair, which UTF-8 cannot encode, stays a JSON escape."""
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def quick_line_of(row: Mapping[str, Any]) -> bytes:
+    """The same for a row that is known to be JSON data."""
+    try:
+        return to_json(row, inf_nan_mode="constants") + b"\n"
+    except (PydanticSerializationError, ValueError):  # half of a surrogate pair
+        return line_of(row)
+
+
+class Appender:
+    """Appends rows to a file, each in one write, so that finished rows survive a crash. Opens on first use."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: FileIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        self.write(line_of(row))
+
+    def write(self, line: bytes) -> None:
+        """Append a row that is a line already."""
+        try:
+            if self._file is None:
+                self._file = self.path.open("ab", buffering=0)
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise CannotWrite(f"cannot write {self.path}: {error.strerror}") from error
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows to a file."""
+    with Appender(path) as appender:
+        for row in rows:
+            appender.append(row)
+
+
+def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Replace the lines of a file atomically: if this fails, the file is as before."""
+    new = path.with_name(path.name + ".new")
+    try:
+        with new.open("wb") as file:
+            file.writelines(lines)
+        new.replace(path)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror}") from error
+
+
+def repair(path: Path) -> None:
+    """Make a file end with a whole line, after a process was killed while it wrote.
+
+    A last line that is cut short is removed; one that lacks only its end is completed.
+    """
+    end, line = 0, b"\n"
+    with path.open("rb+") as file:
+        for line in file:
+            end += len(line)
+        if line.endswith(b"\n"):
+            return
+        try:
+            parse_object(line)
+        except ValueError:
+            file.truncate(end - len(line))
+        else:
+            file.write(b"\n")

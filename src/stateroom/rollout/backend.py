@@ -1,0 +1,153 @@
+"""Backends: where episodes happen. The runner treats a store in this process and a server alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from stateroom.agent import AgentLog, Workspace
+from stateroom.environment import Environment
+from stateroom.errors import UnknownSession
+from stateroom.rollout.rows import SESSION, Row, given_row
+from stateroom.session import Lifecycle, Sessions, Verdict
+from stateroom.state import State
+from stateroom.store import open_store
+
+
+class EpisodeSession(Workspace, Protocol):
+    """One episode: tools are called on it, its agent's messages are answered, and it is verified.
+
+    A `Session` is one.
+    """
+
+    @property
+    def id(self) -> str | None:
+        """The session's id; None if its server does not tell."""
+
+    @property
+    def parent(self) -> tuple[str, int] | None:
+        """For a fork: the session and the revision that it branched from."""
+
+    @property
+    def agent(self) -> AgentLog:
+        """The agent's status, and what was said."""
+
+    async def verify(self, response: Any = None) -> Verdict:
+        """The verdict on the episode."""
+
+    async def close(self) -> None:
+        """End the episode."""
+
+
+class Backend(Protocol):
+    """Gives each episode a session of its own."""
+
+    async def seed(self, row: Row, *, seed: int, began: float) -> EpisodeSession:
+        """A new session for a row. `seed` is its random seed, and `began` the time at which its clock starts.
+
+        It gets the id in the row's `SESSION` field, on a backend that lets its caller choose ids.
+        """
+
+    async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
+        """The session of an episode that was interrupted, if the episode can continue; else None."""
+
+    async def revision(self, session: Any) -> int | None:
+        """The newest revision of a session; None for a stateless one, which has no history."""
+
+    async def fork(
+        self, session: Any, n: int, at: int | None = None, ids: Sequence[str] | None = None
+    ) -> Sequence[EpisodeSession]:
+        """`n` sessions that start as one of this backend's was at a revision (now, by default); it may be closed.
+
+        They get these `ids`, on a backend that lets its caller choose ids. Forks of a stateless session start as that
+        one did.
+        """
+
+
+class LocalBackend:
+    """The sessions of an environment in a store."""
+
+    def __init__(self, environment: Environment[Any, Any], sessions: Sessions[Any]) -> None:
+        self._stateless = environment.state_type is None
+        self._sessions = sessions
+
+    async def seed(self, row: Row, *, seed: int, began: float) -> EpisodeSession:
+        return await self._sessions.seed(given_row(row), seed=seed, began=began, session_id=row.get(SESSION))
+
+    async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
+        if self._stateless:
+            return await self.seed(row, seed=seed, began=began)
+        try:
+            return await self._sessions.open(row[SESSION], closed_too=True)
+        except UnknownSession:  # it was not seeded yet
+            return None
+
+    async def revision(self, session: Any) -> int | None:
+        return None if self._stateless else session.revision
+
+    async def fork(
+        self, session: Any, n: int, at: int | None = None, ids: Sequence[str] | None = None
+    ) -> Sequence[EpisodeSession]:
+        if self._stateless:
+            return [session.restart() for _ in range(n)]
+        forks: list[EpisodeSession] = await session.fork(at, n=n, ids=ids)
+        return forks
+
+
+@asynccontextmanager
+async def local_backend(environment: Environment[Any, Any], store: str) -> AsyncIterator[LocalBackend]:
+    """The sessions of an environment in the store at a URL."""
+    async with open_store(store) as opened:
+        sessions = Sessions[Any](environment, opened)
+        try:
+            yield LocalBackend(environment, sessions)
+        finally:
+            await sessions.stop()
+
+
+# Transcripts of episodes whose sessions are not in the run's store.
+
+
+class EmptyState(State):
+    """The state of a transcript, which is all log."""
+
+
+class Transcripts:
+    """Keeps in a store what agents say, for episodes whose sessions are on a server, or stateless.
+
+    So another process can continue them.
+    """
+
+    def __init__(self, sessions: Sessions[Any]) -> None:
+        self._sessions = sessions
+
+    async def find(self, row: Row) -> AgentLog | None:
+        """What the agent of an episode has said, if the episode was begun."""
+        try:
+            return (await self._sessions.open(row[SESSION])).agent
+        except UnknownSession:
+            return None
+
+    async def begin(self, row: Row) -> AgentLog:
+        """An empty transcript for an episode; what an earlier one says is of a session that is gone."""
+        try:
+            transcript = await self._sessions.open(row[SESSION])
+        except UnknownSession:
+            return (await self._sessions.seed(given_row(row), session_id=row[SESSION])).agent
+        await transcript.rewind(1)
+        return transcript.agent
+
+
+@asynccontextmanager
+async def open_transcripts(store: str, lifecycle: Lifecycle) -> AsyncIterator[Transcripts]:
+    """Transcripts in the store at a URL, of agents with a lifecycle."""
+
+    class Transcript(Environment[EmptyState]):
+        """Keeps what an agent says."""
+
+        name = "transcript"
+
+    Transcript.lifecycle = lifecycle
+    async with open_store(store) as opened:
+        yield Transcripts(Sessions[Any](Transcript(), opened))

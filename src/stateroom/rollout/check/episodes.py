@@ -1,0 +1,307 @@
+"""The episodes that the checks look at: each is played, recorded, and played again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Set
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
+
+from stateroom.agent import act
+from stateroom.environment import Environment
+from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, TimedOut
+from stateroom.model import Item, ModelSource
+from stateroom.rollout.calls import same
+from stateroom.rollout.check.findings import listed
+from stateroom.rollout.check.instance import CheckSession, Instance
+from stateroom.rollout.check.policies import CheckPolicy, idle_policy, random_policy, reference_policy
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.plan import Plan
+from stateroom.rollout.rows import Row
+from stateroom.session import Result, Session, Verdict
+from stateroom.session.containment import contained
+from stateroom.session.reader import Reader
+from stateroom.state import Patch, decode, encode, encode_patch
+from stateroom.state.describe import brief, differences, readable
+from stateroom.state.event_context import committed
+from stateroom.state.sameness import Sameness
+
+LARGE = 4096
+"""Bytes of a patch from which its share of the state is measured."""
+
+Phase = Literal["seed", "play", "verify"]
+
+
+class PlayedStep(NamedTuple):
+    """A call, or a message to the environment's user, and the result."""
+
+    name: str
+    input: Any
+    call_id: str | None
+    content: Any
+    code: str | None
+    seconds: float
+    is_reply: bool = False
+
+    def __str__(self) -> str:
+        """The step, as in code."""
+        if self.is_reply or not isinstance(self.input, dict):
+            return f"{self.name}({brief(self.input)})"
+        return f"{self.name}({', '.join(f'{name}={brief(value)}' for name, value in self.input.items())})"
+
+    async def repeat(self, session: Session[Any]) -> Any:
+        """The result of the same step in another session."""
+        if self.is_reply:
+            return await session.reply(self.input, call_id=str(self.call_id))
+        return (await session.call(self.name, self.input, call_id=self.call_id)).content
+
+
+class StateChange(NamedTuple):
+    """What a committed call did to the state."""
+
+    name: str
+    patch: Patch
+    size: int
+    """Bytes of the patch."""
+    rewritten: float
+    """The share of the old state that it has written again, if the patch is large."""
+
+
+class PlayFailure(NamedTuple):
+    """In which phase, and why, an episode failed."""
+
+    phase: Phase
+    why: str
+    timed_out: bool
+    """Whether it would never end."""
+
+
+@dataclass
+class Play:
+    """An episode that was played."""
+
+    task: int
+    policy: CheckPolicy
+    steps: list[PlayedStep] = field(default_factory=list)
+    changes: list[StateChange] = field(default_factory=list)
+    verdict: Verdict | None = None
+    second_verdict: Verdict | None = None
+    """The verdict of the same verifier on the same episode, if it ran twice."""
+    unstored: str | None = None
+    """After which call the state in memory was not the stored one, and what differed."""
+    response: Any = None
+    question: str | None = None
+    """What a person would have to answer before the episode can continue."""
+    failure: PlayFailure | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long the seed and the verifier took."""
+
+    def difference(self, other: Play) -> str | None:
+        """The first difference from another episode of the same task and policy; None if there is none."""
+        failure, equal = self.failure or other.failure, Sameness()
+        if failure is not None and (self.failure is None or other.failure is None):
+            return f"one broke down ({failure.why}), the other did not"
+        for number, (step, again) in enumerate(zip_longest(self.steps, other.steps), 1):
+            if step is None or again is None or not equal((step.name, step.input), (again.name, again.input)):
+                return f"at step {number} the policy does something else"
+            if not same(step.content, again.content):
+                return f"{step} gives {brief(step.content)}, and {brief(again.content)}"
+        for change, again_change in zip(self.changes, other.changes, strict=False):
+            if not equal(change.patch, again_change.patch):
+                return f"{change.name} changes the state by {brief(change.patch)}, and by {brief(again_change.patch)}"
+        verdict, verdict_again = (None if each.verdict is None else vars(each.verdict) for each in (self, other))
+        if verdict != verdict_again and not same(verdict, verdict_again):
+            return f"the verdict is {brief(verdict)}, and {brief(verdict_again)}"
+        return None
+
+
+class _RecordingSession:
+    """A session that records each step of its agent."""
+
+    def __init__(self, session: Session[Any], play: Play, limited: Set[str], reader: Reader | None) -> None:
+        self._session = session
+        self._play = play
+        self._limited = limited
+        """Tools that have a timeout of their own."""
+        self._reader = reader
+        """Reads the state again from the store after each call."""
+
+    @property
+    def replies(self) -> bool:
+        return self._session.replies
+
+    def reads(self, name: str) -> bool:
+        return False  # so that calls run, and are recorded, one after another
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
+        start = perf_counter()
+        result = await self._session.call(name, arguments, call_id=call_id)
+        seconds = perf_counter() - start
+        step = PlayedStep(name, dict(arguments), call_id, result.content, result.code, seconds)
+        self._play.steps.append(step)
+        if result.code == "timeout" and name not in self._limited:
+            raise TimedOut(f"{result.error}; if it may take longer, give it a timeout=")
+        if self._reader is not None and self._play.unstored is None:
+            held, read = committed(self._session.state), (await self._reader.read(self._session.id))[0].state
+            if not Sameness()(held, read):
+                lines = differences(*(readable(decode(encode(state))) for state in (read, held)))
+                self._play.unstored = f"after {name}: {listed(lines) or 'a type differs'}"
+        return result
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        start = perf_counter()
+        said = await self._session.reply(message, call_id=call_id)
+        step = PlayedStep("reply", message, call_id, said, None, perf_counter() - start, is_reply=True)
+        self._play.steps.append(step)
+        return said
+
+
+async def _play(instance: Instance, policy: CheckPolicy, task: int, row: Row, *, closely: bool = False) -> Play:
+    """Play a task once; `closely` also runs the verifier twice, and measures what the calls have written."""
+    play = Play(task, policy)
+    phase: Phase = "seed"
+    start = perf_counter()
+    try:
+        with contained:
+            async with instance.seed(task, row) as seeded:
+                play.seconds["seed"] = perf_counter() - start
+                phase = "play"
+                await _act(instance, row, play, seeded, closely)
+                await _measure_changes(play, seeded.session, closely)
+                phase = "verify"
+                if play.question is None:
+                    await _verify(play, seeded, closely)
+    except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+        words = str(error) if isinstance(error, StateroomError) else f"{type(error).__name__}: {error}"
+        play.failure = PlayFailure(phase, words + instance.watched.place_of(error), isinstance(error, TimedOut))
+    return play
+
+
+async def _act(instance: Instance, row: Row, play: Play, seeded: CheckSession, closely: bool) -> None:
+    policy, session, environment = play.policy, seeded.session, instance.environment
+    state = environment.state_type
+    reader = Reader(seeded.store, state) if closely and state is not None else None
+    source = ModelSource(policy.name, lambda seed: policy.make(seed, row))
+    plan = Plan(environment, source, [], RunFiles(Path()))  # which writes no file
+    agent, tools = plan.new_agent(row, play.task, policy.max_steps), plan.tools_for(row)
+    if not policy.calls_external:
+        tools = [tool for tool in tools if not _is_external(environment, tool)]
+    limited = {name for name, tool in environment.tools.items() if tool.procedure.timeout is not None}
+    recording = _RecordingSession(session, play, limited, reader)
+    trajectory = await act(recording, session.agent, agent, tools, plan.items_of(row))
+    play.question = (trajectory.question or "") if trajectory.status == "waiting" else None
+    play.response = plan.response(trajectory, tools, play.task)
+
+
+def _is_external(environment: Environment[Any, Any], definition: Item) -> bool:
+    tool = environment.tools.get(str(definition.get("name")))
+    return tool is None or tool.effect == "external"
+
+
+async def _verify(play: Play, seeded: CheckSession, closely: bool) -> None:
+    session = seeded.session
+    start = perf_counter()
+    play.verdict = await session.verify(play.response)
+    play.seconds["verify"] = perf_counter() - start
+    if closely and seeded.rescorer is None:
+        play.second_verdict = await session.verify(play.response)
+    elif closely and seeded.rescorer is not None:
+        with suppress(SessionError):  # something that it saw is gone, such as a resource
+            play.second_verdict = (await seeded.rescorer.judge(session.id, play.response)).verdict
+
+
+async def _measure_changes(play: Play, session: Session[Any], closely: bool) -> None:
+    async for entry in session.log(kinds={"call"}):
+        size, rewritten = len(encode_patch(entry.patch)), 0.0
+        if closely and size >= LARGE:
+            before = len(encode(await session.state_at(entry.revision - 1)))
+            grown = len(encode(await session.state_at(entry.revision))) - before
+            rewritten = (size - max(grown, 0)) / before
+        play.changes.append(StateChange(str(entry.name), entry.patch, size, rewritten))
+
+
+class Episodes:
+    """An environment, some of its tasks by number, and their episodes.
+
+    All are played on one instance, in order, and again on another, in reverse order.
+    """
+
+    instance: Instance
+    other: Instance
+
+    def __init__(
+        self,
+        environment: type[Environment[Any, Any]],
+        rows: Mapping[int, Row],
+        on_play: Callable[[], None],
+        instances: AsyncExitStack,
+    ) -> None:
+        self.environment = environment
+        self.rows = rows
+        self.reference: list[Play] = []
+        """Of the reference policy, if there is one."""
+        self.random: list[Play] = []
+        """Of the random policy, which calls all tools except external ones."""
+        self.idle: list[Play] = []
+        """Of the idle policy."""
+        self.again: list[Play] = []
+        """The `active` episodes, played again."""
+        self.endless: Play | None = None
+        """The episode that did not end; none is played after it."""
+        self._on_play = on_play
+        self._instances = instances
+
+    @property
+    def active(self) -> list[Play]:
+        """The episodes in which tools are called: of the reference policy and of the random one."""
+        return [*self.reference, *self.random]
+
+    async def play(self) -> None:
+        """Play all episodes that the checks need."""
+        self.instance, self.other = await self.new_instance(), await self.new_instance()
+        reference = reference_policy(self.environment)
+        if reference is not None:
+            self.reference = await self._play_all(reference, closely=True)
+        self.random = await self._play_all(random_policy(), closely=reference is None)
+        self.idle = await self._play_all(idle_policy())
+        if self.endless is None:
+            self.again = [await self.play_again(self.other, each) for each in reversed(self.active)][::-1]
+
+    async def new_instance(self) -> Instance:
+        """A new instance of the environment to play on."""
+        try:
+            with contained:
+                made = self.environment()
+        except Exception as error:
+            told = f"another {self.environment.__name__}() cannot be made: {type(error).__name__}: {error}"
+            raise EnvironmentFailed(told) from error
+        return await self._instances.enter_async_context(Instance(made))
+
+    async def play_again(self, instance: Instance, play: Play) -> Play:
+        """The same episode on another instance."""
+        self._on_play()
+        return await _play(instance, play.policy, play.task, self.rows[play.task])
+
+    async def _play_all(self, policy: CheckPolicy, *, closely: bool = False) -> list[Play]:
+        plays: list[Play] = []
+        for task, row in self.rows.items():
+            if self.endless is None:
+                play = await _play(self.instance, policy, task, row, closely=closely)
+                plays.append(play)
+                self._on_play()
+                self.endless = play if play.failure is not None and play.failure.timed_out else None
+        return plays
+
+
+@asynccontextmanager
+async def play_episodes(
+    environment: type[Environment[Any, Any]], rows: Mapping[int, Row], on_play: Callable[[], None]
+) -> AsyncIterator[Episodes]:
+    """The episodes of an environment's tasks; their instances stay open in the block."""
+    async with AsyncExitStack() as stack:
+        episodes = Episodes(environment, rows, on_play, stack)
+        await episodes.play()
+        yield episodes

@@ -1,0 +1,94 @@
+"""Findings: the results of the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Self
+
+SCHEMA = "schema"
+TASKS = "tasks"
+SEED = "seed"
+DETERMINISM = "determinism"
+ISOLATION = "isolation"
+HIDDEN_STATE = "hidden state"
+READ_BACK = "read back"
+REFERENCE = "reference"
+IDLE = "idle"
+VERIFIER = "verifier"
+TOOLS = "tools"
+COST = "cost"
+
+PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN_STATE, READ_BACK, REFERENCE, IDLE, VERIFIER, TOOLS, COST)
+"""The checks that play episodes, in the order of a report; `schema` and `tasks` come before them."""
+
+CheckResult = Literal["ok", "warning", "problem", "skipped"]
+
+SHOWN = 3
+"""Names, or differing episodes, that are listed one by one."""
+
+
+class Fault(NamedTuple):
+    """Something that a check found: what, where, and what to do about it."""
+
+    text: str
+    serious: bool = True
+    """Whether it is a problem, and not only a warning."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    result: CheckResult
+    found: list[str]
+    problems: int = 0
+    """How many of `found`, from the first on, are problems; the others are warnings."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The results of all checks of an environment."""
+
+    environment: str
+    findings: list[Finding] = field(default_factory=list)
+    tasks: int = 0
+    played: int = 0
+    """Tasks that were played."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What must be fixed, each with the name of its check."""
+        return [f"{each.check}: {line}" for each in self.findings for line in each.found[: each.problems]]
+
+    @classmethod
+    def undefined(cls, environment: str, why: str) -> Self:
+        """The report on an environment whose class cannot be used."""
+        others = [skipped(check, "it is not defined") for check in (TASKS, *PLAYED)]
+        return cls(environment, [finding(SCHEMA, [Fault(why)], ""), *others])
+
+
+def finding(check: str, faults: Sequence[Fault], otherwise: str) -> Finding:
+    """The result of a check that ran; `otherwise` is its text if nothing is wrong."""
+    if not faults:
+        return Finding(check, "ok", [otherwise])
+    ordered = sorted(faults, key=lambda fault: not fault.serious)
+    problems = sum(fault.serious for fault in faults)
+    return Finding(check, "problem" if problems else "warning", [fault.text for fault in ordered], problems)
+
+
+def skipped(check: str, why: str) -> Finding:
+    """The result of a check that could not run."""
+    return Finding(check, "skipped", [why])
+
+
+def listed(names: Sequence[object], most: int = SHOWN) -> str:
+    """The first names, separated by commas, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
+
+
+def plural(number: int, noun: str) -> str:
+    """A number with its noun: `1 task`, `2 tasks`."""
+    return f"{number} {noun if number == 1 else f'{noun}s'}"

@@ -1,0 +1,174 @@
+"""The policies that play the episodes of a check: the environment's reference, a random one, and an idle one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+from stateroom.environment import Environment
+from stateroom.errors import NotFound
+from stateroom.model import Item, Model, Policy, function_call, message, open_model, outputs_of, text_of
+from stateroom.rollout.check.findings import REFERENCE
+from stateroom.rollout.rows import Row
+
+ROUNDS = 3
+"""Times that the random policy calls each tool."""
+
+MOST_CALLS = 40
+"""Calls that it makes at most."""
+
+RECENT = 20
+"""Items of its conversation whose outputs it draws values from."""
+
+IDLE_ANSWERS = 10
+"""Answers that the idle policy may give."""
+
+NUMBERS = (0, 1, 2, 3, 7, 20, 100)
+WORDS = ("a", "tea", "two words", "")
+FORMATS = {"date-time": "2025-01-15T09:30:00Z", "date": "2025-01-15", "time": "09:30:00"}
+
+OFTEN = 0.8
+"""The share of random values that were seen before, if any of their type were."""
+
+
+@dataclass(frozen=True)
+class CheckPolicy:
+    """A policy that plays the episodes of a check."""
+
+    name: str
+    make: Callable[[int, Row], Model]
+    """Makes the model, from a random seed and the task's row."""
+    max_steps: int | None = None
+    calls_external: bool = True
+    """Whether it may call external tools."""
+
+
+def reference_policy(environment: type[Environment[Any, Any]]) -> CheckPolicy | None:
+    """The environment's own reference policy, if it has one."""
+    if REFERENCE not in environment.policies:
+        return None
+    try:
+        source = open_model(REFERENCE, environment.policies)
+    except NotFound:
+        return None  # the check `schema` reports it
+    return CheckPolicy(REFERENCE, lambda seed, row: source.for_episode(seed))
+
+
+def random_policy() -> CheckPolicy:
+    """Calls all tools with random arguments, except external ones."""
+    return CheckPolicy("random", RandomPolicy, MOST_CALLS + IDLE_ANSWERS, calls_external=False)
+
+
+def idle_policy() -> CheckPolicy:
+    """Does nothing."""
+    return CheckPolicy("idle", lambda seed, row: Idle(seed), IDLE_ANSWERS)
+
+
+class Idle(Policy):
+    """Does nothing, and says so."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message("I have done nothing.")]
+
+
+class RandomPolicy(Policy):
+    """Calls one tool after another with random arguments, made of what it has seen and what its task says."""
+
+    def __init__(self, seed: int, row: Row) -> None:
+        super().__init__(seed)
+        self._task = [*seen_in({name: value for name, value in row.items() if name != "responses_create_params"})]
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        step = sum(item.get("type") == "function_call" for item in conversation)
+        if step >= min(ROUNDS * len(tools), MOST_CALLS):
+            return [message("I have called every tool.")]
+        tool = tools[step % len(tools)]
+        said = (text_of(item) for item in conversation if item.get("type", "message") == "message")
+        words = (word for text in said for word in words_of(text))
+        seen = [*self._task, *words, *seen_in(outputs_of(conversation[-RECENT:]))]
+        parameters = tool["parameters"]
+        arguments = RandomValue(self.rng, seen).value(parameters, parameters.get("$defs", {}))
+        return [{**function_call(tool["name"], f"call_{step}"), "arguments": json.dumps(arguments)}]
+
+
+class SeenValue(NamedTuple):
+    """A text or a number that was seen, and its name."""
+
+    name: str
+    value: Any
+
+    def fits(self, parameter: str) -> bool:
+        """Whether a parameter may ask for this value: the `id` of a file for `file_id`, say."""
+        return bool(self.name) and (parameter.endswith(self.name) or self.name.endswith(parameter))
+
+
+def seen_in(value: Any, name: str = "") -> Iterator[SeenValue]:
+    """The texts and numbers anywhere in JSON data, and its keys, which may be ids."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield SeenValue(name, key)
+            yield from seen_in(part, key)
+    elif isinstance(value, list):
+        for part in value:
+            yield from seen_in(part, name)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield SeenValue(name, value)
+
+
+def words_of(text: str) -> Iterator[SeenValue]:
+    """The words of a text, which may be names of things."""
+    yield from (SeenValue("", word) for word in re.findall(r"[\w@.-]*\w", text))
+
+
+class RandomValue:
+    """Makes random values for JSON schemas; values that were `seen` may mean something to the environment."""
+
+    def __init__(self, rng: Random, seen: Sequence[SeenValue]) -> None:
+        self._rng = rng
+        self._seen = seen
+
+    def value(self, schema: Mapping[str, Any], definitions: Mapping[str, Any], name: str = "") -> Any:
+        """A value that fits a schema, as far as the schema is understood; `name` is that of the parameter."""
+        if "$ref" in schema:
+            return self.value(definitions[schema["$ref"].rpartition("/")[2]], definitions, name)
+        if "const" in schema:
+            return schema["const"]
+        if "enum" in schema:
+            return self._rng.choice(schema["enum"])
+        if choices := schema.get("anyOf") or schema.get("oneOf"):
+            return self.value(self._rng.choice(choices), definitions, name)
+        match schema.get("type"):
+            case "object":
+                parts = schema.get("properties", {})
+                return {each: self.value(part, definitions, each) for each, part in parts.items()}
+            case "array":
+                least = schema.get("minItems", 0)
+                number = self._rng.randint(least, min(schema.get("maxItems", least + 3), least + 3))
+                return [self.value(schema.get("items", {}), definitions, name.removesuffix("s")) for _ in range(number)]
+            case "integer" | "number" as kind:
+                return self._number(schema, name, whole=kind == "integer")
+            case "boolean":
+                return self._rng.random() < 0.5
+            case "null":
+                return None
+        if schema.get("format") in FORMATS:
+            return FORMATS[schema["format"]]
+        return self._one_of([each for each in self._seen if isinstance(each.value, str)], name, WORDS)
+
+    def _number(self, schema: Mapping[str, Any], name: str, whole: bool) -> float:
+        numbers = [each for each in self._seen if not isinstance(each.value, str)]
+        value = self._one_of([each for each in numbers if not whole or each.value == int(each.value)], name, NUMBERS)
+        lowest = schema.get("minimum", schema.get("exclusiveMinimum", value - 1) + 1)
+        highest = schema.get("maximum", schema.get("exclusiveMaximum", value + 1) - 1)
+        bounded = max(lowest, min(value, highest))
+        return int(bounded) if whole else bounded
+
+    def _one_of(self, seen: Sequence[SeenValue], name: str, others: Sequence[Any]) -> Any:
+        if not seen or self._rng.random() > OFTEN:
+            return self._rng.choice(others)
+        fitting = [each for each in seen if each.fits(name)]
+        return self._rng.choice(fitting or seen).value

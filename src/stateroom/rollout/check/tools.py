@@ -1,0 +1,184 @@
+"""The checks `schema`, `tools` and `cost`: tools are described, work as declared, and are fast."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from stateroom.environment import Environment, Tool
+from stateroom.errors import NotFound
+from stateroom.model import open_model
+from stateroom.rollout.check.episodes import Episodes, PlayedStep
+from stateroom.rollout.check.findings import COST, SCHEMA, TOOLS, Fault, Finding, finding, listed, plural
+from stateroom.rollout.check.instance import ToolFault
+
+SLOW_CALL = 0.1
+"""Seconds from which a call is slow."""
+
+SLOW_HOOK = 1.0
+"""Seconds from which a seed or a verifier is slow."""
+
+REWRITES = 0.5
+"""The share of the state from which a call counts as writing all of it."""
+
+
+# Schema.
+
+
+def check_schema(environment: Environment[Any, Any]) -> Finding:
+    """Every tool and parameter is described, with a strict schema."""
+    tools = environment.tools.values()
+    faults = [fault for tool in tools for fault in _schema_faults(tool)]
+    if not tools:
+        faults.append(Fault("there are no tools: mark methods with @tool"))
+    faults += _missing_policies(type(environment))
+    if not type(environment).__doc__:
+        faults.append(Fault(f"{type(environment).__name__} has no docstring: lists and servers show it", False))
+    state = type(environment).state_type
+    kept = f"the state is {state.__name__}" if state is not None else "stateless"
+    return finding(SCHEMA, faults, f"{listed([tool.name for tool in tools])}: described and strict; {kept}")
+
+
+def _missing_policies(environment: type[Environment[Any, Any]]) -> Iterator[Fault]:
+    for name in environment.policies:
+        try:
+            open_model(name, environment.policies)
+        except NotFound as error:
+            yield Fault(f"policies: {error}")
+
+
+def _schema_faults(tool: Tool) -> Iterator[Fault]:
+    parameters = tool.definition["parameters"]
+    for name, schema in parameters["properties"].items():
+        if not schema.get("description"):
+            yield Fault(f"{tool.name}: `{name}` has no description; add it to the docstring, under Args:", False)
+    if not tool.definition["strict"]:
+        definitions = parameters.get("$defs", {})
+        loose = {name: _looseness(part, definitions) for name, part in parameters["properties"].items()}
+        whys = [f"`{name}` is {why}" for name, why in loose.items() if why]
+        yield Fault(
+            f"{tool.name} is not strict, so a model may get its arguments wrong: "
+            f"{listed(whys) or 'of its parameters'}; use a model with fields instead",
+            False,
+        )
+
+
+def _looseness(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> str | None:
+    """The part of a schema that cannot be strict."""
+    if not isinstance(schema, dict) or depth > 20:
+        return None
+    if "$ref" in schema:
+        return _looseness(definitions.get(schema["$ref"].rpartition("/")[2]), definitions, depth + 1)
+    if "prefixItems" in schema:
+        return "a tuple"
+    if schema.get("type") == "object" and ("properties" not in schema or schema.get("additionalProperties")):
+        return "a dict with any keys"
+    if not schema.keys() & {"type", "anyOf", "oneOf", "enum", "const"}:
+        return "of any type"
+    parts = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("properties", {}).values()]
+    parts += [schema["items"]] if "items" in schema else []
+    return next((why for part in parts if (why := _looseness(part, definitions, depth + 1))), None)
+
+
+# Tools.
+
+
+def check_tools(episodes: Episodes) -> Finding:
+    """No tool failed in a way that its author did not mean, and each has succeeded."""
+    steps = [step for play in episodes.active for step in play.steps if not step.is_reply]
+    worked = {step.name for step in steps if step.code in (None, "needs_input")}
+    faults = [
+        *_raised(episodes, worked),
+        *_never_worked(episodes, steps, worked),
+        *_too_slow(steps),
+        *_random_failures(episodes),
+    ]
+    tools = episodes.instance.environment.tools
+    unseen = [name for name in tools if name not in worked]
+    beside = f"; not seen at work: {listed(unseen)}" if unseen else ""
+    said = f"{len(worked)} of {len(tools)} went well, in {plural(len(steps), 'call')}{beside}"
+    return finding(TOOLS, faults, said)
+
+
+def _raised(episodes: Episodes, worked: set[str]) -> Iterator[Fault]:
+    kinds: dict[tuple[str, bool], list[ToolFault]] = defaultdict(list)
+    for fault in episodes.instance.watched.faults:
+        kinds[fault.tool, fault.is_certain].append(fault)
+    for (tool, is_certain), faults in kinds.items():
+        often = f", in {len(faults)} calls" if len(faults) > 1 else ""
+        advice = "" if is_certain else "; raise ToolError, and tell the model in words"
+        yield Fault(f"{faults[0].call} {faults[0].what}{often}{advice}", is_certain or tool not in worked)
+
+
+def _never_worked(episodes: Episodes, steps: list[PlayedStep], worked: set[str]) -> Iterator[Fault]:
+    """Tools that refuse every call of the reference policy, or that need no arguments; random arguments may be bad."""
+    used = {step.name for play in episodes.reference for step in play.steps}
+    raised = {fault.tool for fault in episodes.instance.watched.faults}
+    refused = {step.name: step for step in steps if step.name not in worked | raised}
+    for name, step in refused.items():
+        if name in used or not step.input:
+            calls = sum(each.name == name for each in steps)
+            told = f"{step}: {step.content['error']['message']}"
+            how = "its only call," if calls == 1 else f"each of {calls} calls, such as"
+            yield Fault(f"{name} failed in {how} {told}", name in used)
+
+
+def _too_slow(steps: list[PlayedStep]) -> Iterator[Fault]:
+    for name in dict.fromkeys(step.name for step in steps if step.code == "timeout"):
+        yield Fault(f"{name} ran out of time; give it a timeout= that it keeps")
+
+
+def _random_failures(episodes: Episodes) -> Iterator[Fault]:
+    for play in episodes.random:
+        if play.failure is not None and play.failure.phase == "play":
+            yield Fault(f"task {play.task}: an episode of random calls broke down: {play.failure.why}")
+
+
+# Cost.
+
+
+def check_cost(episodes: Episodes) -> Finding:
+    """Median times, and calls that write what they have not changed."""
+    calls: Mapping[str, list[float]] = defaultdict(list)
+    for step in (step for play in episodes.active for step in play.steps):
+        calls[step.name].append(step.seconds)
+    times = {name: median(seconds) for name, seconds in calls.items()}
+    hooks = {hook: median(seconds) for hook in ("seed", "verify") if (seconds := _hook_times(episodes, hook))}
+    faults = [*_slow(times, SLOW_CALL), *_slow(hooks, SLOW_HOOK), *_rewrites(episodes)]
+    return finding(COST, faults, _summary(episodes, times, hooks))
+
+
+def _hook_times(episodes: Episodes, hook: str) -> list[float]:
+    return [play.seconds[hook] for play in episodes.active if hook in play.seconds]
+
+
+def _slow(times: Mapping[str, float], limit: float) -> Iterator[Fault]:
+    for name, seconds in times.items():
+        if seconds > limit:
+            yield Fault(f"{name} takes {_milliseconds(seconds)}: an episode waits for it each time", False)
+
+
+def _rewrites(episodes: Episodes) -> Iterator[Fault]:
+    changes = (change for play in episodes.active for change in play.changes)
+    worst = {change.name: change for change in changes if change.rewritten >= REWRITES}
+    for name, change in worst.items():
+        yield Fault(
+            f"{name} writes {change.size:,} bytes, {change.rewritten:.0%} of the state, so each call costs more as it "
+            "grows: change what is there, instead of putting a copy in its place",
+            False,
+        )
+
+
+def _summary(episodes: Episodes, times: Mapping[str, float], hooks: Mapping[str, float]) -> str:
+    slowest = sorted(times.items(), key=lambda each: -each[1])[:3]
+    parts = [f"{name} {_milliseconds(seconds)}" for name, seconds in [*slowest, *hooks.items()]]
+    sizes = [change.size for play in episodes.active for change in play.changes]
+    if sizes:
+        parts.append(f"{median(sizes):.0f} bytes of patch per commit")
+    return ", ".join(parts)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"

@@ -1,0 +1,96 @@
+"""The checks `reference`, `idle` and `verifier`: a reward tells whether the task was done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stateroom.rollout.calls import same
+from stateroom.rollout.check.episodes import Episodes, Play
+from stateroom.rollout.check.findings import (
+    IDLE,
+    REFERENCE,
+    VERIFIER,
+    Fault,
+    Finding,
+    finding,
+    listed,
+    plural,
+    skipped,
+)
+from stateroom.rollout.metrics import SOLVED
+from stateroom.state.describe import brief
+
+LISTED_CALLS = 10
+"""Calls of an episode that a message lists."""
+
+
+def check_reference(episodes: Episodes) -> Finding:
+    """The reference policy gets the full reward for each task."""
+    if not episodes.reference:
+        why = "there is no reference policy, so nothing shows that a task can be solved: policies = {'reference': …}"
+        return skipped(REFERENCE, why)
+    faults = [fault for play in episodes.reference for fault in _unsolved(play)]
+    tasks = plural(len(episodes.reference), "task")
+    return finding(REFERENCE, faults, f"it gets the full reward for each of {tasks}")
+
+
+def _unsolved(play: Play) -> Iterator[Fault]:
+    if play.question is not None:
+        yield Fault(f"task {play.task}: it waits for a person to answer {play.question!r}, who is not here", False)
+    elif play.failure is not None and play.failure.phase == "play":
+        yield Fault(f"task {play.task}: it broke down: {play.failure.why}")
+    elif play.verdict is not None and play.verdict.reward < SOLVED:
+        why = f": {play.verdict.reason}" if play.verdict.reason else ""
+        called = listed([step.name for step in play.steps], LISTED_CALLS) or "nothing"
+        yield Fault(
+            f"task {play.task}: it called {called}, and got {play.verdict.reward:g}{why}; "
+            "the policy, the task or the verifier is wrong"
+        )
+
+
+def check_idle(episodes: Episodes) -> Finding:
+    """A policy that does nothing does not get the full reward."""
+    paid = [play for play in episodes.idle if play.verdict is not None and play.verdict.reward >= SOLVED]
+    by_metrics = [play.task for play in paid if _metrics_differ(episodes, play)]
+    not_at_all = [play.task for play in paid if play.task not in by_metrics]
+    faults = []
+    if not_at_all:
+        advice = "let verify ask for what was done, or the task for more"
+        faults.append(Fault(f"task {listed(not_at_all)}: doing nothing gets the full reward; {advice}"))
+    if by_metrics:
+        told = "doing nothing gets the full reward, and only the metrics tell"
+        faults.append(Fault(f"task {listed(by_metrics)}: {told}", serious=False))
+    return finding(IDLE, faults, f"doing nothing solves none of {plural(len(episodes.idle), 'task')}")
+
+
+def _metrics_differ(episodes: Episodes, idle: Play) -> bool:
+    """Whether something else in the verdict tells the idle policy from the reference."""
+    best = next((play for play in episodes.reference if play.task == idle.task), None)
+    if best is None or best.verdict is None or idle.verdict is None:
+        return False
+    return best.verdict.metrics != idle.verdict.metrics or best.verdict.components != idle.verdict.components
+
+
+def check_verifier(episodes: Episodes) -> Finding:
+    """The verifier gives each episode a finite reward from 0 to 1, the same each time, and does not write."""
+    plays = [*episodes.active, *episodes.idle]
+    faults = [fault for play in plays for fault in _verifier_faults(play)]
+    rewards = [play.verdict.reward for play in plays if play.verdict is not None]
+    lowest, highest = min(rewards, default=0.0), max(rewards, default=0.0)
+    said = f"{plural(len(rewards), 'verdict')}, from {lowest:g} to {highest:g}; the same when asked again"
+    return finding(VERIFIER, faults, said)
+
+
+def _verifier_faults(play: Play) -> Iterator[Fault]:
+    where = f"task {play.task}, by {play.policy.name}"
+    if play.failure is not None and play.failure.phase == "verify":
+        yield Fault(f"{where}: verify broke down: {play.failure.why}")
+    if play.verdict is None:
+        return
+    if play.second_verdict is not None and not same(vars(play.verdict), vars(play.second_verdict)):
+        first, again = vars(play.verdict), vars(play.second_verdict)
+        name = next(name for name in first if not same(first[name], again[name]))
+        yield Fault(f"{where}: asked again, verify says {name} {brief(again[name])}, not {brief(first[name])}")
+    if not 0 <= play.verdict.reward <= SOLVED:
+        reward = f"{play.verdict.reward:g}"
+        yield Fault(f"{where}: the reward is {reward}; from 0 to 1 is usual, and from 1 a task counts as solved", False)

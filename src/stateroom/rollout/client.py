@@ -1,0 +1,217 @@
+"""The HTTP client: an episode's connection to a server, and the server's admin API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import random
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from stateroom.errors import NotFound, ServerFailed, ServerUnavailable, Unauthorized
+
+ATTEMPTS = 4
+"""Times that a request is sent at most."""
+
+BACKOFF = 0.1
+"""Seconds before the second attempt, with jitter; they double with each further one."""
+
+LONGEST_WAIT = 90.0
+"""A server that asks for a longer wait, in seconds, is not asked again."""
+
+UNAVAILABLE = frozenset({429, 502, 503, 504})
+"""Statuses of a server, or a gateway, that may accept the same request later."""
+
+REFUSED = frozenset({401, 403})
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+SHOWN = 300
+"""Characters of an unknown server's error that are put into a message."""
+
+
+@dataclass(frozen=True)
+class ServerReply:
+    """A server's reply to a request."""
+
+    status: int
+    text: str
+    headers: Mapping[str, str] = field(repr=False)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The body, if it is a JSON object; else an empty one."""
+        try:
+            found = json.loads(self.text)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error of a Stateroom server, with its `code` and `message`; else an empty object."""
+        found = self.content.get("error")
+        return found if isinstance(found, dict) and isinstance(found.get("code"), str) else {}
+
+    @property
+    def is_transient(self) -> bool:
+        """True when the same request may succeed later. A tool that timed out is not tried again."""
+        return self.status in UNAVAILABLE and self.error.get("code") not in ("timeout", "model_failed")
+
+    def failure(self, what: str) -> ServerFailed | ServerUnavailable:
+        """The error that ends the episode after this reply; `what` names the request."""
+        error = self.error
+        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:SHOWN]
+        kind = ServerUnavailable if self.is_transient else ServerFailed
+        return kind(f"{what} got {self.status} {told}".rstrip())
+
+
+class ServerConnection:
+    """Sends the requests of one episode, retries them where that is safe, and keeps the cookies that identify it."""
+
+    def __init__(self, client: aiohttp.ClientSession, root: str, cookies: Mapping[str, str] = NO_HEADERS) -> None:
+        self._client = client
+        self._root = root
+        self._cookies = dict(cookies)
+
+    def with_cookies(self, cookies: Mapping[str, str]) -> ServerConnection:
+        """Another episode's connection to the same server: a copy that sends these cookies, too."""
+        return ServerConnection(self._client, self._root, {**self._cookies, **cookies})
+
+    async def post(self, path: str, body: Any, headers: Mapping[str, str], *, repeatable: bool) -> ServerReply:
+        """Post JSON.
+
+        A request that was never sent is always tried again; one that may have arrived, only if it is `repeatable`.
+        """
+        return await self._retry("POST", path, json.dumps(body).encode(), headers, repeatable)
+
+    async def get(self, path: str, headers: Mapping[str, str] = NO_HEADERS) -> ServerReply:
+        return await self._retry("GET", path, None, headers, True)
+
+    async def get_once(self, path: str) -> ServerReply:
+        """The same without retries."""
+        try:
+            return await self._request("GET", path, None, NO_HEADERS)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._unavailable(path, error) from error
+
+    async def _retry(
+        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str], repeatable: bool
+    ) -> ServerReply:
+        attempt = 0
+        while True:
+            attempt += 1
+            wait = BACKOFF * 2 ** (attempt - 1) * (0.5 + random())
+            try:
+                reply = await self._request(method, path, data, headers)
+            except aiohttp.ClientConnectorError as error:  # nothing was sent
+                if attempt == ATTEMPTS:
+                    raise self._unavailable(path, error) from error
+            except (aiohttp.ClientError, TimeoutError) as error:
+                if attempt == ATTEMPTS or not repeatable:
+                    raise self._unavailable(path, error) from error
+            else:
+                if attempt == ATTEMPTS or not (repeatable and reply.is_transient):
+                    return reply
+                wait += _retry_after(reply)
+                if wait > LONGEST_WAIT:
+                    return reply
+            await asyncio.sleep(wait)
+
+    async def _request(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]) -> ServerReply:
+        sent = {**headers, **({"Content-Type": "application/json"} if data is not None else {})}
+        if self._cookies:
+            sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
+        url = self._root + path
+        async with self._client.request(method, url, data=data, headers=sent, allow_redirects=False) as reply:
+            for cookie in reply.headers.getall("Set-Cookie", ()):
+                name, _, value = cookie.partition(";")[0].partition("=")
+                self._cookies[name.strip()] = value.strip()  # verbatim: a library would quote it its own way
+            return ServerReply(reply.status, await reply.text(errors="replace"), reply.headers)
+
+    def _unavailable(self, path: str, error: Exception) -> ServerUnavailable:
+        return ServerUnavailable(f"no answer from {self._root}{path}: {_reason(error)}")
+
+
+def _retry_after(reply: ServerReply) -> float:
+    """Seconds that the server asks to wait."""
+    seconds = reply.headers.get("Retry-After", "")
+    return float(seconds) if seconds.isdecimal() else 0.0
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection failed, in the system's words."""
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return str(error.strerror)
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+class AdminAPI:
+    """The admin API of a Stateroom server, which forks sessions."""
+
+    def __init__(self, connection: ServerConnection, token: str | None, stateless: bool) -> None:
+        self._connection = connection
+        self._headers = bearer(token)
+        self.stateless = stateless
+        """Whether the environment's sessions are stateless: then the admin API knows none of them."""
+
+    async def revision(self, session: str) -> int:
+        """A session's newest revision."""
+        what = f"/admin/sessions/{quote(session, safe='')}"
+        reply = await self._connection.get(what, self._headers)
+        found = _content(reply, what).get("revision")
+        if type(found) is not int:
+            raise ServerFailed(f"{what} gave no revision: {reply.text:.100}")
+        return found
+
+    async def fork(self, session: str, n: int, at: int) -> list[dict[str, Any]]:
+        """`n` forks of a session at a revision, each with its `id` and its `token`."""
+        what = f"/admin/sessions/{quote(session, safe='')}/fork"
+        # Safe to repeat: forks of an earlier attempt are not used, and expire.
+        reply = await self._connection.post(what, {"at": at, "n": n}, self._headers, repeatable=True)
+        return _content(reply, what).get("sessions") or []
+
+
+async def find_admin_api(client: aiohttp.ClientSession, root: str, token: str | None) -> AdminAPI:
+    """The admin API of the server whose environment is at a URL.
+
+    On a server with several environments it is one path segment above the environment.
+    """
+    for place in dict.fromkeys((root, str(URL(root).parent).rstrip("/"))):
+        connection = ServerConnection(client, place)
+        reply = await connection.get("/admin/sessions?limit=1", bearer(token))
+        if reply.status in REFUSED:
+            raise Unauthorized(
+                f"the admin API at {place}, which forks sessions, refused: {reply.error.get('message')}. "
+                "Give the token of `stateroom serve --admin-token` as --admin-token or STATEROOM_ADMIN_TOKEN"
+            )
+        if reply.status == 200 and "sessions" in reply.content:
+            return AdminAPI(connection, token, await is_stateless(ServerConnection(client, root)))
+    raise NotFound(f"the server at {root} has no admin API, as Stateroom's have: it cannot fork sessions")
+
+
+async def is_stateless(connection: ServerConnection) -> bool:
+    """Whether an environment's sessions have no state that could be lost."""
+    return (await connection.get("/reverify_mode")).text == '"stateless"'
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """The header that authorizes a request."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def _content(reply: ServerReply, what: str) -> dict[str, Any]:
+    if reply.status != 200:
+        raise reply.failure(what)
+    return reply.content

@@ -1,0 +1,326 @@
+"""Rescoring: new rewards for rollouts, from what is stored of their episodes. No tool runs again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from stateroom.environment import Environment
+from stateroom.errors import BadTask, CannotWrite, NotFound, StoreUnavailable
+from stateroom.jsonl import Appender, line_of, quick_line_of, read_lines, repair, replace_lines
+from stateroom.rollout.files import RunFiles, refuse_existing
+from stateroom.rollout.metrics import Measurements, aggregate
+from stateroom.rollout.rows import (
+    FAILURE,
+    REVERIFIED,
+    SESSION,
+    Key,
+    Row,
+    failure_fields,
+    inputs_of,
+    key_of,
+    parse_row,
+    response_fields,
+    verdict_fields,
+)
+from stateroom.rollout.runner import run_all
+from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_scorer
+from stateroom.session.containment import contained
+from stateroom.store import Store
+
+RUNNERS_FIELDS = ("response", "tool_calls", "truncated")
+RUNNERS_PREFIXES = ("_ng_", "_stateroom_")
+"""Fields of a row that are the runner's, and that no verdict replaces."""
+
+
+class TaskChange(NamedTuple):
+    """The mean rewards of a task's episodes."""
+
+    task: int
+    episodes: int
+    before: float
+    after: float
+
+
+@dataclass
+class RescoreReport:
+    """The results of scoring rows."""
+
+    rows: list[Row] = field(default_factory=list)
+    """The scored rows: the measurements of each, its indices, and the reward `_before`."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why rows were refused, with the number of rows per reason."""
+    resumed: int = 0
+    """Rows that had been scored before an interruption."""
+    agent: Any = None
+    """The model of the episodes."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> int:
+        """Rows that could not be scored."""
+        return self.reasons.total()
+
+    def refuse(self, row: Row, error: BaseException) -> Row:
+        """Count a row that could not be scored; gives the row for the failures file."""
+        failure = {**row, **failure_fields(error, otherwise="refused")}
+        self.reasons[failure["error"].replace(repr(row.get(SESSION)), "…")] += 1
+        return failure
+
+    def changes(self) -> list[tuple[float, float]]:
+        """The rewards before and after, of the rows that had one before."""
+        return [(row["_before"], row["reward"]) for row in self.rows if row["_before"] is not None]
+
+    def tasks(self) -> list[TaskChange]:
+        """The tasks whose mean reward has changed, the largest changes first."""
+        found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for row in self.rows:
+            if row["_before"] is not None:
+                found[row["_ng_task_index"]].append((row["_before"], row["reward"]))
+        tasks = [TaskChange(task, len(pairs), *map(fmean, zip(*pairs, strict=True))) for task, pairs in found.items()]
+        changed = [task for task in tasks if task.before != task.after]
+        return sorted(changed, key=lambda task: (-abs(task.after - task.before), task.task))
+
+
+# New verdicts for all rows.
+
+
+async def rescore_rollouts(
+    environment: Environment[Any, Any],
+    rollouts: Path,
+    files: RunFiles,
+    store: Store | None = None,
+    *,
+    at: int | None = None,
+    concurrency: int = 32,
+    on_row: Callable[[], None] = lambda: None,
+) -> RescoreReport:
+    """Score all rows of a rollouts file again, and write each to `files` as it is scored; `on_row` is called for each.
+
+    `store` has the sessions, unless the environment is stateless. `at` is the revision to score in each session or, if
+    negative, how many calls before the scored one. Rows that cannot be scored honestly go to the failures file, with
+    the reason. After an interruption, the same call continues; `CannotWrite` if `files` were made from other rollouts,
+    or with another environment or revision.
+    """
+    _refuse_missing(rollouts)
+    if environment.state_type is None and at is not None:
+        raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
+    report = RescoreReport()
+    seen: set[Key] = set()
+    digest_of = partial(_digest, type(environment), at)
+    inputs = partial(inputs_of, RunFiles(rollouts).inputs)
+    async with open_scorer(environment, inputs, store, partial(StoredScorer, environment, at=at)) as scorer:
+        done = _resume(rollouts, files, digest_of, report)
+        with Appender(files.rollouts) as scored, Appender(files.failures) as failures:
+
+            async def score(job: tuple[int, bytes]) -> None:
+                number, line = job
+                digest = digest_of(line)
+                row: Row = {}
+                try:
+                    with contained:
+                        row = parse_row(line, number)
+                        _refuse_duplicate(row, seen)
+                        if digest not in done:
+                            new = _rescored_row(row, await scorer.score(row), digest)
+                            scored.write(quick_line_of(new))
+                            _add(report, new)
+                except (StoreUnavailable, CannotWrite):
+                    raise  # not the row's fault
+                except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+                    failures.append(report.refuse(row, error))
+                on_row()
+
+            await run_all(read_lines(rollouts), concurrency, score)
+    if not (report.rows or report.refused):
+        raise BadTask(f"{rollouts} has no rows")
+    report.metrics = aggregate(report.rows)
+    files.write_metrics(report.agent, report.metrics)
+    return report
+
+
+def _refuse_missing(rollouts: Path) -> None:
+    if not rollouts.is_file():
+        raise NotFound(f"there is no rollouts file {rollouts}")
+
+
+def _refuse_duplicate(row: Row, seen: set[Key]) -> None:
+    key = key_of(row)
+    if key in seen:
+        raise BadTask("an episode of the same task and rollout index was there before")
+    seen.add(key)
+
+
+def _rescored_row(row: Row, scored: Scored, digest: str) -> Row:
+    """A row with a new verdict in place of the old one."""
+    fields = _checked_fields(scored)
+    others = {name: value for name, value in row.items() if name not in scored.old}
+    uncovered = {name: scored.task[name] for name in scored.old if name in scored.task}
+    change = {"reward": row.get("reward"), "revision": scored.revision, "fields": [*fields], "of": digest}
+    return {**others, **uncovered, **fields, **_runners_fields(row), REVERIFIED: change}
+
+
+def _checked_fields(scored: Scored) -> Row:
+    """The fields of a new verdict; `TypeError` if they are not JSON data."""
+    fields = verdict_fields(scored.verdict)
+    json.dumps(fields)
+    return fields
+
+
+def _runners_fields(row: Row) -> Row:
+    return {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
+
+
+def _add(report: RescoreReport, row: Row) -> None:
+    """Add a rescored row to the report."""
+    change = row[REVERIFIED]
+    names = {*change["fields"], "tool_calls", "truncated", "_ng_task_index", "_ng_rollout_index"} - {"response"}
+    before = change["reward"] if isinstance(change["reward"], int | float) else None
+    report.rows.append({**{name: value for name, value in row.items() if name in names}, "_before": before})
+    report.agent = report.agent or row.get("agent_ref")
+
+
+def _digest(environment: type[Environment[Any, Any]], at: int | None, line: bytes) -> str:
+    """Identifies the row and the settings that a rescored row was made from."""
+    asked = f"{environment.__module__}\n{environment.__qualname__}\n{at}\n".encode()
+    return blake2b(asked + line, digest_size=16).hexdigest()
+
+
+def _resume(rollouts: Path, files: RunFiles, digest_of: Callable[[bytes], str], report: RescoreReport) -> set[str]:
+    """Make or repair the file to write to; gives the digests of the rows that are done, which the report counts."""
+    path = files.rollouts
+    if not path.exists():
+        files.prepare()
+        with Appender(path) as scored:
+            scored.write(b"")  # so that the file exists even if no row can be scored
+        return set()
+    _refuse_other_rows(path)
+    repair(path)
+    done: set[str] = set()
+    for number, line in read_lines(path):
+        row = parse_row(line, number)
+        done.add(row[REVERIFIED]["of"])
+        _add(report, row)
+    if not done <= {digest_of(line) for _, line in read_lines(rollouts)}:
+        raise CannotWrite(
+            f"{path} was made from other rollouts, or with another environment or revision; give another --output"
+        )
+    report.resumed = len(done)
+    files.failures.unlink(missing_ok=True)  # refused rows are tried again
+    return done
+
+
+def _refuse_other_rows(path: Path) -> None:
+    """Refuse a file that has other rows than rescored ones, before anything in it is changed."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n") and REVERIFIED not in parse_row(line, number):
+                refuse_existing(path)
+
+
+# First verdicts for episodes whose judge failed.
+
+
+async def score_failures(
+    environment: Environment[Any, Any],
+    files: RunFiles,
+    store: Store | None = None,
+    *,
+    concurrency: int = 32,
+    on_row: Callable[[], None] = lambda: None,
+) -> RescoreReport:
+    """Score the episodes of a run that have no verdict because their judge failed; `on_row` is called for each.
+
+    Those that get one move from the failures file to the rollouts file; the others stay, and the report says why. After
+    an interruption, the same call continues. No other process may write to the run's files meanwhile.
+    """
+    _refuse_missing(files.rollouts)
+    with files.lock():
+        return await _score_failures(environment, files, store, concurrency, on_row)
+
+
+async def _score_failures(
+    environment: Environment[Any, Any],
+    files: RunFiles,
+    store: Store | None,
+    concurrency: int,
+    on_row: Callable[[], None],
+) -> RescoreReport:
+    repair(files.rollouts)
+    report, waiting, inputs = RescoreReport(), unscored_rows(files), inputs_of(files.inputs)
+    measurements = Measurements(inputs)
+    for number, line in read_lines(files.rollouts):
+        row = parse_row(line, number)
+        measured = measurements.add(row)
+        if waiting.pop(key_of(row), None) is not None:  # an interruption kept it in both files
+            report.rows.append({**measured, "_before": None})
+            report.resumed += 1
+    stored = partial(FirstScorer, environment, inputs=inputs)
+    async with open_scorer(environment, lambda: inputs, store, stored) as scorer:
+        with Appender(files.rollouts) as rollouts:
+
+            async def score(row: Row) -> None:
+                try:
+                    with contained:
+                        _refuse_scored(row)
+                        done = _scored_row(row, await scorer.score(row))
+                        rollouts.write(line_of(done))
+                        report.rows.append({**measurements.add(done), "_before": None})
+                except (StoreUnavailable, CannotWrite):
+                    raise  # not the row's fault
+                except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+                    report.refuse(row, error)
+                on_row()
+
+            await run_all(waiting.values(), concurrency, score)
+    report.metrics = aggregate(measurements.rows())
+    if report.rows:
+        _remove_scored(files.failures, {key_of(row) for row in report.rows})
+        files.write_metrics(measurements.agent, report.metrics)
+    return report
+
+
+def unscored_rows(files: RunFiles) -> dict[Key, Row]:
+    """The episodes in the failures file that lack nothing but a verdict; the last row of each episode counts."""
+    found = (row for _, row in _failures(files.failures) if _is_unscored(row))
+    return {key_of(row): {name: value for name, value in row.items() if name not in FAILURE} for row in found}
+
+
+def _remove_scored(path: Path, scored: set[Key]) -> None:
+    """Remove the episodes from the failures file that have a verdict now."""
+    left = [line for line, row in _failures(path) if not (_is_unscored(row) and key_of(row) in scored)]
+    if left:
+        replace_lines(path, (line + b"\n" for line in left))
+    else:
+        path.unlink()
+
+
+def _failures(path: Path) -> Iterator[tuple[bytes, Row]]:
+    """The lines of the failures file, with their rows; a line that cannot be read has an empty row."""
+    for number, line in read_lines(path) if path.exists() else ():
+        try:
+            yield line, parse_row(line, number)
+        except BadTask:  # cut short
+            yield line, {}
+
+
+def _is_unscored(row: Row) -> bool:
+    return row.get("_ng_failure_class") == "judge"
+
+
+def _refuse_scored(row: Row) -> None:
+    if "reward" in row:
+        raise BadTask("the episode has a reward, and rescoring it failed: run the same reverify command again")
+
+
+def _scored_row(row: Row, scored: Scored) -> Row:
+    """The row that the run would have written with this verdict."""
+    fields = _checked_fields(scored)
+    return {**scored.task, **fields, **response_fields(row.get("response")), **_runners_fields(row)}

@@ -1,0 +1,142 @@
+"""Scorers: how rows get verdicts after their run, from stored sessions or from the rows themselves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, Protocol
+
+from stateroom.environment import Environment
+from stateroom.errors import BadTask, NotFound
+from stateroom.rollout.rows import (
+    SESSION,
+    VERDICT,
+    Key,
+    Row,
+    changed_fields,
+    key_of,
+    rescored_fields,
+    task_of,
+    verdict_fields,
+)
+from stateroom.session import Progress, Sessions, Verdict
+from stateroom.session.rescore import Rescorer
+from stateroom.store import Store, open_store
+
+UNRECORDED = frozenset({"rng", "clock", "new_id"})
+"""Parameters of a stateless environment's functions that no row records."""
+
+
+class Scored(NamedTuple):
+    """A new verdict on a row."""
+
+    verdict: Verdict
+    revision: int | None
+    """Of the state that was scored."""
+    task: Row
+    """The row before it had any verdict, as far as that is known."""
+    old: frozenset[str]
+    """The fields of the row that belong to the old verdict."""
+
+
+class Scorer(Protocol):
+    """Gives rows their verdicts."""
+
+    async def score(self, row: Row) -> Scored:
+        """The verdict on a row; raises if what the verifier needs is not there."""
+
+    async def stop(self) -> None:
+        """Release all resources that verifiers have used."""
+
+
+class StoredScorer:
+    """Scores the states of stored sessions again; `at` chooses other states than those that were scored."""
+
+    def __init__(self, environment: Environment[Any, Any], store: Store, at: int | None = None) -> None:
+        self._rescorer = Rescorer(environment, store)
+        self._at = at
+
+    async def score(self, row: Row) -> Scored:
+        found = await self._rescorer.judge(_session_of(row), row.get("response"), at=self._at)
+        known = VERDICT if found.before is None else frozenset(verdict_fields(found.before))
+        return Scored(found.verdict, found.revision, found.row, rescored_fields(row) or known)
+
+    async def stop(self) -> None:
+        await self._rescorer.stop()
+
+
+class FirstScorer:
+    """Gives stored sessions their first verdict, as their run would have: recorded, and the session closed.
+
+    A session that has its verdict, from a process that was killed before it wrote the row, is not scored twice.
+    """
+
+    def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
+        self._sessions = Sessions[Any](environment, store)
+        self._inputs = inputs
+
+    async def score(self, row: Row) -> Scored:
+        session = await self._sessions.open(_session_of(row), closed_too=True)
+        verdict = await session.verify(row.get("response"))
+        await session.close()
+        return Scored(verdict, session.revision, task_of(row, self._inputs), frozenset())
+
+    async def stop(self) -> None:
+        await self._sessions.stop()
+
+
+class RowScorer:
+    """Scores rows of a stateless environment: a row has all that its verifier saw.
+
+    `inputs` are the rows before they had a verdict. Without them, details of the old verdict cannot be told from fields
+    of the task.
+    """
+
+    def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
+        self._environment = environment
+        self._sessions = Sessions[Any](environment, store)
+        self._inputs = inputs
+
+    async def score(self, row: Row) -> Scored:
+        needs = self._environment.verifying.needs
+        if unrecorded := (needs & UNRECORDED) | self._environment.verifying.resources:
+            asked = " and ".join(sorted(unrecorded))
+            raise BadTask(f"verify asks for {asked}: without a state, nothing has recorded what that was")
+        session = row.get(SESSION)
+        if "session" in needs and not isinstance(session, str):
+            raise BadTask(f"verify asks for session: the row has no {SESSION}")
+        task, given = task_of(row, self._inputs), self._inputs.get(key_of(row))
+        old = rescored_fields(row) or (VERDICT if given is None else changed_fields(given, row))
+        episode = self._sessions.stateless(str(session), Progress(0, 0.0), self._environment.parse_task(task))
+        return Scored(await episode.verify(row.get("response")), None, task, old)
+
+    async def stop(self) -> None:
+        await self._sessions.stop()
+
+
+@asynccontextmanager
+async def open_scorer(
+    environment: Environment[Any, Any],
+    inputs: Callable[[], Mapping[Key, Row]],
+    store: Store | None,
+    stored: Callable[[Store], Scorer],
+) -> AsyncIterator[Scorer]:
+    """A scorer for an environment: the one that `stored` makes for its store, or a `RowScorer` if it is stateless."""
+    async with open_store("memory://") as memory:
+        if environment.state_type is None:
+            scorer: Scorer = RowScorer(environment, memory, inputs())
+        elif store is None:
+            raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
+        else:
+            scorer = stored(store)
+        try:
+            yield scorer
+        finally:
+            await scorer.stop()
+
+
+def _session_of(row: Row) -> str:
+    session = row.get(SESSION)
+    if not isinstance(session, str):
+        raise BadTask(f"the row has no {SESSION}: without its session there is no state to score")
+    return session
