@@ -112,11 +112,11 @@ def log(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> Non
         print_log(steps)
 
 
-@app.command("talk")
-def show_talk(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> None:
-    """Show what was said in a session: by the user, by the agent, and what its tool calls came to.
+@app.command()
+def transcript(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> None:
+    """Show the transcript of a session: messages of the user and the agent, tool calls and their results.
 
-    Example: stateroom sessions talk ID --store sqlite:///rooms.db
+    Example: stateroom sessions transcript ID --store sqlite:///rooms.db
     """
     said, agent = asyncio.run(_said(store, session))
     if json_output:
@@ -132,16 +132,16 @@ def show_talk(session: SessionID, store: StoreURL, json_output: AsJSON = False) 
 
 
 @app.command()
-def provide(
+def answer(
     session: SessionID,
-    text: Annotated[str, typer.Argument(help="What its agent asked for.", show_default=False)],
+    text: Annotated[str, typer.Argument(help="The answer to its agent's question.", show_default=False)],
     store: StoreURL,
     env: EnvSpec = None,
     json_output: AsJSON = False,
 ) -> None:
-    """Tell an agent that waits what it asked for. Whoever runs it next goes on with that.
+    """Answer the question of an agent that waits. The next process that runs the agent continues with this answer.
 
-    Example: stateroom sessions provide ID yes --store sqlite:///rooms.db
+    Example: stateroom sessions answer ID yes --store sqlite:///rooms.db
     """
 
     async def tell() -> AgentStatus:
