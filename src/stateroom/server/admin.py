@@ -226,7 +226,7 @@ class AdminAPI:
         wanted, session = read_body(request, _Fork), request.path_params["session"]
         served = await self.services.environment_of(session)
         opened = await served.sessions.open(session, closed_too=True)
-        async with served.count.admission(wanted.n):
+        with await served.count.admit(wanted.n):
             forks = await opened.fork(wanted.at, n=wanted.n, pending=wanted.pending)
         for _ in forks:
             served.metrics.created(served.name)

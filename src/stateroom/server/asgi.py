@@ -32,6 +32,9 @@ SERVER = "stateroom.server"
 SEND_WHOLE = "stateroom.send_whole"
 """The key of a scope with our own protocol's shorter way to send a whole response."""
 
+BODY = "stateroom.body"
+"""The key of a scope with the whole body, if our own protocol has it before the application runs."""
+
 REQUEST = "stateroom.request"
 """The key of a scope, below the router, with the `HTTPRequest`."""
 
@@ -105,7 +108,11 @@ class ASGIApplication(ABC):
                 hosts, headers = self.hosts, request.headers
                 if hosts is not None and (b"origin" in headers or headers.get(b"host") not in hosts.known):
                     hosts.check(request)
-                await request.read()
+                body = scope.get(BODY)
+                if body is None or endpoint is None or len(body) > self.limits.body:
+                    await request.read()
+                else:
+                    request.body = body
                 if self.in_flight >= self.limits.calls:  # counted when it is whole: a slow client keeps nobody out
                     raise Busy(f"{self.limits.calls} requests are in flight already; try again in a second")
             self.in_flight += 1

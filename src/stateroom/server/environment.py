@@ -226,7 +226,7 @@ class ServedEnvironment:
             session = self.sessions.stateless(session_id or new_session_id(), progress)
             subject = f"{session.id}~{progress.seed}~{progress.began!r}"
         else:
-            async with self.count.admission():
+            with await self.count.admit():
                 session = await self._from_author(
                     "seed", self.sessions.seed(row, seed=seed, began=began, replaces=replaces, session_id=session_id)
                 )

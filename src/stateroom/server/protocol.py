@@ -17,9 +17,10 @@ from math import inf
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from stateroom.server.asgi import SEND_WHOLE, SERVER, ServerState
+from stateroom.server.asgi import BODY, SEND_WHOLE, SERVER, ServerState
 from stateroom.server.options import Limits
 from stateroom.server.response import HTTPResponse, error_response
 
@@ -65,15 +66,17 @@ class Protocol(HttpToolsProtocol):
         """When the client must have read more; None while nothing waits to be sent."""
         self._unsent = 0
         """Bytes that waited to be sent when the client last read."""
+        self._idle_since = 0.0
+        """When the last bytes arrived without a request, or the last response was sent."""
         self._stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # so that `pause_writing` is called whenever data is unsent
-        self._wait_for_more()
+        self._idle_since = self.loop.time()
+        self._wait_for_more(self.timeout_keep_alive)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         self._packet = len(data)
         self._head += self._packet
         try:
@@ -86,7 +89,7 @@ class Protocol(HttpToolsProtocol):
             if self._head > self.limits.head * HOPELESS:
                 self.transport.close()
             elif self.scope is None:
-                self._wait_for_more()
+                self._idle_since = self.loop.time()
             elif self._deadline is None:  # more bytes do not postpone it
                 self._wait_for_rest()
 
@@ -95,6 +98,7 @@ class Protocol(HttpToolsProtocol):
         framing = [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
         if framing:
             self.scope = self.cycle.scope
+            self.scope.pop(BODY, None)  # type: ignore[misc] # it is yet to come
             self.cycle.more_body = True
             self.cycle.keep_alive = False  # what follows the body would be the old parser's
             self._head = -inf
@@ -125,6 +129,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head, self._uncounted = 0, self._packet
+        if len(self.cycle.body) <= HIGH_WATER_LIMIT:  # else reading is paused until the body is received
+            self.scope[BODY] = bytes(self.cycle.body)  # type: ignore[literal-required]
         self.scope = None  # type: ignore[assignment] # until another request begins
         if self._deadline is not None:
             self._deadline.cancel()
@@ -215,13 +221,27 @@ class Protocol(HttpToolsProtocol):
         cycle = self.cycle
         return bool(self.pipeline) or (cycle is not None and not cycle.response_complete and not cycle.more_body)
 
-    def _wait_for_more(self) -> None:
+    def on_response_complete(self) -> None:
+        """Start the next request, if there is one. The idle timer runs on: to set one per request would cost more."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._idle_since = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def _wait_for_more(self, seconds: float) -> None:
         """Hang up when nothing arrives for long."""
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        if self.scope is None and not self._is_answering():
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if self.scope is not None or self._is_answering():
+            self._wait_for_more(self.timeout_keep_alive)
+        elif left > 0:
+            self._wait_for_more(left)
+        else:
             super().timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:

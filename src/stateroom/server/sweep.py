@@ -6,8 +6,9 @@ import asyncio
 import ctypes
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 from stateroom.errors import Busy, StateroomError
 from stateroom.server.metrics import Metrics
@@ -55,9 +56,8 @@ class SessionCount:
                 break
         self.live = counted + self._pending  # at worst some are counted twice, until the next time
 
-    @asynccontextmanager
-    async def admission(self, number: int = 1) -> AsyncIterator[None]:
-        """Admit new sessions that are made in this context; `Busy` if the limit would be exceeded."""
+    async def admit(self, number: int = 1) -> Admission:
+        """Admit new sessions, which are then made `with` the result; `Busy` if the limit would be exceeded."""
         if self.live + number > self.limit and self.now() - self._counted > RECOUNT:
             await self.update()
         if self.live + number > self.limit:
@@ -65,19 +65,32 @@ class SessionCount:
         self.live += number
         self._pending += number
         self._changes += 1
-        try:
-            yield
-        except BaseException:
-            self.live -= number  # they were not made
-            raise
-        finally:
-            self._pending -= number
-            self._changes += 1
+        return Admission(self, number)
+
+    def settle(self, number: int, *, made: bool) -> None:
+        """Count admitted sessions that were made, or not."""
+        self._pending -= number
+        self._changes += 1
+        if not made:
+            self.live -= number
 
     def remove(self) -> None:
         """Count a session that was closed."""
         self.live -= 1
         self._changes += 1
+
+
+class Admission(NamedTuple):
+    """Sessions that were admitted, and are made in this context."""
+
+    sessions: SessionCount
+    number: int
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.sessions.settle(self.number, made=kind is None)
 
 
 class Sweeper:

@@ -219,7 +219,7 @@ class ThreadsAPI:
         wanted = read_body(request, NewThread)
         served = self._served(wanted.environment)
         self.services.keys.admit_session(asked)
-        async with served.count.admission():
+        with await served.count.admit():
             made = await Threads(served.sessions).create(
                 wanted.user, metadata=wanted.metadata, instructions=wanted.instructions, task=wanted.task
             )
@@ -282,7 +282,7 @@ class ThreadsAPI:
         thread, served = self._known(request)
         wanted = read_body(request, ThreadFork)
         self.services.keys.admit_session(http_request(request))
-        async with served.count.admission():
+        with await served.count.admit():
             made = await Threads(served.sessions).fork(thread, wanted.at)
         served.metrics.created(served.name)
         return json_body(self._described(made, request))
