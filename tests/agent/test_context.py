@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stateroom.agent import Estimate
 from stateroom.agent.context import Anchor, Context
 from stateroom.agent.strategies import (
     CLEARED,
@@ -20,7 +21,6 @@ from stateroom.agent.strategies import (
     KeepLastTurns,
     Summarise,
 )
-from stateroom.agent.tokens import Estimate
 from stateroom.agent.window import Window, units_of
 from stateroom.errors import ContextOverflow, DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of

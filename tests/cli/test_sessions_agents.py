@@ -57,7 +57,7 @@ def go_on(session: str) -> str:
 
 
 def test_talk(stateroom: Any, waiting: str, plain: str) -> None:
-    told = stateroom("sessions", "talk", waiting, "--store", STORE).out.splitlines()
+    told = stateroom("sessions", "transcript", waiting, "--store", STORE).out.splitlines()
     assert told == [
         "   system  Be careful.",
         "     user  pay 1",
@@ -68,12 +68,12 @@ def test_talk(stateroom: Any, waiting: str, plain: str) -> None:
         "    calls  pay_if_allowed(amount=100)",
         "the agent is waiting_feedback, and asks: Pay 100?",
     ]
-    found = json.loads(stateroom("sessions", "talk", waiting, "--store", STORE, "--json").out)
+    found = json.loads(stateroom("sessions", "transcript", waiting, "--store", STORE, "--json").out)
     assert found["agent"] == {"phase": "waiting_feedback", "question": "Pay 100?"}
     assert [(each["by"], len(each["items"])) for each in found["said"]] == [
         *(("task", 1), ("user", 1), ("model", 1), ("model", 2), ("user", 1), ("model", 1)),
     ]
-    told = stateroom("sessions", "talk", plain, "--store", STORE).out.splitlines()
+    told = stateroom("sessions", "transcript", plain, "--store", STORE).out.splitlines()
     assert told == ["     user  hello", "     user  world", "the agent is planning"]
 
 
@@ -126,9 +126,9 @@ def test_a_log_tells_of_compactions_and_cuts_what_is_long(stateroom: Any) -> Non
 
 
 def test_an_agent_that_waits_is_told_what_it_asked_for(stateroom: Any, waiting: str) -> None:
-    done = stateroom("sessions", "provide", waiting, "yes", "--store", STORE, "--env", PURSE)
+    done = stateroom("sessions", "answer", waiting, "yes", "--store", STORE, "--env", PURSE)
     assert (done.code, done.out) == (0, "the agent is executing\n")
-    again = stateroom("sessions", "provide", waiting, "yes", "--store", STORE, "--env", PURSE)
+    again = stateroom("sessions", "answer", waiting, "yes", "--store", STORE, "--env", PURSE)
     assert (again.code, again.out) == (2, "")
     assert "an agent that is 'executing' cannot make the move 'input_received'" in again.err
     assert go_on(waiting) == "completed"
@@ -142,7 +142,7 @@ def test_an_agent_is_cancelled(stateroom: Any, waiting: str, plain: str) -> None
     )
     assert json.loads(done.out) == {"agent": {"phase": "cancelled", "question": None}}
     assert go_on(waiting) == "cancelled"
-    told = stateroom("sessions", "talk", waiting, "--store", STORE).out.splitlines()
+    told = stateroom("sessions", "transcript", waiting, "--store", STORE).out.splitlines()
     assert told[-2:] == ["           it is too much", "the agent is cancelled"]
     assert stateroom("sessions", "cancel", plain, "--store", STORE).out == "the agent is cancelled\n"
 
@@ -154,20 +154,20 @@ def test_a_registered_environment_is_found_by_its_name(stateroom: Any) -> None:
     done = stateroom("sessions", "cancel", session["id"], "--store", store)
     assert done.code == 2
     assert f"session '{session['id']}' is closed" in done.err
-    assert "assistant  " in stateroom("sessions", "talk", session["id"], "--store", store).out
+    assert "assistant  " in stateroom("sessions", "transcript", session["id"], "--store", store).out
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("provide ID yes --store sqlite:///rooms.db", "is of purse, which is not registered here: say with --env"),
+        ("answer ID yes --store sqlite:///rooms.db", "is of purse, which is not registered here: say with --env"),
         ("cancel ID --store sqlite:///rooms.db", "is of purse, which is not registered here: say with --env"),
         ("cancel ID --store sqlite:///rooms.db --env counter", "is of purse, not of counter"),
         ("cancel nope --store sqlite:///rooms.db", "there is no session 'nope'"),
-        ("provide nope yes --store sqlite:///rooms.db", "there is no session 'nope'"),
-        ("talk nope --store sqlite:///rooms.db", "there is no session 'nope'"),
-        ("talk ID --store sqlite:///typo.db", "the file typo.db does not exist"),
-        ("provide ID --store sqlite:///rooms.db", "text"),
+        ("answer nope yes --store sqlite:///rooms.db", "there is no session 'nope'"),
+        ("transcript nope --store sqlite:///rooms.db", "there is no session 'nope'"),
+        ("transcript ID --store sqlite:///typo.db", "the file typo.db does not exist"),
+        ("answer ID --store sqlite:///rooms.db", "text"),
     ],
 )
 def test_a_mistake_is_a_short_message(stateroom: Any, waiting: str, arguments: str, told: str) -> None:

@@ -21,7 +21,8 @@ import uvicorn
 from stateroom import Environment
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server import Application, Options
-from stateroom.server.running import bind, configured
+from stateroom.server.process import bind, configured
+from stateroom.server.services import Services
 from tests.patience import PATIENCE
 
 SECRET = "a secret that is only good for tests"
@@ -49,6 +50,10 @@ class Served(Client):
     """The same, and the server, which runs in the same event loop."""
 
     app: Application
+
+    @property
+    def services(self) -> Services:
+        return self.app.services
 
 
 Serve = Callable[..., Awaitable[Served]]

@@ -126,7 +126,7 @@ async def test_a_stream_is_a_line_when_it_has_ended(logged: Any, connect: Any, u
         told = await stream.content.read()
     await until(lambda: lines(logged, path))
     [line] = lines(logged, path)
-    assert (line["status"], line["bytes"]) == (200, len(b"event: entry\n" + told))
+    assert (line["status"], line["bytes"]) == (200, len(b"id: 1\n" + told))
 
 
 async def test_no_log_is_kept_unless_it_is_asked_for(serve: Any, caplog: pytest.LogCaptureFixture) -> None:

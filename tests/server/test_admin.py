@@ -70,7 +70,7 @@ async def ask(served: Any, method: str, path: str, body: Any = None, **options: 
 
 async def seed(served: Any, environment: str = "counter", **options: Any) -> Any:
     """A new session of the server's own."""
-    return await served.app.hosted[environment].sessions.seed(ROW, **options)
+    return await served.services.environments[environment].sessions.seed(ROW, **options)
 
 
 async def counted(served: Any, *counts: int) -> Any:
@@ -107,7 +107,7 @@ async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None
     assert status == 200
     assert listed["next"] is None
     by_id = {one["id"]: one for one in listed["sessions"]}
-    head = await served.app.store.head(session.id)
+    head = await served.services.store.head(session.id)
     assert by_id[session.id] == {
         "id": session.id, "environment": "counter", "owner": "ann", "status": "live", "revision": 1,
         "created": head.created, "expires": head.expires, "parent": None,
@@ -117,7 +117,7 @@ async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None
 
 async def test_pages_hold_every_session_once_while_new_ones_come(served: Any) -> None:
     await asyncio.gather(*(seed(served) for _ in range(250)))
-    there = [head.id for head in await served.app.store.heads(limit=1000)]
+    there = [head.id for head in await served.services.store.heads(limit=1000)]
 
     async def more() -> None:
         await asyncio.gather(*(seed(served) for _ in range(3)))
@@ -206,11 +206,11 @@ async def test_looking_does_not_prolong_a_life(serve: Any, store_url: str) -> No
     now = 1090.0
     for path in ("", "/log", "/state", "/diff?from=1"):
         assert (await ask(served, "GET", f"/sessions/{session.id}{path}"))[0] == 200
-    assert (await served.app.store.head(session.id)).expires == 1100.0
+    assert (await served.services.store.head(session.id)).expires == 1100.0
 
 
 async def test_an_id_may_be_any_text(served: Any) -> None:
-    session = await served.app.hosted["counter"].sessions.seed(ROW, session_id="a/log? b%")
+    session = await served.services.environments["counter"].sessions.seed(ROW, session_id="a/log? b%")
     status, shown = await ask(served, "GET", "/sessions/a%2Flog%3F%20b%25")
     assert (status, shown["id"]) == (200, session.id)
     async with served.client.get(f"{served.url}/ng-rollout/r1/admin/sessions/a%2Flog%3F%20b%25/state") as reply:
@@ -269,7 +269,7 @@ async def test_a_log_in_pages_is_the_whole_log(served: Any) -> None:
 async def test_a_page_costs_the_same_wherever_it_lies(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve()
     session = await counted(served, *range(1000))
-    store = served.app.store
+    store = served.services.store
     read = 0
 
     def counting(method: Any) -> Any:
@@ -339,11 +339,11 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
 
 async def test_large_values_are_shown_like_others(serve: Any, store_url: str) -> None:
     served = await serve(LedgerEnvironment(), store=store_url)
-    served.app.store.large = 4
+    served.services.store.large = 4
     session = await seed(served, "ledger")
     assert (await session.call("note", {"day": "2024-05-02", "tag": "a large tag"})).ok
     await session.verify()
-    assert b"a large tag" in (await served.app.store.maintenance.export(session.id)).blobs.values()
+    assert b"a large tag" in (await served.services.store.maintenance.export(session.id)).blobs.values()
     where = f"/sessions/{session.id}"
     _, shown = await ask(served, "GET", f"{where}/state")
     assert (shown["state"]["by_number"], shown["state"]["seal"]) == ({"1": "a large tag"}, "_wA=")
@@ -393,7 +393,7 @@ async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: 
 async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: str) -> None:
     served = await serve(store=store_url, limits=Limits(sessions=4))
     session = await seed(served)
-    await served.app.census.count()
+    await served.services.count.update()
     status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"n": 3})
     assert status == 200
     assert (await ask(served, "POST", f"/sessions/{session.id}/fork"))[0] == 503
@@ -401,7 +401,7 @@ async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: s
     assert (await ask(served, "POST", f"/sessions/{one}/close"))[0] == 200
     assert (await ask(served, "DELETE", f"/sessions/{one}"))[0] == 200  # to close it has made room already
     assert (await ask(served, "DELETE", f"/sessions/{two}"))[0] == 200
-    assert served.app.census.live == await served.app.store.count(served.app.now()) == 2
+    assert served.services.count.live == await served.services.store.count(served.services.now()) == 2
     assert (await ask(served, "POST", f"/sessions/{three}/fork", {"n": 2}))[0] == 200
     assert (await ask(served, "POST", f"/sessions/{three}/fork"))[0] == 503
 
@@ -426,9 +426,9 @@ async def test_a_deleted_session_is_gone_for_its_client_too(served: Any) -> None
     _, seeded = await served.post("/seed_session", ROW)
     session = seeded["session_id"]
     assert (await served.post("/increment_counter", {"count": 1}))[0] == 200
-    assert served.app.hosted["counter"].sessions.loaded(session)
+    assert served.services.environments["counter"].sessions.loaded(session)
     assert await ask(served, "DELETE", f"/sessions/{session}") == (200, {"deleted": session})
-    assert not served.app.hosted["counter"].sessions.loaded(session)
+    assert not served.services.environments["counter"].sessions.loaded(session)
     for tool_name in ("increment_counter", "get_counter_value"):
         status, refused = await served.post(f"/{tool_name}", {"count": 1} if "inc" in tool_name else {})
         assert (status, refused["error"]["code"]) == (410, "unknown_session")

@@ -57,7 +57,7 @@ async def ask(served: Any, method: str, path: str, body: Any = None) -> tuple[in
 
 
 async def seed(served: Any) -> Any:
-    return await served.app.hosted["counter"].sessions.seed(ROW)
+    return await served.services.environments["counter"].sessions.seed(ROW)
 
 
 async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
@@ -68,8 +68,8 @@ async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
         assert (status, refused["error"]["code"]) == (422, "invalid_arguments"), (path, body)
         assert list(refused["error"]["fields"]) == [field], (path, body)
         assert refused["error"]["message"].startswith(f"{field}: "), (path, body)
-    assert (await served.app.store.head(session.id)).revision == 1
-    assert len(await served.app.store.heads()) == 1
+    assert (await served.services.store.head(session.id)).revision == 1
+    assert len(await served.services.store.heads()) == 1
 
 
 async def test_an_unknown_session_is_an_error_everywhere(serve: Any) -> None:

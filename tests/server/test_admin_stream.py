@@ -12,7 +12,7 @@ import pytest
 from stateroom import Sessions
 from stateroom.errors import BadData, StoreUnavailable
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server.admin import log as admin_log
+from stateroom.server import admin, api
 from stateroom.session import History
 from stateroom.store import open_store
 from tests.patience import PATIENCE
@@ -27,7 +27,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_log, "POLL", 0.01)
+    monkeypatch.setattr(admin, "POLL", 0.01)
 
 
 class Stream:
@@ -76,7 +76,7 @@ async def follow(served: Any, session: str, query: str = "", **headers: str) -> 
 
 
 async def seed(served: Any) -> Any:
-    return await served.app.hosted["counter"].sessions.seed(ROW)
+    return await served.services.environments["counter"].sessions.seed(ROW)
 
 
 async def test_a_growing_log_is_followed_to_its_end(serve: Any, connect: Any, store_url: str) -> None:
@@ -203,7 +203,7 @@ async def test_a_stream_ends_without_a_last_word_when_the_server_stops(serve: An
 
 
 async def test_a_silent_stream_shows_that_it_is_alive(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_log, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(api, "HEARTBEAT", 0.05)
     served = await serve()
     session = await seed(served)
     async with follow(served, session.id) as stream:
@@ -214,13 +214,13 @@ async def test_a_silent_stream_shows_that_it_is_alive(serve: Any, monkeypatch: p
         lines = await stream.lines()
         while lines == [": still here"]:
             lines = await stream.lines()
-        assert lines[0] == "event: entry"
+        assert lines[1] == "event: entry"
 
 
 async def test_a_store_that_is_away_for_a_while_is_waited_for(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve()
     session = await seed(served)
-    store = served.app.store
+    store = served.services.store
     head, asked = store.head, asyncio.Event()
 
     async def away(session: str) -> Any:
@@ -251,7 +251,7 @@ async def test_a_log_that_cannot_be_read_ends_the_stream_with_the_reason(
 
 
 async def test_a_stream_ends_as_soon_as_its_client_has_gone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_log, "POLL", 600.0)
+    monkeypatch.setattr(admin, "POLL", 600.0)
     served = await serve()
     session = await seed(served)
     told, gone = asyncio.Event(), asyncio.Event()

@@ -78,17 +78,17 @@ async def test_a_tool_that_breaks_off_half_way_has_done_nothing(serve: Any) -> N
 async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serve: Any, spoil: Spoil, why: str) -> None:
     served = await serve(BillEnvironment())
     await served.post("/seed_session")
-    [head] = await served.app.store.heads()
-    bad = await spoilt(served.app.store, head.id, spoil)
-    token = served.app.hosted["bill"].signer.sign(bad).decode()
-    before = await served.app.store.maintenance.export(bad)
+    [head] = await served.services.store.heads()
+    bad = await spoilt(served.services.store, head.id, spoil)
+    token = served.services.environments["bill"].signer.sign(bad).decode()
+    before = await served.services.store.maintenance.export(bad)
     served.client.cookie_jar.clear()
     for path in ("/charge", "/verify"):
         status, body = await served.post(path, headers={"Cookie": f"stateroom_bill={token}"})
         assert (status, body["error"]["code"]) == (500, "environment_error")
         with pytest.raises(AssertionError, match=f"the stored state of session 'spoilt' is not valid: {why}"):
             raise AssertionError(body["error"]["message"])
-    assert await served.app.store.maintenance.export(bad) == before
+    assert await served.services.store.maintenance.export(bad) == before
 
 
 async def test_a_session_that_is_not_there_is_never_a_fresh_one(serve: Any, connect: Any) -> None:
@@ -99,7 +99,7 @@ async def test_a_session_that_is_not_there_is_never_a_fresh_one(serve: Any, conn
     for path in ("/increment_counter", "/get_counter_value"):
         status, body = await client.post(path, {"count": 1} if "increment" in path else {})
         assert (status, body["error"]["code"]) == (410, "unknown_session")
-    assert await second.app.store.heads() == []
+    assert await second.services.store.heads() == []
     assert await first.post("/get_counter_value") == (200, {"count": 3})
 
 
@@ -114,5 +114,5 @@ async def test_servers_and_environments_in_one_process_are_strangers(serve: Any)
     first.client.cookie_jar.clear()
     await first.post("/counter/seed_session", ROW)
     assert await first.post("/counter/get_counter_value") == (200, {"count": 3})
-    assert (len(await first.app.store.heads()), len(await second.app.store.heads())) == (2, 1)
+    assert (len(await first.services.store.heads()), len(await second.services.store.heads())) == (2, 1)
     assert unjustified(changes(before, memory(every))) == []

@@ -21,7 +21,7 @@ from stateroom import Environment, Episode, State, Task, ToolError, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
-from stateroom.server import description
+from stateroom.server import routes
 from stateroom.server.gymnasium import Gymnasium
 
 Document = dict[str, Any]
@@ -163,7 +163,8 @@ class TestDocument:
         served = await serve(*(environment() for environment in environments))
         described = {(method, path) for method, path, _ in operations(await document_of(served))}
         own = {("GET", path) for path in ("/", "/health", "/ready", "/metrics", "/openapi.json", "/docs")}
-        known = {key for hosted in served.app.hosted.values() for key in hosted.routes() | Gymnasium(hosted).routes()}
+        environments = served.services.environments.values()
+        known = {key for one in environments for key in one.routes() | Gymnasium(one).routes()}
         assert described == own | known | THREADS
 
     async def test_says_what_is_served(self, serve: Any) -> None:
@@ -209,7 +210,7 @@ class TestDocument:
         assert document["components"]["securitySchemes"]["counter.session"] == {
             "type": "apiKey",
             "in": "cookie",
-            "name": served.app.hosted["counter"].cookie_name,
+            "name": served.services.environments["counter"].cookies.name,
         }
         paths = document["paths"]
         assert paths["/counter/increment_counter"]["post"]["security"] == [{"counter.session": []}]
@@ -230,13 +231,13 @@ class TestDocument:
         served = await serve()
         document = await document_of(served)
         error = document["components"]["responses"]["error_422"]
-        assert error["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Error"}
+        assert error["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ErrorBody"}
         assert error["x-stateroom-codes"] == ["invalid_arguments", "invalid_task"]
         assert "Retry-After" in document["components"]["responses"]["error_503"]["headers"]
         await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
         status, found = await served.post("/increment_counter", {"count": "many"})
         definitions = {"$defs": document["components"]["schemas"]}
-        text = json.dumps({**definitions, "$ref": "#/$defs/Error"}).replace("#/components/schemas/", "#/$defs/")
+        text = json.dumps({**definitions, "$ref": "#/$defs/ErrorBody"}).replace("#/components/schemas/", "#/$defs/")
         assert status == 422
         assert not list(Draft202012Validator(json.loads(text)).iter_errors(found))
         assert list(Draft202012Validator(json.loads(text)).iter_errors({"error": "no"}))
@@ -254,13 +255,13 @@ class TestDocument:
 
     async def test_is_made_once_and_when_asked_for(self, serve: Any, monkeypatch: Any) -> None:
         made: list[Document] = []
-        make = description.document
+        make = routes.document
 
-        def counted(hosted: Any) -> Document:
-            made.append(make(hosted))
+        def counted(environments: Any) -> Document:
+            made.append(make(environments))
             return made[-1]
 
-        monkeypatch.setattr(description, "document", counted)
+        monkeypatch.setattr(routes, "document", counted)
         served = await serve()
         assert not made
         first = await document_of(served)

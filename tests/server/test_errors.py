@@ -122,7 +122,7 @@ async def test_rows_that_cannot_be_seeded(serve: Any) -> None:
             assert (status, refused["error"]["code"]) == (422, "invalid_task")
             assert message in refused["error"]["message"]
             assert not UNFIT.search(refused["error"]["message"])
-    assert (len(served.client.cookie_jar), await served.app.store.heads()) == (0, [])
+    assert (len(served.client.cookie_jar), await served.services.store.heads()) == (0, [])
 
 
 async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
@@ -310,7 +310,11 @@ async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:
         assert (status, refused["error"]["code"]) == (500, "environment_error")
         assert not UNFIT.search(refused["error"]["message"])
         assert "nobody's business" not in str(refused)
-    assert (len(served.client.cookie_jar), await served.app.store.heads(), served.app.census.live) == (0, [], 0)
+    assert (len(served.client.cookie_jar), await served.services.store.heads(), served.services.count.live) == (
+        0,
+        [],
+        0,
+    )
 
 
 # Sessions that are no longer there.
@@ -322,7 +326,7 @@ async def test_sessions_that_are_gone(serve: Any) -> None:
     served = replies.served
     paths = [("/increment_counter", {"count": 1}), ("/get_counter_value", {}), ("/verify", ROW)]
     await replies.seed()
-    [head] = await served.app.store.heads()
+    [head] = await served.services.store.heads()
     await served.post("/close_session", {"resources_session_id": head.id})
     for path, body in paths:
         status, error = await replies.error(path, json=body)
@@ -332,7 +336,7 @@ async def test_sessions_that_are_gone(serve: Any) -> None:
     for path, body in paths:
         status, error = await replies.error(path, json=body)
         assert (status, error["code"]) == (410, "session_expired")
-    await served.app.hosted["counter"].sessions.sweep()
+    await served.services.environments["counter"].sessions.sweep()
     for path, body in paths:
         status, error = await replies.error(path, json=body)
         assert (status, error["code"]) == (410, "unknown_session")
@@ -344,7 +348,7 @@ async def test_a_server_error_of_our_own_is_told_and_logged(
     def broken(_: Any) -> Any:
         raise RuntimeError("a detail")
 
-    monkeypatch.setattr(replies.served.app.hosted["counter"].sessions, "loaded", broken)
+    monkeypatch.setattr(replies.served.services.environments["counter"].sessions, "loaded", broken)
     status, error = await replies.error("/get_counter_value")
     message = "POST /get_counter_value failed: unexpected RuntimeError; the server's log has more"
     assert (status, error) == (500, {"code": "internal_error", "message": message})

@@ -209,7 +209,7 @@ async def test_whatever_the_model_utters_the_session_and_its_reward_are_right(se
         assert (await agent.call("increment_counter", {"count": 2})).status == 200
         assert await agent.value() == 9
         assert json.loads((await agent.verify()).text)["reward"] == 1.0
-    assert [head.id for head in await served.app.store.heads()] == [seeded["session_id"]]
+    assert [head.id for head in await served.services.store.heads()] == [seeded["session_id"]]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, tmp_pa
     cookies = {found.key: found.value for found in one.client.cookie_jar}
     assert (await other.post("/step", made(), cookies=cookies))[1]["terminated"]
     assert await one.post("/close") == (200, {})
-    assert (await one.app.store.head(begun["info"]["session_id"])).closed
+    assert (await one.services.store.head(begun["info"]["session_id"])).closed
 
 
 def odd_call(**fields: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from stateroom.errors import DefinitionError
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
-from stateroom.server.hosts import Hosts, hosts_at
+from stateroom.server.access import AllowedHosts, hosts_at
 from tests.server.serving_models import serving
 
 ROW = '{"initial_count": 3, "expected_count": 5}'
@@ -51,7 +51,7 @@ async def test_a_page_from_elsewhere_reaches_nothing(serve: Any) -> None:
             {"Origin": "null"},
         ):
             assert await status(served, *request, **headers) == 403, (request, headers)
-    assert await served.app.store.heads() == []
+    assert await served.services.store.heads() == []
     for headers in ({}, {"Host": "localhost:1"}, {"Host": "[::1]"}, {"Origin": f"http://{here}"}):
         for request in REQUESTS[:-1]:
             assert await status(served, *request, **headers) == 200, (request, headers)
@@ -90,7 +90,7 @@ def test_elsewhere_only_allowed_names_are_looked_at() -> None:
 @pytest.mark.parametrize("name", ["", "http://rooms.example", "rooms.example:80", "rooms example", "*"])
 def test_what_cannot_be_the_name_of_a_host(name: str) -> None:
     with pytest.raises(DefinitionError, match="without a scheme and a port"):
-        Hosts([name])
+        AllowedHosts([name])
 
 
 async def test_a_served_model_is_for_this_machine_too(tmp_path: Path) -> None:

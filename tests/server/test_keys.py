@@ -54,7 +54,7 @@ async def test_strangers_create_nothing(serve: Any) -> None:
             status, found = await told(served, path, body, **headers)
             assert (status, found.get("WWW-Authenticate", "")[:6]) == (401, "Bearer"), (path, headers)
         assert (await told(served, path, body, Cookie="stateroom_counter=x; stateroom_weather=x"))[0] == 401
-    assert await served.app.store.heads() == []
+    assert await served.services.store.heads() == []
     for path, body in requests:
         assert (await told(served, path, body, **bearer("ben")))[0] == 200, path
     for path in ("/", "/counter/", "/weather/reverify_mode", "/health", "/ready", "/docs", "/openapi.json"):

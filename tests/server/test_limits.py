@@ -208,7 +208,7 @@ async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
             assert (answer.status, said["error"]["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
             assert "2 sessions" in said["error"]["message"]
     assert (await served.post("/get_counter_value", cookies=cookies))[0] == 200
-    session = await served.app.hosted["counter"].sessions.open(first["session_id"])
+    session = await served.services.environments["counter"].sessions.open(first["session_id"])
     await session.close()
     now += 2
     served.client.cookie_jar.clear()
@@ -291,4 +291,4 @@ async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
     status, refused = await served.post("/seed_session", ROW)
     assert (status, refused["error"]["code"]) == (504, "timeout")
     assert refused["error"]["message"] == "slow_seed.seed did not finish within 0.05 s"
-    assert (len(served.client.cookie_jar), served.app.census.live) == (0, 0)
+    assert (len(served.client.cookie_jar), served.services.count.live) == (0, 0)

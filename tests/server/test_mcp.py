@@ -20,8 +20,8 @@ from stateroom import Environment, State, ToolError, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
-from stateroom.server import mcp
-from stateroom.server.monitoring.metrics import Figures
+from stateroom.server import routes
+from stateroom.server.metrics import Metrics
 from tests.patience import PATIENCE
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 3, "expected_count": 9}
@@ -286,11 +286,11 @@ async def test_calls_are_counted(serve: Any, monkeypatch: pytest.MonkeyPatch) ->
         def __init__(self, tool: str) -> None:
             self.tool = tool
 
-        def called(self, outcome: str, seconds: float) -> None:
+        def count(self, outcome: str, seconds: float) -> None:
             assert seconds > 0
-            counted.append((served.app.environments[0].name, self.tool, outcome))
+            counted.append((served.services.served[0].name, self.tool, outcome))
 
-    monkeypatch.setattr(Figures, "of_tool", lambda self, environment, tool: Tally(tool))
+    monkeypatch.setattr(Metrics, "tool", lambda self, environment, tool: Tally(tool))
     served = await serve(Desk())
     async with connected(f"{served.url}/mcp", await seeded(served)) as client:
         await client.call_tool("read")
@@ -481,20 +481,20 @@ async def test_a_body_may_be_as_large_as_elsewhere(serve: Any) -> None:
 
 
 def test_the_sdk_is_imported_when_it_is_needed() -> None:
-    program = "import sys, stateroom.server.running; print([n for n in sys.modules if n.split('.')[0] == 'mcp'])"
+    program = "import sys, stateroom.server.process; print([n for n in sys.modules if n.split('.')[0] == 'mcp'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "[]\n"
 
 
 async def test_first_requests_at_once_wait_for_one_import(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loads, may_load = mcp._load, [], threading.Event()
+    load, loads, may_load = routes.load_tool_server, [], threading.Event()
 
-    def load_slowly(hosted: Any, max_body: int) -> Any:
-        loads.append(hosted.environment.name)
+    def load_slowly(served: Any, max_body: int) -> Any:
+        loads.append(served.name)
         assert may_load.wait(timeout=PATIENCE)
-        return load(hosted, max_body)
+        return load(served, max_body)
 
-    monkeypatch.setattr(mcp, "_load", load_slowly)
+    monkeypatch.setattr(routes, "load_tool_server", load_slowly)
     served = await serve(CounterEnvironment(), WeatherEnvironment())
     paths = ["/counter/mcp", "/weather/mcp"] * 5
     asked = asyncio.gather(*(post(served, message("tools/list"), path=path) for path in paths))
@@ -509,7 +509,7 @@ async def test_first_requests_at_once_wait_for_one_import(serve: Any, monkeypatc
 async def test_without_the_sdk_the_reply_says_what_to_install(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_types")]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "stateroom.server.mcp.tools", raising=False)
+    monkeypatch.delitem(sys.modules, "stateroom.server.mcp", raising=False)
     served = await serve()
     headers = await seeded(served)
     for _ in range(2):

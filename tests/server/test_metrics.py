@@ -21,8 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 
 from stateroom import Environment, State, tool
 from stateroom.errors import Conflict, StoreUnavailable, ToolError, UnknownSession, UnknownStore
-from stateroom.server.monitoring.measured import MeasuredStore
-from stateroom.server.monitoring.metrics import BOUNDS, OUTCOMES, Figures
+from stateroom.server.metrics import BOUNDS, OUTCOMES, MeasuredStore, Metrics
 from stateroom.store import Commit, Entry, Head
 from stateroom.store.memory import MemoryStore
 from tests.patience import PATIENCE
@@ -48,8 +47,8 @@ class Samples:
         return {labels: value for (known, labels), value in self.values.items() if known == name and value}
 
 
-def scrape(figures: Figures, live: int = 0) -> Samples:
-    return Samples(figures.exposition(b"", live)[0])
+def scrape(metrics: Metrics, live: int = 0) -> Samples:
+    return Samples(metrics.exposition(b"", live)[0])
 
 
 class Mood(State):
@@ -172,43 +171,43 @@ def check(found: Samples, calls: list[Any]) -> None:
 
 @given(CALLS)
 def test_every_call_is_counted_once_by_one_process(calls: list[Any]) -> None:
-    figures = Figures(TOOLS)
+    metrics = Metrics(TOOLS)
     for _, labels, outcome, seconds in calls:
-        figures.of_tool(*labels).called(outcome, seconds)
-    check(scrape(figures), calls)
+        metrics.tool(*labels).count(outcome, seconds)
+    check(scrape(metrics), calls)
 
 
 @given(CALLS)
 def test_any_worker_tells_of_the_calls_of_all(calls: list[Any]) -> None:
     with TemporaryDirectory() as folder:
-        workers = [Figures(TOOLS, Path(folder)) for _ in range(3)]
+        workers = [Metrics(TOOLS, Path(folder)) for _ in range(3)]
         assert len(list(Path(folder).iterdir())) == 3
         for worker, labels, outcome, seconds in calls:
-            workers[worker].of_tool(*labels).called(outcome, seconds)
+            workers[worker].tool(*labels).count(outcome, seconds)
         for worker in workers:
             check(scrape(worker), calls)
 
 
 def test_a_worker_does_not_speak_of_its_own_process_for_all(tmp_path: Path) -> None:
-    assert not [name for name, _ in scrape(Figures(TOOLS, tmp_path)).values if name.startswith("process_")]
+    assert not [name for name, _ in scrape(Metrics(TOOLS, tmp_path)).values if name.startswith("process_")]
 
 
-def test_workers_with_other_tools_do_not_mix_their_figures(tmp_path: Path) -> None:
-    before = Figures({"counter": ["increment", "read"]}, tmp_path)
-    after = Figures({"counter": ["decrement", "read"]}, tmp_path)
-    before.of_tool("counter", "increment").called("ok", 1)
-    after.of_tool("counter", "read").called("ok", 1)
+def test_workers_with_other_tools_do_not_mix_their_metrics(tmp_path: Path) -> None:
+    before = Metrics({"counter": ["increment", "read"]}, tmp_path)
+    after = Metrics({"counter": ["decrement", "read"]}, tmp_path)
+    before.tool("counter", "increment").count("ok", 1)
+    after.tool("counter", "read").count("ok", 1)
     found = scrape(after)
     assert found("stateroom_calls_total", "counter", "decrement", "ok") == 0
     assert found("stateroom_calls_total", "counter", "read", "ok") == 1
 
 
 def test_a_row_that_was_only_half_made_is_made_whole(tmp_path: Path) -> None:
-    whole = Figures(TOOLS, tmp_path)
+    whole = Metrics(TOOLS, tmp_path)
     row = next(tmp_path.iterdir())
     row.with_suffix(".1").write_bytes(bytes(24))
     assert scrape(whole)("stateroom_sessions_expired_total") == 0
-    second = Figures(TOOLS, tmp_path)
+    second = Metrics(TOOLS, tmp_path)
     second.expired(2)
     assert scrape(whole)("stateroom_sessions_expired_total") == 2
     assert row.with_suffix(".1").stat().st_size == row.stat().st_size
@@ -217,13 +216,13 @@ def test_a_row_that_was_only_half_made_is_made_whole(tmp_path: Path) -> None:
 WORKER = """
 import sys
 from pathlib import Path
-from stateroom.server.monitoring.metrics import Figures
+from stateroom.server.metrics import Metrics
 
-figures = Figures({"counter": ["increment"]}, Path(sys.argv[1]))
+metrics = Metrics({"counter": ["increment"]}, Path(sys.argv[1]))
 for line in sys.stdin:
     for _ in range(int(line)):
-        figures.of_tool("counter", "increment").called("ok", 0.001)
-    text = figures.exposition(b"", 0)[0].decode()
+        metrics.tool("counter", "increment").count("ok", 0.001)
+    text = metrics.exposition(b"", 0)[0].decode()
     print(next(line for line in text.splitlines() if "stateroom_calls_total" in line and "ok" in line), flush=True)
 """
 
@@ -261,7 +260,7 @@ def worker(tmp_path: Path) -> Iterator[Any]:
         each.kill()
 
 
-def test_a_worker_that_is_killed_leaves_its_figures_to_the_next(worker: Any, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_leaves_its_metrics_to_the_next(worker: Any, tmp_path: Path) -> None:
     first, second = worker(), worker()
     told = [first.count(1000), second.count(200), first.count(0)]
     first.kill()
@@ -336,8 +335,8 @@ class Faulty(MemoryStore):
 
 
 async def test_what_comes_of_a_stores_operations() -> None:
-    figures = Figures(TOOLS)
-    store = MeasuredStore(Faulty(), figures)
+    metrics = Metrics(TOOLS)
+    store = MeasuredStore(Faulty(), metrics)
     await store.create(Head("room", "counter", "", 0.0, 10.0, 0))
     await store.append(Commit("room", Entry(1, "call", 1.0, b""), expires=None))
     with pytest.raises(Conflict):
@@ -347,7 +346,7 @@ async def test_what_comes_of_a_stores_operations() -> None:
     with pytest.raises(StoreUnavailable, match="gone fishing"):
         await store.head("room")
     assert await store.sweep(20.0) == 1
-    found = scrape(figures)
+    found = scrape(metrics)
     assert found.above_zero("stateroom_store_operations_total") == {
         frozenset(("create", "ok")): 1,
         frozenset(("append", "ok")): 1,

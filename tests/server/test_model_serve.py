@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from stateroom.agent.tokens import Estimate
+from stateroom.agent import Estimate
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import message
 from stateroom.model.chat import chat_tools

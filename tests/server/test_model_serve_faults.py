@@ -14,8 +14,8 @@ from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, message
 from stateroom.server import Limits
 from stateroom.server.model import ModelApplication, responses
-from stateroom.server.model.made import Made
-from stateroom.server.running import bind, configured
+from stateroom.server.model.request import ModelResponse
+from stateroom.server.process import bind, configured
 
 
 class Telling(Model):
@@ -220,8 +220,8 @@ async def test_a_message_of_no_words_says_nothing() -> None:
 
 def test_what_is_no_text_is_streamed_whole() -> None:
     sound = {"type": "output_audio", "data": "AAAA"}
-    made = Made(responses.read({"input": "hi"}), Answer([{"type": "message", "content": [sound]}]), "m")
-    lines = b"".join(responses.events(made)).splitlines()
+    made = ModelResponse(responses.read({"input": "hi"}), Answer([{"type": "message", "content": [sound]}]), "m")
+    lines = b"".join(event.encode() for event in responses.events(made)).splitlines()
     told = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
     assert [each["part"] for each in told if "part" in each] == [sound, sound]
 

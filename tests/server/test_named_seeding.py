@@ -51,7 +51,7 @@ async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store: str) -> Non
     assert await served.post("/get_counter_value") == (200, {"count": 5})
     await post_afresh(served, "/seed_session", seeding("another"))
     assert await served.post("/get_counter_value") == (200, {"count": 3})
-    assert len(await served.app.store.heads()) == 2
+    assert len(await served.services.store.heads()) == 2
 
 
 async def test_a_row_with_what_is_no_number_is_the_same_row_again(serve: Any, store: str) -> None:
@@ -68,8 +68,8 @@ async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store:
     replies = await asyncio.gather(*(post_afresh(served, "/seed_session", seeding("one")) for _ in range(8)))
     assert {status for status, _ in replies} == {200}
     assert sum("seed_key" in reply for _, reply in replies) == 1
-    assert len(await served.app.store.heads()) == 1
-    assert await served.app.store.count(served.app.now()) == 1
+    assert len(await served.services.store.heads()) == 1
+    assert await served.services.store.count(served.services.now()) == 1
 
 
 async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store: str) -> None:
@@ -78,7 +78,7 @@ async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store: str) ->
     for _ in range(2):
         assert (await post_afresh(served, "/seed_session", seeding("one", row)))[0] == 200
     assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 409
-    assert (await served.app.store.maintenance.sizes())["blobs"].rows == 1
+    assert (await served.services.store.maintenance.sizes())["blobs"].rows == 1
 
 
 async def test_a_name_is_not_joined_with_another_task(serve: Any) -> None:
@@ -118,13 +118,13 @@ async def test_a_closed_name_is_not_resurrected(serve: Any, store: str) -> None:
 async def test_a_name_closes_its_session_without_a_cookie(serve: Any) -> None:
     served = await serve()
     _, seeded = await served.post("/seed_session", seeding("one"))
-    session_id = (await served.app.store.heads())[0].id
+    session_id = (await served.services.store.heads())[0].id
     served.client.cookie_jar.clear()
     for stranger in (session_id, "never seeded"):  # without a token, an id that leaked closes nothing
         assert await served.post("/close_session", closing(stranger)) == (200, {"resources_session_id": stranger})
-    assert not (await served.app.store.head(session_id)).closed
+    assert not (await served.services.store.head(session_id)).closed
     assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
-    assert (await served.app.store.head(session_id)).closed
+    assert (await served.services.store.head(session_id)).closed
     assert seeded["resources_session_id"] == "one"
 
 
@@ -153,8 +153,8 @@ async def test_an_expired_name_is_gone_and_closing_it_is_fine(serve: Any) -> Non
         status, refused = await served.post("/seed_session", seeding("one"))
         assert (status, refused["error"]["code"]) in [(410, "session_expired"), (410, "unknown_session")]
         assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
-        await served.app.hosted["counter"].sessions.sweep()
-    assert (await served.app.store.heads()) == []
+        await served.services.environments["counter"].sessions.sweep()
+    assert (await served.services.store.heads()) == []
 
 
 async def test_what_is_no_name_is_refused(serve: Any) -> None:

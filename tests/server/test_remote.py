@@ -145,7 +145,7 @@ async def test_every_session_is_judged_and_closed(serve: Any, tmp_path: Path) ->
     policy = CounterEnvironment.policies["reference"]
     there = plan(tmp_path, "there", CounterEnvironment(), policy, tasks=COUNTS, server=served.url)
     await run(there)
-    sessions = served.app.hosted["counter"].sessions
+    sessions = served.services.environments["counter"].sessions
     heads = await sessions.store.heads(limit=100)
     assert {head.id for head in heads} == {row["_stateroom_session"] for row in rows(there.files.rollouts)}
     assert len(heads) == 24
@@ -311,7 +311,7 @@ async def test_a_session_that_is_gone_ends_the_episode(
     served = await serve()
 
     async def happens() -> None:
-        sessions = served.app.hosted["counter"].sessions
+        sessions = served.services.environments["counter"].sessions
         (head,) = await sessions.store.heads(limit=2)
         if what == "delete":
             sessions.forget(head.id)
@@ -367,7 +367,7 @@ async def test_an_episode_whose_judge_fails_waits_for_its_verdict(serve: Any, tm
     assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("judge", False)
     assert "the judge's model mumbles" in row["error"]
     assert row["response"]["output"]
-    session = await served.app.hosted["counter"].sessions.open(row["_stateroom_session"])
+    session = await served.services.environments["counter"].sessions.open(row["_stateroom_session"])
     assert session.verdict is None  # and it is open
 
 

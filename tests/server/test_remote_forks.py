@@ -75,7 +75,7 @@ async def test_groups_are_the_same_here_and_there(
         return
     assert {parent["revision"] for parent in parents} == {1}
     assert len({parent["session"] for parent in parents}) == 3
-    heads = {head.id: head for head in await served.app.store.heads(limit=100)}
+    heads = {head.id: head for head in await served.services.store.heads(limit=100)}
     assert len(heads) == 15
     assert all(head.closed for head in heads.values())
     for row in rows(there.files.rollouts):
@@ -127,7 +127,7 @@ async def test_the_admin_token_is_asked_for_before_anything_runs(serve: Any, tmp
         with pytest.raises(Unauthorized, match="--admin-token or STATEROOM_ADMIN_TOKEN"):
             await run(Run(**given, admin_token=token))
     assert files_in(tmp_path) == []
-    assert await served.app.store.heads(limit=1) == []
+    assert await served.services.store.heads(limit=1) == []
     report = await run(Run(**given, admin_token="open sesame"))
     assert (report.episodes, report.failed) == (6, 0)
 

@@ -142,10 +142,10 @@ async def test_an_interrupted_run_comes_to_the_same(
     repeated = len(site.model.asked) - len({*site.model.asked})
     assert repeated == (0 if store != "memory://" else EPISODES * away_at)
     if kind is PileEnvironment:
-        sessions = len(await served.app.store.heads(limit=100))
+        sessions = len(await served.services.store.heads(limit=100))
         assert sessions == (EPISODES if store != "memory://" else 2 * EPISODES)
         names = [row["_stateroom_session"] for row in rows(site.files.rollouts)]
-        assert {*names} <= {head.id for head in await served.app.store.heads(limit=100)}
+        assert {*names} <= {head.id for head in await served.services.store.heads(limit=100)}
     assert await site.is_as_here()
 
 
@@ -166,7 +166,7 @@ async def test_a_verdict_that_was_given_before_is_given_again(
 ) -> None:
     environment = PileEnvironment()
     served = await serve(environment)
-    kept = served.app.store
+    kept = served.services.store
     site = Site(tmp_path, PileEnvironment(), f"sqlite:///{tmp_path / 'diaries.db'}")
 
     class Killed(BaseException):

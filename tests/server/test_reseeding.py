@@ -24,7 +24,7 @@ def token(served: Any) -> str:
 
 
 async def entries(served: Any, session_id: str) -> list[Any]:
-    session = await served.app.hosted["counter"].sessions.open(session_id, closed_too=True)
+    session = await served.services.environments["counter"].sessions.open(session_id, closed_too=True)
     return [entry async for entry in session.log()]
 
 
@@ -38,7 +38,7 @@ async def test_with_a_cookie_alone_nobody_seeds(serve: Any, store: str) -> None:
             assert (reply.status, (await reply.json())["error"]["code"]) == (409, "conflict")
             assert reply.cookies["stateroom_counter"].value == before
     assert await served.post("/get_counter_value") == (200, {"count": 5})
-    assert len(await served.app.store.heads()) == 1
+    assert len(await served.services.store.heads()) == 1
 
 
 async def test_the_key_replaces_the_session_and_both_logs_say_so(serve: Any, store: str) -> None:
@@ -55,7 +55,7 @@ async def test_the_key_replaces_the_session_and_both_logs_say_so(serve: Any, sto
     assert (closed.kind, closed.facts) == ("close", {"replaced_by": second["session_id"]})
     [seeded] = await entries(served, second["session_id"])
     assert (seeded.facts["replaces"], seeded.input) == (first["session_id"], OTHER)
-    assert await served.app.store.count(served.app.now()) == 1
+    assert await served.services.store.count(served.services.now()) == 1
     status, refused = await served.post(
         "/get_counter_value", headers={"Cookie": f"stateroom_counter={old}"}, cookies={"stateroom_counter": old}
     )
@@ -110,7 +110,7 @@ async def test_a_row_that_cannot_be_seeded_leaves_the_old_session(serve: Any) ->
     assert (status, refused["error"]["code"]) == (422, "invalid_task")
     assert token(served) == before
     assert await served.post("/get_counter_value") == (200, {"count": 3})
-    assert await served.app.store.count(served.app.now()) == 1
+    assert await served.services.store.count(served.services.now()) == 1
 
 
 async def test_the_key_of_an_older_secret_is_good(serve: Any, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ async def test_a_server_that_stops_lets_go_of_all_resources() -> None:
     environment = DeskEnvironment()
     app = Application([environment], Options(secrets=("a secret that is only good for tests",)))
     await app.start()
-    session = await app.hosted["desk"].sessions.seed({})
+    session = await app.services.environments["desk"].sessions.seed({})
     await session.call("visit", {"address": "a"})
     await session.call("write", {"name": "file", "text": "text"})
     page, folder = environment.given

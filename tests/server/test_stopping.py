@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 import uvicorn
 
-from stateroom.server.http import Reply, send_reply
-from stateroom.server.running import bind, configured
+from stateroom.server.asgi import SEND_WHOLE
+from stateroom.server.process import bind, configured
+from stateroom.server.response import HTTPResponse
 from tests.patience import PATIENCE
 
 LARGE = 15_000_000
@@ -44,7 +45,7 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
     _, seeded = await client.post("/seed_session")
     admin = await connect(command.url)
     stream = await admin.client.get(f"{command.url}/admin/sessions/{seeded['session_id']}/log/stream")
-    assert await stream.content.readline() == b"event: entry\n"
+    assert await stream.content.readline() == b"id: 1\n"
     idle_reader, idle_writer = await wire(command.port)
     idle_writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await idle_reader.readuntil(b'ok"}')).startswith(b"HTTP/1.1 200")
@@ -58,7 +59,7 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
     async with asyncio.timeout(PATIENCE):
         assert await idle_reader.read() == b""
         assert await fresh_reader.read() == b""
-        assert (await stream.content.read()).startswith(b"id: 1\n")
+        assert (await stream.content.read()).startswith(b"event: entry\n")
     assert not call.done()
     assert command.process.poll() is None
 
@@ -137,7 +138,7 @@ async def test_a_reply_that_waits_to_be_sent_is_not_lost() -> None:
             await receive()
             await send({"type": "lifespan.shutdown.complete"})
             return
-        await send_reply(scope, send, Reply(200, b"the last word"))
+        assert scope[SEND_WHOLE](HTTPResponse(200, b"the last word"), ())
         for connection in list(server.server_state.connections):
             connection.shutdown()
 
@@ -224,10 +225,10 @@ async def test_expired_sessions_are_removed_from_the_file(
 async def test_expired_sessions_are_removed_from_memory(until: Any, serve: Any) -> None:
     served = await serve(ttl=1)
     _, seeded = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    sessions = served.app.hosted["counter"].sessions
+    sessions = served.services.environments["counter"].sessions
     assert sessions.loaded(seeded["session_id"]) is not None
-    await until(lambda: sessions.loaded(seeded["session_id"]) is None and served.app.census.live == 0)
-    assert await served.app.store.heads() == []
+    await until(lambda: sessions.loaded(seeded["session_id"]) is None and served.services.count.live == 0)
+    assert await served.services.store.heads() == []
     assert (await served.post("/get_counter_value"))[0] == 410
 
 
@@ -252,7 +253,7 @@ async def test_what_expired_while_nobody_served_is_removed_at_the_start(
 async def test_a_store_that_fails_once_is_swept_later(until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve(ttl=0.3)
     failed = asyncio.Event()
-    sweep = served.app.store.sweep
+    sweep = served.services.store.sweep
 
     async def fail(now: float) -> int:
         if failed.is_set():
@@ -261,6 +262,6 @@ async def test_a_store_that_fails_once_is_swept_later(until: Any, serve: Any, mo
         raise ZeroDivisionError("a fault of the store's own")
 
     await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    monkeypatch.setattr(served.app.store, "sweep", fail)
-    await until(lambda: failed.is_set() and served.app.census.live == 0)
-    assert await served.app.store.heads() == []
+    monkeypatch.setattr(served.services.store, "sweep", fail)
+    await until(lambda: failed.is_set() and served.services.count.live == 0)
+    assert await served.services.store.heads() == []

@@ -15,7 +15,7 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import text_of
 from stateroom.server import Limits
-from stateroom.server.threads.streaming import Streaming
+from stateroom.server.threads import run_events
 
 MODELS = Path(__file__).with_name("thread_models.py")
 COUNTER = {"environment": "counter", "task": {"initial_count": 3, "expected_count": 9}}
@@ -103,7 +103,7 @@ async def test_a_thread_of_an_environment_has_its_tools(serve: Any, store_url: s
     done = await talker.run()
     assert done["status"] == "completed"
     assert [item["name"] for item in done["output"] if item["type"] == "function_call"].count("increment_counter") == 2
-    assert (await served.app.hosted["counter"].sessions.open(talker.thread["id"])).state.value == 9
+    assert (await served.services.environments["counter"].sessions.open(talker.thread["id"])).state.value == 9
     plain = await created(served)
     await plain.say("hello")
     status, refused = await plain.ask("POST", "/run", {})
@@ -150,9 +150,9 @@ async def test_a_fork_has_a_token_of_its_own(serve: Any, store_url: str) -> None
 async def test_a_deleted_thread_is_gone(serve: Any, store_url: str) -> None:
     served = await serve(store=store_url)
     talker = await created(served)
-    live = served.app.census.live
+    live = served.services.count.live
     assert await talker.good("DELETE") == {"deleted": talker.thread["id"]}
-    assert served.app.census.live == live - 1
+    assert served.services.count.live == live - 1
     for method, rest, body in (
         *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None)),
         *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
@@ -202,7 +202,7 @@ async def slow(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
 
 
 async def test_items_come_before_the_run_has_ended(slow: Talker, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("stateroom.server.threads.streaming.HEARTBEAT", 0.05)
+    monkeypatch.setattr("stateroom.server.api.HEARTBEAT", 0.05)
     async with slow.request("POST", "/run", {}, **STREAM) as reply:
         assert (await reply.content.readuntil(b"\n\n")).startswith(b"event: item\ndata: {")
         assert await reply.content.readuntil(b"\n\n") == b": still here\n\n"
@@ -255,9 +255,9 @@ async def test_a_run_ends_when_the_server_cannot_wait_for_it() -> None:
         sent.set()
 
     sent = asyncio.Event()
-    streaming = Streaming(run, "POST /run")
-    assert await streaming.start() is None
-    sending = asyncio.create_task(streaming.send(send))
+    response = await run_events(run, "POST /run")
+    scope = {"type": "http", "method": "POST"}
+    sending = asyncio.create_task(response(scope, asyncio.Event().wait, send))
     await sent.wait()
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -299,7 +299,7 @@ async def waiting(serve: Any, store_url: str) -> Talker:
 
 
 async def spent(talker: Talker) -> int:
-    session = await talker.served.app.hosted["purse"].sessions.open(talker.thread["id"])
+    session = await talker.served.services.environments["purse"].sessions.open(talker.thread["id"])
     return session.state.spent  # type: ignore[no-any-return]
 
 
@@ -315,16 +315,16 @@ async def test_a_waiting_agent_can_be_answered_and_cancelled_by_whoever_runs_the
     twin = Talker(served, await waiting.good("POST", "/fork", {}))
     admin = Talker(served)
     admin.path = "/admin/sessions"
-    told = await admin.good("POST", f"/{session}/provide", {"input": "yes"})
+    told = await admin.good("POST", f"/{session}/answer", {"input": "yes"})
     assert told == {"phase": "executing", "question": None}
-    assert await admin.refused("POST", f"/{session}/provide", {"input": "yes"}) == (409, "invalid_move")
-    assert await admin.refused("POST", f"/{session}/provide", {}) == (422, "invalid_arguments")
+    assert await admin.refused("POST", f"/{session}/answer", {"input": "yes"}) == (409, "invalid_move")
+    assert await admin.refused("POST", f"/{session}/answer", {}) == (422, "invalid_arguments")
     assert (await waiting.run())["status"] == "completed"
     told = await admin.good("POST", f"/{twin.thread['id']}/cancel", {"reason": "enough"})
     assert told == {"phase": "cancelled", "question": None}
     assert await admin.refused("POST", f"/{twin.thread['id']}/cancel", {}) == (409, "invalid_move")
     assert await admin.refused("POST", "/nobody/cancel", {}) == (410, "unknown_session")
-    assert await admin.refused("POST", "/nobody/provide", {"input": 1}) == (410, "unknown_session")
+    assert await admin.refused("POST", "/nobody/answer", {"input": 1}) == (410, "unknown_session")
     assert (await spent(waiting), await spent(twin)) == (5, 0)
 
 
@@ -357,7 +357,7 @@ async def test_a_thread_that_somebody_runs_can_be_cancelled_and_nothing_else(
     assert await slow.refused("POST", "/cancel", {}) == (409, "invalid_move")
     await slow.say("2")
     assert (await slow.run())["status"] == "completed"
-    counter = slow.served.app.hosted["counter"].sessions
+    counter = slow.served.services.environments["counter"].sessions
     assert (await counter.open(slow.thread["id"])).state.value == 5
 
 
@@ -390,7 +390,8 @@ async def test_a_thread_is_reached_only_with_its_own_token(serve: Any) -> None:
 async def test_a_session_is_not_reached_with_the_token_of_its_thread(serve: Any) -> None:
     served = await serve()
     talker = await created(served, **COUNTER)
-    for token, status in ((talker.token, 401), (served.app.hosted["counter"].signer.sign(talker.thread["id"]), 200)):
+    signer = served.services.environments["counter"].signer
+    for token, status in ((talker.token, 401), (signer.sign(talker.thread["id"]), 200)):
         text = token if isinstance(token, str) else token.decode()
         headers = {"cookie": f"stateroom_counter={text}"}
         assert (await served.post("/increment_counter", {"count": 1}, headers=headers))[0] == status
@@ -449,7 +450,7 @@ async def test_threads_count_among_the_sessions_and_the_requests(serve: Any) -> 
     assert await Talker(served).refused("POST", "", {}) == (503, "busy")
     assert await talker.refused("POST", "/fork", {}) == (503, "busy")
     assert await talker.refused("POST", "/messages", {"message": "x" * 2000}) == (413, "too_large")
-    served.app.in_flight.most = 0
+    served.app.in_flight = served.app.limits.calls
     assert await talker.refused("GET") == (503, "busy")
 
 
@@ -506,7 +507,7 @@ async def test_a_mistake_is_named(serve: Any) -> None:
         assert (status, refused["error"]["code"]) == (422, "invalid_arguments"), (path, body)
         assert list(refused["error"]["fields"]) == [field], (path, body)
     assert await talker.refused("POST", "", COUNTER | {"task": {}}) == (422, "invalid_task")
-    assert len(await served.app.store.heads()) == 1
+    assert len(await served.services.store.heads()) == 1
 
 
 async def test_a_path_or_method_with_nothing_at_it(serve: Any) -> None:

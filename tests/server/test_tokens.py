@@ -151,7 +151,7 @@ async def test_a_bad_token_gets_401_and_no_session(serve: Any) -> None:
         for path in ("get_counter_value", "verify", "step", "close"):
             status, code, cookies = await posted(served, f"/counter/{path}", token)
             assert (status, code, cookies) == (401, "unauthorized", {}), (token, path)
-    assert len(await served.app.store.heads()) == 1
+    assert len(await served.services.store.heads()) == 1
     for token in bad:
         status, code, _ = await posted(served, "/weather/get_weather", token, "stateroom_weather")
         assert (status, code) == (401, "unauthorized")

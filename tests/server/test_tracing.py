@@ -23,9 +23,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server import Application, Options
-from stateroom.server.monitoring import tracing as tracing_module
-from stateroom.server.monitoring.spans import Tracing
-from stateroom.server.monitoring.tracing import configure
+from stateroom.server import tracing as tracing_module
+from stateroom.server.spans import Tracing
+from stateroom.server.tracing import configure
 from stateroom.store import Commit, Entry, Head
 from stateroom.store.memory import MemoryStore
 
@@ -253,7 +253,7 @@ async def request(traced: Traced, method: str, path: str) -> None:
     async def send(_: Any) -> None:
         return
 
-    await traced.tracing.around(app)(scope, receive, send)
+    await traced.tracing.around(app, app.place_of)(scope, receive, send)
     await app.stop()
 
 
@@ -282,16 +282,12 @@ async def test_a_span_is_named_by_its_route(
 
 
 async def test_a_request_that_breaks_the_application_is_a_fault(traced: Traced) -> None:
-    class Broken:
-        def place_of(self, method: str, path: str) -> tuple[None, None]:
-            return None, None
-
-        async def __call__(self, *_: Any) -> None:
-            raise ZeroDivisionError
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError
 
     scope = {"type": "http", "method": "GET", "path": "/", "scheme": "http", "headers": []}
     with pytest.raises(ZeroDivisionError):
-        await traced.tracing.around(Broken())(scope, None, None)  # type: ignore[arg-type]
+        await traced.tracing.around(broken, lambda *_: (None, None))(scope, None, None)  # type: ignore[arg-type]
     assert traced.span("GET").status.status_code is StatusCode.ERROR
 
 
@@ -307,7 +303,7 @@ async def test_a_request_that_breaks_the_application_is_a_fault(traced: Traced) 
 )
 def test_nothing_is_imported_unless_traces_are_asked_for(variables: dict[str, str]) -> None:
     program = (
-        "import sys, stateroom.server.running, stateroom.server.monitoring.tracing as tracing;"
+        "import sys, stateroom.server.process, stateroom.server.tracing as tracing;"
         "assert tracing.configure() is None;"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

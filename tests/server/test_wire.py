@@ -182,7 +182,7 @@ async def test_without_a_state_nothing_needs_a_seed(serve: Any, store: str) -> N
         {"resources_session_id": seeded["session_id"]},
     )
     assert await served.get("/reverify_mode") == (200, "stateless")
-    assert await served.app.store.heads() == []
+    assert await served.services.store.heads() == []
 
 
 async def test_without_a_state_the_cookie_is_the_luck(serve: Any) -> None:
@@ -282,7 +282,7 @@ async def test_a_verdict_of_many_at_once_is_one(serve: Any, store: str) -> None:
     _, seeded = await served.post("/seed_session", ROW)
     replies = await asyncio.gather(*(served.post("/verify", {"n": index}) for index in range(5)))
     assert replies == [(200, {"n": index, "reward": 0.0}) for index in range(5)]
-    session = await served.app.hosted["counter"].sessions.open(seeded["session_id"])
+    session = await served.services.environments["counter"].sessions.open(seeded["session_id"])
     assert [entry.kind async for entry in session.log()] == ["seed", "verdict"]
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import UnknownStore
-from stateroom.server.monitoring.measured import MeasuredStore
-from stateroom.server.monitoring.metrics import Figures
+from stateroom.server.metrics import MeasuredStore, Metrics
 from stateroom.store import OPERATIONS, Commit, Entry, Head, Snapshot, Store, WrappedStore
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
@@ -34,7 +33,7 @@ class TestAllAroundOne(StoreConformance):
         bare = SQLiteStore.open
 
         async def opened(url: str) -> Store:
-            return MeasuredStore(SeenStore(await bare(url)), Figures({}))
+            return MeasuredStore(SeenStore(await bare(url)), Metrics({}))
 
         monkeypatch.setattr(SQLiteStore, "open", opened)
         monkeypatch.setenv("ROOM_KEYS", f"k1:{b64encode(bytes(32)).decode()}")

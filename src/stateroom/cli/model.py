@@ -50,16 +50,13 @@ def serve(
     A small model of this machine: stateroom model serve local --port 9001
     """
     try:
-        from stateroom.server import Limits  # noqa: PLC0415 - not every command needs a server
-        from stateroom.server.hosts import hosts_at  # noqa: PLC0415
-        from stateroom.server.model.running import run  # noqa: PLC0415
-        from stateroom.server.running import bind  # noqa: PLC0415
+        from stateroom.server import Limits, bind, hosts_at, run_model  # noqa: PLC0415 - not every command needs it
     except ImportError as error:
         raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
     source = _open(spec)
     listening = bind(host, port)
     hosts = hosts_at(listening.getsockname()[0], allow_host or ())
-    run(source, listening, Limits(calls=max_calls), hosts, lambda: _announce(source, listening))
+    run_model(source, listening, Limits(calls=max_calls), hosts, lambda: _announce(source, listening))
 
 
 def _open(spec: str) -> ModelSource:

@@ -143,7 +143,7 @@ def _show(plan: Run, report: Report) -> None:
     console.print(Text.assemble((what, "bold"), (failed, "red"), (waiting, "yellow")), soft_wrap=True)
     if report.waiting:
         console.print(
-            f"{report.waiting[0]} waits for input: stateroom sessions provide {report.waiting[0]} TEXT --store "
+            f"{report.waiting[0]} waits for input: stateroom sessions answer {report.waiting[0]} TEXT --store "
             f"{without_secrets(plan.store)}, then --resume",
             soft_wrap=True,
         )

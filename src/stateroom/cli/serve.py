@@ -99,17 +99,13 @@ def serve(
     With a model that answers in threads: stateroom serve counter --model chat:qwen3@http://127.0.0.1:9000/v1
     """
     try:
-        from stateroom.server import Limits, Options  # noqa: PLC0415 - not every command needs a server
-        from stateroom.server.hosts import hosts_at, is_loopback  # noqa: PLC0415
-        from stateroom.server.keys import read_keys  # noqa: PLC0415
-        from stateroom.server.running import Served, bind, run  # noqa: PLC0415
-        from stateroom.server.tokens import find_secrets  # noqa: PLC0415
+        from stateroom import server  # noqa: PLC0415 - not every command needs a server
     except ImportError as error:
         raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
     environments = [find_environment(env) for env in envs]
     _check_store(store, workers, environments)
-    secrets, origin = find_secrets()
-    limits = Limits(
+    secrets, origin = server.find_secrets()
+    limits = server.Limits(
         body=max_body,
         state=max_state,
         log=max_log,
@@ -119,29 +115,29 @@ def serve(
         receive=receive_timeout,
         send=send_timeout,
     )
-    options = Options(
+    options = server.Options(
         tuple(secrets),
         store=store,
         ttl=ttl,
         admin_token=admin_token or None,
-        keys=() if api_keys is None else read_keys(api_keys),
+        keys=() if api_keys is None else server.read_keys(api_keys),
         hosts=tuple(allow_host or ()),
         limits=limits,
         model=model,
         context_tokens=context_tokens,
         access_log=access_log,
     )
-    made = Served(tuple(envs), options).application()  # what is wrong is said here, and not by each worker
+    made = server.ApplicationFactory(tuple(envs), options).application()  # errors are shown once, not by each worker
     asyncio.run(_try(store, made))
-    listening = bind(host, port)
+    listening = server.bind(host, port)
     address = listening.getsockname()[0]
-    options = replace(options, hosts=hosts_at(address, allow_host or ()))
+    options = replace(options, hosts=server.hosts_at(address, allow_host or ()))
     if api_keys is not None and api_keys.stat().st_mode & 0o077:
         _warn(f"{api_keys} can be read by others: chmod 600 it")
-    if not is_loopback(address) and (missing := _missing(options, origin)):
+    if not server.is_loopback(address) and (missing := _missing(options, origin)):
         _warn(f"{host} can be reached from elsewhere; {'; and '.join(missing)}")
     _announce(listening, environments, options, workers)
-    run(Served(tuple(envs), options), listening, workers)
+    server.run(server.ApplicationFactory(tuple(envs), options), listening, workers)
 
 
 def choose_allocator() -> None:
@@ -168,7 +164,7 @@ def _check_store(url: str, workers: int, environments: list[type[Environment[Any
 
 async def _try(url: str, made: Application) -> None:
     """Open the store and the models, and close them again: each worker has its own."""
-    async with open_store(url), made.answering:
+    async with open_store(url), made.thread_models:
         pass
 
 

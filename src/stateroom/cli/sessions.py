@@ -14,7 +14,8 @@ import typer
 from msgspec import to_builtins
 from rich.text import Text
 
-from stateroom.agent import ThreadEnvironment, Threads, Utterance, transcript
+from stateroom.agent import ThreadEnvironment, Threads, Utterance
+from stateroom.agent import transcript as read_transcript
 from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
@@ -110,11 +111,11 @@ def log(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> Non
         print_log(steps)
 
 
-@app.command("talk")
-def show_talk(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> None:
-    """Show what was said in a session: by the user, by the agent, and what its tool calls came to.
+@app.command()
+def transcript(session: SessionID, store: StoreURL, json_output: AsJSON = False) -> None:
+    """Show the transcript of a session: messages of the user and the agent, tool calls and their results.
 
-    Example: stateroom sessions talk ID --store sqlite:///rooms.db
+    Example: stateroom sessions transcript ID --store sqlite:///rooms.db
     """
     said, agent = asyncio.run(_said(store, session))
     if json_output:
@@ -130,16 +131,16 @@ def show_talk(session: SessionID, store: StoreURL, json_output: AsJSON = False) 
 
 
 @app.command()
-def provide(
+def answer(
     session: SessionID,
-    text: Annotated[str, typer.Argument(help="What its agent asked for.", show_default=False)],
+    text: Annotated[str, typer.Argument(help="The answer to its agent's question.", show_default=False)],
     store: StoreURL,
     env: EnvSpec = None,
     json_output: AsJSON = False,
 ) -> None:
-    """Tell an agent that waits what it asked for. Whoever runs it next goes on with that.
+    """Answer the question of an agent that waits. The next process that runs the agent continues with this answer.
 
-    Example: stateroom sessions provide ID yes --store sqlite:///rooms.db
+    Example: stateroom sessions answer ID yes --store sqlite:///rooms.db
     """
 
     async def tell() -> AgentStatus:
@@ -213,7 +214,7 @@ async def _states(store_url: str, session: str, at: int | None, diff: int | None
 async def _said(store_url: str, session: str) -> tuple[list[Utterance], AgentStatus]:
     async with existing_store(store_url) as store:
         document = await History(store).document(session)
-        return await transcript(store, session), document.progress.agent
+        return await read_transcript(store, session), document.progress.agent
 
 
 @asynccontextmanager

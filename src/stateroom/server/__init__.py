@@ -1,7 +1,25 @@
-"""How it is reached: environments over HTTP and MCP."""
+"""How it is reached: environments and models over HTTP, MCP and OpenAI's APIs."""
 
+from stateroom.server.access import hosts_at, is_loopback
 from stateroom.server.app import Application
 from stateroom.server.keys import Key, read_keys
+from stateroom.server.model import ModelApplication, run_model
 from stateroom.server.options import Limits, Options
+from stateroom.server.process import ApplicationFactory, bind, run
+from stateroom.server.tokens import find_secrets
 
-__all__ = ["Application", "Key", "Limits", "Options", "read_keys"]
+__all__ = [
+    "Application",
+    "ApplicationFactory",
+    "Key",
+    "Limits",
+    "ModelApplication",
+    "Options",
+    "bind",
+    "find_secrets",
+    "hosts_at",
+    "is_loopback",
+    "read_keys",
+    "run",
+    "run_model",
+]

@@ -1,4 +1,4 @@
-"""The Gymnasium-style endpoints: reset, step and close, over the same sessions."""
+"""The Gymnasium-style endpoints reset, step and close, on the same sessions."""
 
 from __future__ import annotations
 
@@ -7,44 +7,48 @@ from secrets import token_hex
 from typing import Any
 
 from stateroom.agent import call_tool, output_text
-from stateroom.server.faults import wrong_field
-from stateroom.server.hosted import Endpoint, Hosted
-from stateroom.server.http import Reply, Request
-from stateroom.server.response import calls_of, checked_response, said_in
-from stateroom.server.seeding import LONGEST_NAME
+from stateroom.server.environment import ServedEnvironment
+from stateroom.server.request import (
+    LONGEST_NAME,
+    HTTPRequest,
+    calls_of,
+    checked_response,
+    message_text,
+    wrong_field,
+)
+from stateroom.server.response import Endpoint, HTTPResponse, json_response
 from stateroom.session import Session
-from stateroom.state import to_json
 
 STEP_ID = "_ng_step_request_id"
 
 
 class Gymnasium:
-    """Steps an episode by whole answers of a model: all tool calls of one are made in one step."""
+    """Steps an episode by whole responses of a model: a step makes all tool calls of one."""
 
-    def __init__(self, hosted: Hosted) -> None:
-        self.hosted = hosted
+    def __init__(self, environment: ServedEnvironment) -> None:
+        self.environment = environment
 
     def routes(self) -> dict[tuple[str, str], Endpoint]:
         """The endpoints by method and path."""
-        prefix = self.hosted.prefix
+        prefix = self.environment.prefix
         return {
             ("POST", f"{prefix}/reset"): self.reset,
             ("POST", f"{prefix}/step"): self.step,
             ("POST", f"{prefix}/close"): self.close,
         }
 
-    async def reset(self, request: Request) -> Reply:
-        """Seed a session. What the model is to do stands in the row, so there is nothing to observe yet."""
-        session, key = await self.hosted.seed(request)
-        return Reply(200, to_json({"observation": None, "info": {"session_id": session.id, "seed_key": key}}))
+    async def reset(self, request: HTTPRequest) -> HTTPResponse:
+        """Seed a session. The model's task is in the row, so there is nothing to observe yet."""
+        session, key = await self.environment.seed(request)
+        return json_response({"observation": None, "info": {"session_id": session.id, "seed_key": key}})
 
-    async def step(self, request: Request) -> Reply:
-        """Make the tool calls of a response; one without any ends the episode, unless the user has an answer to it.
+    async def step(self, request: HTTPRequest) -> HTTPResponse:
+        """Make the tool calls of a response. One without any ends the episode, unless the user answers it.
 
-        An episode that has ended is judged.
+        An episode that ends is verified.
         """
-        subject = self.hosted.subject_of(request)
-        body = await request.json()
+        subject = self.environment.subject_of(request)
+        body = request.json()
         response = checked_response(body)
         if response is None:
             raise wrong_field("response", "should be a Responses object")
@@ -52,41 +56,41 @@ class Gymnasium:
         outputs: list[dict[str, str]] = []
         answer, reward = None, 0.0
         if calls:
-            outputs = await _made(await self.hosted.session(subject), calls, step_id)
+            outputs = await _make(await self.environment.session(subject), calls, step_id)
         else:
             answer = await self._answer(subject, response, step_id)
         ended = not calls and answer is None
         if ended:
             row = {key: value for key, value in body.items() if key not in ("response", STEP_ID)}
-            reward = (await self.hosted.judge(subject, row, response)).reward
+            reward = (await self.environment.judge(subject, row, response)).reward
         done = {"observation": answer, "reward": reward, "terminated": ended, "truncated": False}
-        return Reply(200, to_json({**done, "info": {"tool_outputs": outputs}}))
+        return json_response({**done, "info": {"tool_outputs": outputs}})
 
     async def _answer(self, subject: str | None, response: dict[str, Any], step_id: str | None) -> str | None:
-        """What the environment's user says to a response; None if there is no user, or it is all over."""
-        if self.hosted.environment.replying is None:
+        """The answer of the environment's user to a response; None if there is no user, or the episode is over."""
+        if self.environment.environment.replying is None:
             return None
-        session = await self.hosted.session(subject, closed_too=True)
+        session = await self.environment.session(subject, closed_too=True)
         if session.verdict is not None:
             return None
         call_id = token_hex(12) if step_id is None else f"{step_id}.reply"
-        return await session.reply(said_in(response), call_id=call_id)
+        return await session.reply(message_text(response), call_id=call_id)
 
-    async def close(self, request: Request) -> Reply:
+    async def close(self, request: HTTPRequest) -> HTTPResponse:
         """Close the session, if it has its verdict.
 
-        Before that the cookie alone will not do, which a model's call comes with too: it is left to expire.
+        Before that the cookie is not enough, as a model's call has it too: the session is left to expire.
         """
-        subject = self.hosted.subject_of(request)
-        if subject is not None and not self.hosted.stateless:
-            session = await self.hosted.sessions.open(subject, closed_too=True)
+        subject = self.environment.subject_of(request)
+        if subject is not None and not self.environment.stateless:
+            session = await self.environment.sessions.open(subject, closed_too=True)
             if session.verdict is not None:
-                await self.hosted.close(session)
-        return Reply(200, b"{}")
+                await self.environment.close(session)
+        return HTTPResponse(200, b"{}")
 
 
-async def _made(session: Session[Any], calls: list[dict[str, Any]], step_id: str | None) -> list[dict[str, str]]:
-    """Make tool calls, one after another; gives what the model is shown of each."""
+async def _make(session: Session[Any], calls: list[dict[str, Any]], step_id: str | None) -> list[dict[str, str]]:
+    """Make tool calls one after another, and return the outputs for the model."""
     outputs = []
     for index, call in enumerate(calls):
         call_id = None if step_id is None else f"{step_id}.{index}"
@@ -95,7 +99,7 @@ async def _made(session: Session[Any], calls: list[dict[str, Any]], step_id: str
 
 
 def _step_id(body: dict[str, Any]) -> str | None:
-    """The id that a client gives a step, so that to send it again is to do nothing."""
+    """The client's id of a step: a step that is sent again runs nothing."""
     given = body.get(STEP_ID)
     if given is None or given == "":
         return None

@@ -1,4 +1,4 @@
-"""API keys: who may create sessions and threads here, and how much each of them may do in a minute."""
+"""API keys: which clients may create sessions and threads, and how much each may do in a minute."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from stateroom.errors import DefinitionError, NotFound, RateLimited, UnknownKey
-from stateroom.server.http import Request
+from stateroom.server.request import HTTPRequest, bearer_token
 from stateroom.server.tokens import key_of
 
 MINUTE = 60.0
 
 FORM = "NAME SHA256 [sessions=N] [calls=N]"
-"""A line of a file of keys."""
+"""A line in a file of keys."""
 
 _LINE = re.compile(r"([A-Za-z0-9_-]{1,64})\s+([0-9a-f]{64})(?:\s+sessions=(\d{1,9}))?(?:\s+calls=(\d{1,9}))?")
 
@@ -27,7 +27,7 @@ Counted = Literal["sessions", "calls"]
 
 
 class Key(NamedTuple):
-    """A key, by what it hashes to, and what it may do in a minute; None: as much as there is."""
+    """A key, as its hash, and its limits per minute; None: no limit."""
 
     name: str
     digest: str
@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys in a file, one a line; an empty line, or one that begins with #, is none."""
+    """The keys in a file, one per line; empty lines and lines that begin with # are skipped."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -58,9 +58,9 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 class Keys:
-    """Knows keys, and counts what is done with each in this minute of the clock. Without any key, all may come.
+    """The known keys, and what was done with each in the current minute of the clock. Without keys all may come.
 
-    Worker processes are given one `folder`, and count together in a file there.
+    Worker processes share one `folder`, and count together in a file there.
     """
 
     def __init__(self, keys: Sequence[Key], now: Callable[[], float], folder: Path | None = None) -> None:
@@ -71,21 +71,21 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    def admit(self, request: Request, token: bytes | None) -> None:
-        """Count a call: of the key that the session of a good token was made with or, without one, that comes along.
+    def admit(self, request: HTTPRequest, token: bytes | None) -> None:
+        """Count a call for the key in a valid token or, without a token, for the key that the request has.
 
-        To look at the server needs none. Raises `UnknownKey` and `RateLimited`.
+        Reading needs no key. Raises `UnknownKey` and `RateLimited`.
         """
         if not self._keys:
             return
         if token is not None:
-            request.key = key_of(token)  # none in those that admins have made
+            request.key = key_of(token)  # tokens that an admin made have none
         elif request.scope["method"] not in ("GET", "HEAD"):
-            request.key = self._find(request.bearer)
+            request.key = self._find(bearer_token(request.headers))
         self._count(request, "calls")
 
-    def admit_session(self, request: Request) -> None:
-        """Count a new session of the key that a request was admitted with."""
+    def admit_session(self, request: HTTPRequest) -> None:
+        """Count a new session for the key that the request was admitted with."""
         if self._keys:
             self._count(request, "sessions")
 
@@ -98,7 +98,7 @@ class Keys:
             raise UnknownKey("this API key is not known here; send a good one as Authorization: Bearer KEY")
         return found[0]
 
-    def _count(self, request: Request, what: Counted) -> None:
+    def _count(self, request: HTTPRequest, what: Counted) -> None:
         if not request.key:
             return
         key = self._keys.get(request.key)
@@ -113,7 +113,7 @@ class Keys:
 
 
 class _Counts:
-    """What each name has had in the last minute that it was seen in: a row of whole numbers, three for each name."""
+    """Counts by name: a row of whole numbers, with the minute, the sessions and the calls of each name."""
 
     def __init__(self, names: Iterable[str], folder: Path | None) -> None:
         self._places = {name: 3 * place for place, name in enumerate(names)}
@@ -122,11 +122,11 @@ class _Counts:
         self._file = None
         if folder is not None and size:
             self._file = (folder / "keys").open("a+b")
-            self._file.truncate(8 * size)  # of a new file; another process may have made it
+            self._file.truncate(8 * size)  # a new file; another process may have made it already
             self._row = memoryview(mmap(self._file.fileno(), 8 * size)).cast("q")
 
     def add(self, name: str, what: Counted, minute: int, limit: int | None) -> bool:
-        """Count one more, unless that is more than the limit."""
+        """Count one more; False if that exceeds the limit."""
         place = self._places[name]
         cell = place + (1 if what == "sessions" else 2)
         with self._alone():
@@ -140,7 +140,7 @@ class _Counts:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other processes out, for less than it takes them to notice."""
+        """Lock the file against other processes."""
         if self._file is None:
             yield
             return

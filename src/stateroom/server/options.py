@@ -1,4 +1,4 @@
-"""What a server is told: all that a worker process needs to know to make its application."""
+"""Options of a server: all that a worker process needs to make its application."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateroom.session.sessions import WEEK
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of everything there may be."""
+    """Limits of a server, in bytes, numbers and seconds."""
 
     body: int = 16 * 2**20
     """Bytes of a request's body."""
@@ -21,39 +21,39 @@ class Limits:
     state: int = 64 * 2**20
     """Bytes of a state, as it is stored."""
     log: int = 2**30
-    """Bytes that are stored for a session in all."""
+    """Bytes that are stored for one session in total."""
     sessions: int = 1_000_000
     """Live sessions."""
     calls: int = 1024
     """Requests in flight."""
     seconds: float = 30.0
-    """What a tool may take that sets no limit of its own."""
+    """Seconds that a tool may run, unless it sets its own timeout."""
     receive: float = 60.0
-    """Seconds in which a request must be whole, from its first byte on."""
+    """Seconds in which a request must arrive completely, from its first byte on."""
     send: float = 30.0
-    """Seconds after which a client is dropped that reads nothing of what is sent to it."""
+    """Seconds after which a client that reads nothing is dropped."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to serve."""
+    """How environments are served."""
 
     secrets: tuple[str, ...] = field(repr=False)
-    """What tokens are signed with; the first signs, the others are still good."""
+    """Secrets of the tokens: the first signs, and tokens of the others stay valid."""
     store: str = "memory://"
     ttl: float = WEEK
     """Seconds that a session lives after its last use."""
     admin_token: str | None = field(default=None, repr=False)
     keys: tuple[Key, ...] = ()
-    """API keys, of which one is needed to create a session or a thread; without any, all may."""
+    """API keys. Each client needs one to create a session or a thread; without keys, no client does."""
     hosts: tuple[str, ...] | None = ()
-    """Names that requests may be for, besides this machine's own (`localhost` and loopback addresses); None: any."""
+    """Host names that the server answers to, besides `localhost` and loopback addresses; None: any."""
     limits: Limits = Limits()
     model: str | None = None
-    """What answers in threads, as a user names a model; without one, nothing does."""
+    """The model that answers in threads, as `--model` names it; None: threads get no answers."""
     context_tokens: int | None = None
-    """Tokens of a thread that the model is shown."""
+    """Tokens of a thread that the model sees."""
     access_log: Literal["text", "json"] | None = None
-    """How each request is told in the log; None when it is not."""
-    figures: Path | None = None
-    """The folder in which worker processes share what they count; None when there is but one."""
+    """Format of the access log; None: no access log."""
+    shared_folder: Path | None = None
+    """Folder in which worker processes share their counts; None for a single process."""

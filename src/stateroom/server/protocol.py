@@ -1,8 +1,8 @@
-"""HTTP/1.1 as uvicorn speaks it, with bounds on what a client may send, how long, and what it may leave unread.
+"""HTTP/1.1 by uvicorn, with limits on the size and the duration of requests, and on unread responses.
 
-Replies have a shorter way. One that is whole goes out in one piece, where ASGI takes two messages and two system
-calls; and the replies of one turn of the event loop go out together, so that the clients are woken once and not one by
-one. At full load that is a third of what a tool call costs.
+A whole response has a shorter way: it is written at once, where ASGI takes two messages and two system calls. The
+responses of one turn of the event loop are written together, so that clients wake once and not one by one. At full load
+this saves a third of the cost of a tool call.
 """
 
 from __future__ import annotations
@@ -11,33 +11,37 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from stateroom.server.faults import error_reply
-from stateroom.server.http import ACCESS_LOG, LIMITS, REPLY, STOPPING, TOO_LARGE, Reply
-from stateroom.server.monitoring.access_log import AccessLog
+from stateroom.server.asgi import BODY, SEND_WHOLE, SERVER, ServerState
 from stateroom.server.options import Limits
+from stateroom.server.response import HTTPResponse, error_response
 
 OUTBOX = "stateroom.outbox"
-"""The key of the server's state under which its connections find the outbox that they share."""
+"""The key of the server's state with the outbox that its connections share."""
 
-LAST_WORDS = 5
-"""Seconds that a server that stops leaves a client for the rest of its request, or to read on."""
+STOP_TIMEOUT = 5
+"""Seconds that a client has to complete its request, or to read on, when the server stops."""
 
 DISCARD = struct.pack("ii", 1, 0)
-"""The value of `SO_LINGER` with which the system, too, drops what was not sent."""
+"""The value of `SO_LINGER` that makes the system drop unsent data."""
 
 HOPELESS = 16
-"""A head that is so many times larger than it may be is not read to its end, and gets no reply.
+"""A head that exceeds its limit by this factor is not read to its end, and gets no response.
 
-A smaller one is: the cookie that must go back with the reply may stand at its end.
+A smaller one is read: the cookie that must go back with the response may be at its end.
 """
+
+
+START = b"%bcontent-type: %b\r\ncontent-length: %d\r\n"
+"""The start of a response: its status line and first headers."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -45,32 +49,34 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.limits: Limits = self.app_state.get(LIMITS, Limits())
-        self.requests: AccessLog | None = self.app_state.get(ACCESS_LOG)
+        server: ServerState | None = self.app_state.get(SERVER)
+        self.limits = Limits() if server is None else server.limits
+        self.access = None if server is None else server.access_log
+        self.server_info = server
         self.outbox: Outbox = self.app_state.setdefault(OUTBOX, Outbox(self.loop))
         self._head: float = 0
-        """Bytes of a head that is not whole yet; below zero while a body comes in."""
+        """Bytes of an incomplete head; below zero while a body arrives."""
         self._packet = self._uncounted = 0
-        """Bytes that came in last, and those in which the last request ended: some of the next head may be in them."""
+        """Bytes that arrived last, and with the end of the last request: they may hold a part of the next head."""
         self._earlier: deque[RequestResponseCycle] = deque()
-        """Requests that were not answered yet when the client sent another one."""
+        """Requests without a response yet when the client sent another one."""
         self._deadline: asyncio.TimerHandle | None = None
-        """When the request that has begun must be whole."""
+        """When the request that has begun must be complete."""
         self._stalled: asyncio.TimerHandle | None = None
-        """When the client must have read more of what is sent to it; None while nothing waits to be sent."""
+        """When the client must have read more; None while nothing waits to be sent."""
         self._unsent = 0
-        """Bytes that waited to be sent when it last had."""
+        """Bytes that waited to be sent when the client last read."""
+        self._idle_since = 0.0
+        """When the last bytes arrived without a request, or the last response was sent."""
         self._stopping = False
-
-    # What comes in.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # writing is paused whenever something is unsent, and so watched
-        self._wait_for_more()
+        transport.set_write_buffer_limits(high=0)  # so that `pause_writing` is called whenever data is unsent
+        self._idle_since = self.loop.time()
+        self._wait_for_more(self.timeout_keep_alive)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         self._packet = len(data)
         self._head += self._packet
         try:
@@ -83,17 +89,18 @@ class Protocol(HttpToolsProtocol):
             if self._head > self.limits.head * HOPELESS:
                 self.transport.close()
             elif self.scope is None:
-                self._wait_for_more()
-            elif self._deadline is None:  # which more bytes do not put off
+                self._idle_since = self.loop.time()
+            elif self._deadline is None:  # more bytes do not postpone it
                 self._wait_for_rest()
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1 when a client offers another protocol: the parser took the body for part of that."""
+        """Stay with HTTP/1.1 when a client offers another protocol, for which the parser has taken the body."""
         framing = [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
         if framing:
             self.scope = self.cycle.scope
+            self.scope.pop(BODY, None)  # type: ignore[misc] # it is yet to come
             self.cycle.more_body = True
-            self.cycle.keep_alive = False  # what may follow the body would be the old parser's
+            self.cycle.keep_alive = False  # what follows the body would be the old parser's
             self._head = -inf
             self.parser = HttpRequestParser(_BodyOnly(self))
             lines = [b"POST / HTTP/1.1", *(b"%b: %b" % header for header in framing), b"\r\n"]
@@ -105,16 +112,16 @@ class Protocol(HttpToolsProtocol):
         app, before = self.app, self.cycle
         most = self.limits.head
         if self._head + self._uncounted > most and self._size() > most:
-            self.url = b"/"  # wherever it was meant to go, and some are too long to be parsed
-            self.app = self.app_state.get(TOO_LARGE, self.app)
-        if self.requests is not None:
-            self.app = partial(self.requests.around, self.app)
+            self.url = b"/"  # some are too long to be parsed
+            self.app = self.app if self.server_info is None else self.server_info.refuse_head
+        if self.access is not None:
+            self.app = partial(self.access.around, self.app)
         self._head = -inf
         try:
             super().on_headers_complete()
         finally:
             self.app = app
-        self.scope[REPLY] = partial(_send_whole, self.cycle, self.outbox)  # type: ignore[literal-required]
+        self.scope[SEND_WHOLE] = partial(_send_whole, self.cycle, self.outbox)  # type: ignore[literal-required]
         if self.pipeline:
             while self._earlier and self._earlier[0].response_complete:
                 self._earlier.popleft()
@@ -122,6 +129,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head, self._uncounted = 0, self._packet
+        if len(self.cycle.body) <= HIGH_WATER_LIMIT:  # else reading is paused until the body is received
+            self.scope[BODY] = bytes(self.cycle.body)  # type: ignore[literal-required]
         self.scope = None  # type: ignore[assignment] # until another request begins
         if self._deadline is not None:
             self._deadline.cancel()
@@ -132,22 +141,22 @@ class Protocol(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def send_400_response(self, msg: str) -> None:
-        """Say in JSON what is wrong, and hang up; what was asked before is answered first."""
-        if not self._end_with_replies():
-            self._refuse(error_reply(400, "bad_request", "this is not an HTTP request that can be understood"), 0.0)
+        """Respond in JSON, and hang up; earlier requests are answered first."""
+        if not self._close_after_responses():
+            self._refuse(error_response(400, "bad_request", "this is not an HTTP request that can be understood"), 0.0)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what was asked: a client may close its own side of the connection and still read.
 
-        One that reads a stream is taken to be gone: that shows only in what is sent to it, and that may be nothing.
+        A client that reads a stream counts as gone: that would show only in what is sent to it, which may be nothing.
         """
         streams = self.cycle is not None and self.cycle.chunked_encoding is True
-        return self._end_with_replies() and not streams
+        return self._close_after_responses() and not streams
 
-    def _end_with_replies(self) -> bool:
-        """Hang up when the whole requests are answered; False if there are none."""
+    def _close_after_responses(self) -> bool:
+        """Hang up when all complete requests are answered; False if there are none."""
         self.outbox.flush()
-        if self.pipeline and self.cycle.more_body:  # the last one is not whole, and others come before it
+        if self.pipeline and self.cycle.more_body:  # the last one is incomplete, and others come before it
             self.pipeline.popleft()
             self.cycle = self._earlier.pop()
         if not self._is_answering():
@@ -155,28 +164,29 @@ class Protocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         return True
 
-    def _refuse(self, reply: Reply, seconds: float) -> None:
-        """Answer the request that has begun, unless that was done before it was whole, and hang up."""
+    def _refuse(self, response: HTTPResponse, seconds: float) -> None:
+        """Answer the request that has begun, unless it was answered already, and hang up."""
         if self.cycle is None or self.cycle.scope is not self.scope or not self.cycle.response_started:
-            self.transport.write(b"".join([*_head(reply), b"connection: close\r\n\r\n", reply.body]))
-            if self.requests is not None:
-                self.requests.write(self.scope or {"client": self.client}, reply.status, len(reply.body), seconds)
+            start = START % (STATUS_LINE[response.status], response.content_type, len(response.body))
+            self.transport.write(start + b"connection: close\r\n\r\n" + response.body)
+            if self.access is not None:
+                self.access.write(self.scope or {"client": self.client}, response.status, len(response.body), seconds)
         self.transport.close()
 
-    # How long it takes.
+    # Timeouts.
 
     def _wait_for_rest(self) -> None:
-        """Hang up unless the request that has begun is whole in time."""
-        self._deadline = self.loop.call_later(self._patience(self.limits.receive), self._refuse_late)
+        """Hang up unless the request that has begun is complete in time."""
+        self._deadline = self.loop.call_later(self._timeout(self.limits.receive), self._refuse_late)
 
     def _refuse_late(self) -> None:
         self._deadline = None
         self.outbox.flush()
-        if self._is_answering():  # until that is done, no more may be read
+        if self._is_answering():  # until then nothing more is read
             self._wait_for_rest()
         else:
-            message = f"the request was not whole within {self.limits.receive:g} s"
-            self._refuse(error_reply(408, "request_timeout", message), self.limits.receive)
+            message = f"the request was not complete within {self.limits.receive:g} s"
+            self._refuse(error_response(408, "request_timeout", message), self.limits.receive)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -185,7 +195,7 @@ class Protocol(HttpToolsProtocol):
     def _wait_for_reading(self) -> None:
         """Drop the connection unless the client reads on."""
         self._unsent = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(self._patience(self.limits.send), self._drop_stalled)
+        self._stalled = self.loop.call_later(self._timeout(self.limits.send), self._drop_stalled)
 
     def _drop_stalled(self) -> None:
         if self.transport.get_write_buffer_size() < self._unsent:
@@ -200,24 +210,38 @@ class Protocol(HttpToolsProtocol):
             self._stalled.cancel()
             self._stalled = None
 
-    def _patience(self, seconds: float) -> float:
-        """Seconds that a client has for something; fewer when the server stops."""
-        return min(seconds, LAST_WORDS) if self._stopping else seconds
+    def _timeout(self, seconds: float) -> float:
+        """Seconds that a client has; fewer when the server stops."""
+        return min(seconds, STOP_TIMEOUT) if self._stopping else seconds
 
-    # The end of it.
+    # The end.
 
     def _is_answering(self) -> bool:
-        """Whether there are whole requests without a whole reply."""
+        """Whether there are complete requests without a complete response."""
         cycle = self.cycle
         return bool(self.pipeline) or (cycle is not None and not cycle.response_complete and not cycle.more_body)
 
-    def _wait_for_more(self) -> None:
-        """Hang up when nothing comes for long."""
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+    def on_response_complete(self) -> None:
+        """Start the next request, if there is one. The idle timer runs on: to set one per request would cost more."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._idle_since = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def _wait_for_more(self, seconds: float) -> None:
+        """Hang up when nothing arrives for long."""
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
-        if self.scope is None and not self._is_answering():
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if self.scope is not None or self._is_answering():
+            self._wait_for_more(self.timeout_keep_alive)
+        elif left > 0:
+            self._wait_for_more(left)
+        else:
             super().timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,8 +254,8 @@ class Protocol(HttpToolsProtocol):
             cycle.message_event.set()
 
     def shutdown(self) -> None:
-        if STOPPING in self.app_state:
-            self.app_state[STOPPING].set()
+        if self.server_info is not None:
+            self.server_info.stopping.set()
         self.outbox.flush()
         super().shutdown()
         self._stopping = True
@@ -244,7 +268,7 @@ class Protocol(HttpToolsProtocol):
 
 
 class _BodyOnly:
-    """What a parser tells of a request whose head was read by another."""
+    """Receives the body of a request whose head another parser has read."""
 
     def __init__(self, protocol: Protocol) -> None:
         self.on_body = protocol.on_body
@@ -252,21 +276,15 @@ class _BodyOnly:
 
 
 class Outbox:
-    """Replies that wait for the end of this turn of the loop."""
+    """Responses that wait for the end of this turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: list[tuple[RequestResponseCycle, bytes, Callable[..., None]]] = []
-
-    def put(self, cycle: RequestResponseCycle, data: bytes) -> None:
-        """Send this when all that is ready to run now has run."""
-        if not self._waiting:
-            self._loop.call_soon(self.flush)
-        self._waiting.append((cycle, data, cycle.on_response))
+        self.loop = loop
+        self.waiting: list[tuple[RequestResponseCycle, bytes, Callable[..., None]]] = []
 
     def flush(self) -> None:
         """Send what waits."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for cycle, data, on_response in waiting:
             if cycle.disconnected or cycle.transport.is_closing():
                 continue
@@ -276,25 +294,24 @@ class Outbox:
             on_response()
 
 
-def _send_whole(cycle: RequestResponseCycle, outbox: Outbox, reply: Reply, cookie: bytes | None) -> bool:
-    """Send a reply in one piece; False if the client does not keep up with what was sent before."""
-    if cycle.flow.write_paused or cycle.response_started:
+def _send_whole(cycle: RequestResponseCycle, outbox: Outbox, response: HTTPResponse, cookies: Iterable[bytes]) -> bool:
+    """Send a response at once; False if it must take the usual way, as the client does not keep up with reading."""
+    if cycle.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
         return False
     cycle.response_started = cycle.response_complete = True
-    parts = _head(reply)
-    for name, value in (*cycle.default_headers, *reply.headers):
-        parts += (name, b": ", value, b"\r\n")
-    if cookie is not None:
-        parts += (b"set-cookie: ", cookie, b"\r\n")
+    body = response.body
+    parts = [START % (STATUS_LINE[response.status], response.content_type, len(body))]
+    for header in cycle.default_headers:
+        parts.append(b"%b: %b\r\n" % header)
+    for header in response.headers:
+        parts.append(b"%b: %b\r\n" % header)
+    for cookie in cookies:
+        parts.append(b"set-cookie: %b\r\n" % cookie)
     if not cycle.keep_alive:
         parts.append(b"connection: close\r\n")
-    parts += (b"\r\n", reply.body)
-    outbox.put(cycle, b"".join(parts))
+    parts += (b"\r\n", body)
+    if not outbox.waiting:
+        outbox.loop.call_soon(outbox.flush)
+    outbox.waiting.append((cycle, b"".join(parts), cycle.on_response))
     cycle.message_event.set()
     return True
-
-
-def _head(reply: Reply) -> list[bytes]:
-    """How a reply begins."""
-    length = b"\r\ncontent-length: %d\r\n" % len(reply.body)
-    return [STATUS_LINE[reply.status], b"content-type: ", reply.content_type, length]

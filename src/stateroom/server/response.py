@@ -1,40 +1,124 @@
-"""The Responses object in a request: what it must look like before an author's verifier sees it."""
+"""Responses: a body with its status, and every error as JSON with a code for programs and a message for people."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from stateroom.model import text_of
-from stateroom.server.faults import wrong_field
+import msgspec
+
+from stateroom import errors
+from stateroom.server.request import BadJSON, HTTPRequest, Send
+from stateroom.session import Code
+from stateroom.state import to_json
+
+logger = logging.getLogger(__name__)
+
+JSON = b"application/json"
+
+STATUS_OF_RESULT: dict[Code | None, int] = {
+    "unknown_tool": 404,
+    "invalid_arguments": 422,
+    "tool_error": 400,
+    "tool_failed": 500,
+    "timeout": 504,
+    "too_large": 413,
+    "unknown_outcome": 409,
+    "shared_conflict": 409,
+    "needs_input": 409,
+}
+"""The status of a failed call. The body is for the model, whatever the status."""
+
+STATUS_OF_ERROR: dict[type[Exception], tuple[int, str]] = {
+    BadJSON: (400, "invalid_json"),
+    errors.InvalidArguments: (422, "invalid_arguments"),
+    errors.BadTask: (422, "invalid_task"),
+    errors.Unauthorized: (401, "unauthorized"),
+    errors.Forbidden: (403, "forbidden"),
+    errors.RateLimited: (429, "rate_limited"),
+    errors.NotFound: (404, "not_found"),
+    errors.UnknownRevision: (404, "unknown_revision"),
+    errors.UnknownSession: (410, "unknown_session"),
+    errors.SessionExpired: (410, "session_expired"),
+    errors.SessionClosed: (410, "session_closed"),
+    errors.SessionSealed: (409, "session_sealed"),
+    errors.SessionLeased: (503, "session_leased"),
+    errors.CannotFork: (409, "cannot_fork"),
+    errors.CannotRewind: (409, "cannot_rewind"),
+    errors.Conflict: (409, "conflict"),
+    errors.InvalidMove: (409, "invalid_move"),
+    errors.SessionError: (409, "session_error"),
+    errors.SchemaChanged: (409, "schema_changed"),
+    errors.TooLarge: (413, "too_large"),
+    errors.ContextOverflow: (413, "context_overflow"),
+    errors.ModelFailed: (502, "model_failed"),
+    errors.ModelUnavailable: (503, "model_unavailable"),
+    errors.JudgeFailed: (500, "judge_failed"),
+    errors.Busy: (503, "busy"),
+    errors.StoreFull: (503, "busy"),
+    errors.StoreUnavailable: (503, "store_unavailable"),
+    errors.TimedOut: (504, "timeout"),
+}
+"""Status and code by error. Any other error is a fault of the server or the environment: 500."""
+
+RETRY_AFTER = (b"retry-after", b"1")
 
 
-def checked_response(body: dict[str, Any]) -> dict[str, Any] | None:
-    """The `response` of a body, if there is one."""
-    response = body.get("response")
-    if response is None:
-        return None
-    if not isinstance(response, dict):
-        raise wrong_field("response", "should be a Responses object")
-    output = response.get("output", [])
-    if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        raise wrong_field("response.output", "should be a list of items")
-    for call in calls_of(response):
-        if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
-            raise wrong_field("response.output", "a function_call should have a call_id and a name")
-        if not isinstance(call.get("arguments"), str | None):
-            raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
-    return response
+class HTTPResponse(msgspec.Struct, frozen=True):
+    """A whole response."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tool calls in a response."""
-    return [item for item in response.get("output", ()) if item.get("type") == "function_call"]
+Endpoint = Callable[[HTTPRequest], Awaitable[HTTPResponse]]
+"""Answers a request of the wire protocol."""
 
 
-def said_in(response: dict[str, Any]) -> str:
-    """The text of the messages in a response."""
-    try:
-        return "".join(text_of(item) for item in response.get("output", ()) if item.get("type") == "message")
-    except (AttributeError, TypeError):
-        problem = "the content of a message should be a text, or a list of parts with a text each"
-        raise wrong_field("response.output", problem) from None
+async def send_response(send: Send, response: HTTPResponse, cookies: Iterable[bytes] = ()) -> None:
+    """Send a response by ASGI messages."""
+    headers = [(b"content-type", response.content_type), (b"content-length", b"%d" % len(response.body))]
+    headers += [*response.headers, *((b"set-cookie", cookie) for cookie in cookies)]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def json_response(value: Any) -> HTTPResponse:
+    """A value as JSON, with status 200."""
+    return HTTPResponse(200, to_json(value))
+
+
+def response_to(error: Exception, what: str) -> HTTPResponse:
+    """The response to a request that failed; `what` names the request in the log."""
+    for kind in type(error).__mro__:
+        if kind in STATUS_OF_ERROR:
+            status, code = STATUS_OF_ERROR[kind]
+            fields = error.fields if isinstance(error, errors.InvalidArguments) else None
+            return error_response(status, code, str(error), fields, _headers_for(error))
+    logger.error("%s failed", what, exc_info=error)
+    if isinstance(error, errors.StateroomError):
+        return error_response(500, "environment_error", str(error))
+    message = f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
+    return error_response(500, "internal_error", message)
+
+
+def error_response(
+    status: int,
+    code: str,
+    message: str,
+    fields: dict[str, str] | None = None,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+) -> HTTPResponse:
+    """An error as JSON."""
+    error: dict[str, Any] = {"code": code, "message": message, **({"fields": fields} if fields else {})}
+    headers = (RETRY_AFTER, *headers) if status == 503 else headers
+    return HTTPResponse(status, to_json({"error": error}), headers=headers)
+
+
+def _headers_for(error: Exception) -> tuple[tuple[bytes, bytes], ...]:
+    if isinstance(error, errors.RateLimited):
+        return ((b"retry-after", b"%d" % error.seconds),)
+    return ((b"www-authenticate", b'Bearer realm="stateroom"'),) if isinstance(error, errors.UnknownKey) else ()

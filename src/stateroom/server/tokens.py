@@ -1,7 +1,7 @@
-"""Tokens: what a client holds of its session, signed so that nobody can make or alter one.
+"""Tokens: a client's access to its session, signed so that nobody else can make or change one.
 
 A token is `subject.issued.signature`, or `subject.issued-key.signature` where an API key was needed. The signature
-covers the environment too, so that a token of one environment is worth nothing in another.
+covers the environment too, so that a token of one environment is not valid in another.
 """
 
 from __future__ import annotations
@@ -9,30 +9,44 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_urlsafe
+from typing import NamedTuple
 
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
+from stateroom.server.request import HTTPRequest
 
 DAY = 24 * 3600.0
 
 VARIABLE = "STATEROOM_SECRET"
-"""The environment variable with the secret; several, separated by commas, when one takes over from another."""
-
-MOST_KNOWN = 10_000
-"""So many tokens are remembered, to be checked once and not at every call."""
+"""The environment variable with the secret, or with several separated by commas while one replaces another."""
 
 SHORTEST = 16
-"""A secret of fewer characters could be guessed."""
+"""Characters of a secret, at least: a shorter one could be guessed."""
+
+COOKIE = b"stateroom_"
+"""Start of the names of all session cookies; the environment's name follows."""
+
+TOKEN_HEADER = b"x-nemo-gym-session-token"
+"""The header in which MCP clients, which have no cookies, send the token."""
+
+INSECURE = b"; Path=/; HttpOnly; SameSite=Lax"
+SECURE = INSECURE + b"; Secure"
+"""The attributes of the cookie, without and with TLS."""
+
+MAX_KNOWN, MAX_KNOWN_SIZE = 10_000, 1024
+"""Cookie headers per environment that are remembered, so that each is verified once and not at every call; and the
+size of one."""
 
 
 class Signer:
-    """Makes and reads the tokens of one environment. The first secret signs; tokens of the others are still good.
+    """Makes and reads the tokens of one environment. The first secret signs; tokens of the others stay valid.
 
-    A token lives a day longer than a session that is left alone, so that the session says itself that it has expired;
-    when half a day old, or if an older secret signed it, it is renewed on its way.
+    A token lives a day longer than a session that is not used, so that the session itself says that it has expired. A
+    token that is half a day old, or that an older secret signed, is renewed with the next response.
     """
 
     def __init__(
@@ -41,22 +55,17 @@ class Signer:
         check_secrets(secrets)
         self.life = ttl + DAY
         self.now = now
-        self._known: dict[bytes, tuple[str, float]] = {}
-        """Tokens that were found good, with their subject and the time until which they need not be renewed."""
         self._keys = [_key(secret, f"session of {environment}") for secret in secrets]
         self._seed_keys = [_key(secret, f"seeding of {environment}") for secret in secrets]
         self._id_keys = [_key(secret, f"ids of {environment}") for secret in secrets]
 
     def sign(self, subject: str, key: str = "") -> bytes:
-        """A token for a subject, from now on; `key` names the API key that it was made with."""
+        """A token for a subject, issued now; `key` names the API key that the session was made with."""
         text = f"{subject}.{int(self.now()):x}{f'-{key}' if key else ''}".encode()
         return text + b"." + _mac(self._keys[0], text).encode()
 
     def read(self, token: bytes) -> tuple[str, bytes]:
-        """The subject of a token, and the token to go on with."""
-        known = self._known.get(token)
-        if known is not None and known[1] > self.now():
-            return known[0], token
+        """The subject of a token, and the token to use from now on."""
         text, _, signature = token.rpartition(b".")
         for key in self._keys:
             if compare_digest(_mac(key, text).encode(), signature):
@@ -64,48 +73,122 @@ class Signer:
                 break
         else:
             raise Unauthorized("this session token was not made here: seed a session, and use the token it gives")
-        subject, _, said = text.decode().rpartition(".")
-        issued, _, name = said.partition("-")
+        subject, _, rest = text.decode().rpartition(".")
+        issued, _, name = rest.partition("-")
         age = self.now() - int(issued, 16)
         if age > self.life:
             raise Unauthorized("this session token is out of date: seed a new session")
-        if renewed or age > DAY / 2:
-            return subject, self.sign(subject, name)
-        if len(self._known) >= MOST_KNOWN:
-            self._known.clear()
-        self._known[token] = subject, int(issued, 16) + DAY / 2
-        return subject, token
+        return subject, self.sign(subject, name) if renewed or age > DAY / 2 else token
 
     def seed_key(self, subject: str) -> str:
-        """What whoever seeded a session is given to seed it again; it does not follow from the token."""
+        """What the client that seeded a session needs to seed it again; it does not follow from the token."""
         return _mac(self._seed_keys[0], subject.encode())
 
     def is_seed_key(self, subject: str, given: str) -> bool:
-        """True when this is what `seed_key` gave, now or by an older secret."""
+        """Whether `seed_key` gave this, with the current secret or an older one."""
         return given.isascii() and any(compare_digest(_mac(key, subject.encode()), given) for key in self._seed_keys)
 
     def session_ids(self, name: str) -> list[str]:
-        """The session ids that a client's own name for a session stands for: the one for now, and by older secrets."""
+        """The session ids for a client's own name of a session, by each secret; the first is for new sessions."""
         text = name.encode("utf-8", "surrogatepass")
         return [blake2b(text, key=key, digest_size=12).hexdigest() for key in self._id_keys]
 
 
 def key_of(token: bytes) -> str:
-    """The name of the API key in a good token; empty if there is none."""
+    """The name of the API key in a valid token; empty if it has none."""
     return token.rpartition(b".")[0].rpartition(b".")[2].partition(b"-")[2].decode()
 
 
 def _key(secret: str, purpose: str) -> bytes:
-    said = secret.encode("utf-8", "surrogateescape")  # as the system had it
-    return blake2b(purpose.encode(), key=blake2b(said).digest(), digest_size=32).digest()
+    raw = secret.encode("utf-8", "surrogateescape")  # as the system has it
+    return blake2b(purpose.encode(), key=blake2b(raw).digest(), digest_size=32).digest()
 
 
 def _mac(key: bytes, text: bytes) -> str:
     return blake2b(text, key=key, digest_size=20).hexdigest()
 
 
+class VerifiedToken(NamedTuple):
+    """A token that was found valid, and the `Set-Cookie` that sends it back."""
+
+    subject: str
+    token: bytes
+    set_cookie: bytes
+    until: float
+    """When it is to be read again, because it may be out of date."""
+
+
+class SessionCookies:
+    """The cookies in which an environment's clients hold their session tokens."""
+
+    def __init__(self, environment: str, signer: Signer) -> None:
+        self.signer = signer
+        self._start = COOKIE + f"{environment}=".encode()
+        self.name = self._start[:-1].decode()
+        self.known: dict[tuple[bytes, bool], VerifiedToken] = {}
+        """Verified tokens by the request's `Cookie` header, and whether its client uses TLS."""
+
+    def read(self, request: HTTPRequest) -> VerifiedToken | None:
+        """The token in a request's cookie, which goes back with the response; None if there is no cookie.
+
+        Raises `Unauthorized` if the token is not valid.
+        """
+        found = self._verified(request)
+        if found is not None:
+            request.set_cookie = found.set_cookie
+        return found
+
+    def hand_out(self, request: HTTPRequest, token: bytes) -> None:
+        """Send a new token with the response."""
+        request.set_cookie = self._set_cookie(request, token)
+
+    def missing(self, request: HTTPRequest) -> bytes | None:
+        """The `Set-Cookie` for a valid token in a request, if the response does not send it back yet."""
+        if (request.set_cookie or b"").startswith(self._start):
+            return None
+        with suppress(Unauthorized):
+            found = self._verified(request)
+            return None if found is None else found.set_cookie
+        return None
+
+    def _verified(self, request: HTTPRequest) -> VerifiedToken | None:
+        place = (request.cookies, request.secure)
+        known = self.known.get(place)
+        if known is not None and known.until > self.signer.now():
+            return known
+        given = self._given(request)
+        if given is None:
+            return None
+        subject, token = self.signer.read(given)
+        found = VerifiedToken(subject, token, self._set_cookie(request, token), self.signer.now() + DAY / 2)
+        if token == given and len(request.cookies) <= MAX_KNOWN_SIZE:  # else the client sends the new one next time
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()
+            self.known[place] = found._replace(until=issued_at(token) + DAY / 2)
+        return found
+
+    def _given(self, request: HTTPRequest) -> bytes | None:
+        """The token in the request's cookie, valid or not."""
+        for cookie in request.cookies.split(b";"):
+            given = cookie.strip()
+            if given.startswith(self._start):
+                return given[len(self._start) :]
+        return None
+
+    def _set_cookie(self, request: HTTPRequest, token: bytes) -> bytes:
+        return self._start + token + (SECURE if request.secure else INSECURE)
+
+
+def issued_at(token: bytes) -> float:
+    """When a valid token was issued."""
+    return float(int(token.rpartition(b".")[0].rpartition(b".")[2].partition(b"-")[0], 16))
+
+
+# Secrets.
+
+
 def find_secrets() -> tuple[Sequence[str], str]:
-    """The secrets to sign with, and where they came from: the environment variable, or a file made on first use."""
+    """The secrets to sign with, and their origin: the environment variable, or a file that is made on first use."""
     given = [secret.strip() for secret in os.environ.get(VARIABLE, "").split(",") if secret.strip()]
     if given:
         return check_secrets(given, VARIABLE), VARIABLE
@@ -117,7 +200,7 @@ def find_secrets() -> tuple[Sequence[str], str]:
 
 
 def check_secrets(secrets: Sequence[str], origin: str = "the secrets to sign with") -> Sequence[str]:
-    """The secrets; an error if there is none, or one of them is too short to be any. `origin` names them in it."""
+    """Return the secrets, or raise if there is none or one is too short; `origin` names them in the error."""
     if not secrets or any(len(secret) < SHORTEST for secret in secrets):
         raise DefinitionError(
             f"{origin}: a secret must have {SHORTEST} characters or more; make one with: openssl rand -hex 32"
@@ -126,7 +209,7 @@ def check_secrets(secrets: Sequence[str], origin: str = "the secrets to sign wit
 
 
 def secret_file() -> Path:
-    """Where the secret lies that is made on first use: in the user's data folder."""
+    """The file with the secret that is made on first use, in the user's data folder."""
     try:
         data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     except RuntimeError as error:
@@ -144,7 +227,7 @@ def _from_file(path: Path) -> list[str]:
         with os.fdopen(descriptor, "w") as file:
             file.write(token_urlsafe(32) + "\n")
         try:
-            os.link(draft, path)  # whole, or not at all; of two that start at once, one wins
+            os.link(draft, path)  # whole, or not at all; of two processes that start at once, one wins
         except FileExistsError:
             pass
         finally:

@@ -1,19 +1,21 @@
-"""The docs page: the OpenAPI document for people, in one file of HTML that loads nothing."""
+"""The docs page: the OpenAPI document for people, as one HTML file that loads nothing else."""
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from shlex import quote
+from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
 
 from stateroom.server.description.openapi import ABOUT
-from stateroom.server.description.reader import Field, Reader, as_json
-from stateroom.server.description.schemas import Schema
+from stateroom.server.description.schemas import PLACE, Schema
 
 TOOLS = "tools"
 
@@ -25,6 +27,21 @@ EFFECTS = {
     "write": "changes the state, and nothing else",
     "external": "reaches outside",
 }
+
+
+SAMPLES = {
+    "date-time": "2030-01-31T12:00:00Z",
+    "date": "2030-01-31",
+    "time": "12:00:00Z",
+    "duration": "PT1H",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "uri": "https://example.com",
+    "email": "someone@example.com",
+}
+"""Examples of texts by format."""
+
+DEEPEST = 3
+"""Levels of a nested value that are described: it may hold values of its own kind."""
 
 
 @cache
@@ -51,7 +68,7 @@ class _Page:
         self.info = document["info"]
         self.tags = document["tags"]
         self.errors = document["components"]["responses"]
-        self.reader = Reader(document["components"]["schemas"])
+        self.reader = SchemaReader(document["components"]["schemas"])
         self.operations = [
             {"path": path, "method": method.upper(), **operation}
             for path, item in document["paths"].items()
@@ -116,7 +133,7 @@ class _Page:
         )
 
     def _table(self, schema: Schema) -> str:
-        """What an object may have; nothing at all if that is not known."""
+        """The fields of an object; empty if they are not known."""
         rows = "".join(map(_row, self.reader.fields(schema)))
         head = "<tr><th>Name</th><th>Type</th><th>Required</th><th>Description</th></tr>"
         return rows and f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
@@ -147,7 +164,7 @@ class _Page:
         )
 
 
-def _row(field: Field) -> str:
+def _row(field: DescribedField) -> str:
     need = "yes" if field.required else "no"
     if field.default is not None:
         need = f"no: <code>{escape(field.default)}</code>"
@@ -185,3 +202,131 @@ def _link(place: str, text: str) -> str:
 def _prose(text: str) -> str:
     """Markdown as HTML; tags in it are text."""
     return str(MarkdownIt("js-default").render(text))
+
+
+class DescribedField(NamedTuple):
+    """A field of an object, or of an object in it."""
+
+    place: str
+    """Its name, with the names of the objects around it: `order.lines[].price`."""
+    type: str
+    required: bool
+    default: str | None
+    """As JSON."""
+    description: str
+
+
+class SchemaReader:
+    """Describes JSON schemas for people: fields, types in words, examples."""
+
+    def __init__(self, definitions: Schema) -> None:
+        self.definitions = definitions
+
+    def resolved(self, schema: Any) -> Schema:
+        """The schema that a reference refers to, with its own keys beside it; `True` is an empty schema."""
+        while isinstance(schema, dict) and "$ref" in schema:
+            target = self.definitions[schema["$ref"].removeprefix(PLACE)]
+            schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+        return schema if isinstance(schema, dict) else {}
+
+    # Fields.
+
+    def fields(self, schema: Schema, above: str = "", levels: int = DEEPEST) -> Iterator[DescribedField]:
+        """The fields of an object, each followed by its own fields."""
+        properties, required = self._properties(schema)
+        for name, part in properties.items():
+            said = self.resolved(part)
+            default = as_json(said["default"]) if "default" in said else None
+            yield DescribedField(
+                above + name, self.type(part), name in required, default, said.get("description") or ""
+            )
+            for form, inner in self._forms(part, levels - 1):
+                yield from self.fields(inner, f"{above}{name}{form}.", levels - 1)
+
+    def _properties(self, schema: Schema) -> tuple[Schema, set[str]]:
+        """The properties of an object and the names of the required ones; of several forms, the first counts."""
+        schema = self.resolved(schema)
+        properties, required = dict(schema.get("properties", {})), set(schema.get("required", ()))
+        for part in [*schema.get("allOf", ()), *_choices(schema)[:1]]:
+            more, needed = self._properties(part)
+            properties |= more
+            required |= needed
+        return properties, required
+
+    def _forms(self, schema: Schema, levels: int) -> list[tuple[str, Schema]]:
+        """The objects that a value may be or hold, each with its place."""
+        schema = self.resolved(schema)
+        if levels <= 0:
+            return []
+        if "properties" in schema:
+            return [("", schema)]
+        if "items" in schema:
+            return [(f"[]{form}", inner) for form, inner in self._forms(schema["items"], levels - 1)]
+        forms = [found for choice in _choices(schema) for found in self._forms(choice, levels)]
+        named = len(forms) > 1
+        return [(f"{form}({inner.get('title', '')})" if named else form, inner) for form, inner in forms]
+
+    # Types.
+
+    def type(self, schema: Schema, within: tuple[str, ...] = ()) -> str:
+        """A type in words; `within` are the references around it, since it may refer to itself."""
+        place = str(schema.get("$ref", "")) if isinstance(schema, dict) else ""
+        if place and place in within:
+            return place.removeprefix(PLACE).removesuffix("-Input").removesuffix("-Output")
+        within = (*within, place)
+        schema = self.resolved(schema)
+        if choices := _choices(schema):
+            return " or ".join(dict.fromkeys(self.type(choice, within) for choice in choices))
+        if "const" in schema or "enum" in schema:
+            return " or ".join(as_json(value) for value in schema.get("enum", [schema.get("const")]))
+        kind = _kind(schema)
+        if kind == "array" and schema.get("items"):
+            return f"array of {self.type(schema['items'], within)}"
+        if kind == "object" and "title" in schema:
+            return str(schema["title"])
+        return f"{kind} ({schema['format']})" if "format" in schema else kind
+
+    # Examples.
+
+    def example(self, schema: Schema, levels: int = DEEPEST) -> Any:
+        """A value that a schema allows, as small as possible."""
+        schema = self.resolved(schema)
+        if levels < -DEEPEST:
+            return None  # it refers to itself without end
+        for given in ("examples", "enum"):
+            if isinstance(schema.get(given), list) and schema[given]:
+                return schema[given][0]
+        for given in ("const", "default"):
+            if given in schema:
+                return schema[given]
+        if choices := _choices(schema):
+            return None if levels <= 0 and {"type": "null"} in choices else self.example(choices[0], levels)
+        properties, required = self._properties(schema)
+        if properties:
+            return {name: self.example(part, levels - 1) for name, part in properties.items() if name in required}
+        return self._simplest(schema, levels)
+
+    def _simplest(self, schema: Schema, levels: int) -> Any:
+        kind = _kind(schema)
+        if kind == "array":
+            parts = schema.get("prefixItems") or ([schema["items"]] if schema.get("items") and levels > 0 else [])
+            return [self.example(part, levels - 1) for part in parts]
+        if kind in ("integer", "number"):
+            return schema.get("minimum", 1)
+        if kind == "string":
+            return SAMPLES.get(schema.get("format", ""), "text")
+        return {"boolean": True, "null": None}.get(kind, {})
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON, for people."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _choices(schema: Schema) -> list[Schema]:
+    return schema.get("anyOf") or schema.get("oneOf") or []
+
+
+def _kind(schema: Schema) -> str:
+    kind = schema.get("type", "object" if schema.keys() & {"properties", "allOf"} else "anything")
+    return str(kind[0] if isinstance(kind, list) else kind)

@@ -1,5 +1,5 @@
-"""A model on the wire: any that can be chosen by name, behind OpenAI's Responses and Chat Completions APIs."""
+"""A model over HTTP, with OpenAI's Responses and Chat Completions APIs."""
 
-from stateroom.server.model.app import ModelApplication
+from stateroom.server.model.app import ModelApplication, run_model
 
-__all__ = ["ModelApplication"]
+__all__ = ["ModelApplication", "run_model"]

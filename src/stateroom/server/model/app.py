@@ -1,48 +1,68 @@
-"""The ASGI application: one model, asked by either API."""
+"""The ASGI application of a model, with OpenAI's APIs."""
 
 from __future__ import annotations
 
+import logging
+import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-from stateroom.errors import NotFound
+from sse_starlette import ServerSentEvent
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Router
+
+from stateroom import errors
 from stateroom.model import ModelSource, answer_of
-from stateroom.server.faults import wrong_field
-from stateroom.server.hosts import Hosts
-from stateroom.server.http import (
-    LIMITS,
-    TOO_LARGE,
-    Disconnected,
-    InFlight,
-    Receive,
-    Reply,
-    Request,
-    Scope,
-    Send,
-    send_reply,
-)
+from stateroom.server.api import allowed_methods, behind_router, json_body, route, starlette_response
+from stateroom.server.asgi import ASGIApplication
 from stateroom.server.model import chat, responses
-from stateroom.server.model.asked import Asked
-from stateroom.server.model.faults import UnknownModel, error_reply, fault
-from stateroom.server.model.made import Made
+from stateroom.server.model.request import ModelRequest, ModelResponse
 from stateroom.server.options import Limits
+from stateroom.server.process import Server, configured, log_to_stderr
+from stateroom.server.request import HTTPRequest, Receive, Scope, Send, wrong_field
+from stateroom.server.response import RETRY_AFTER, HTTPResponse, json_response
 from stateroom.state import to_json
+
+logger = logging.getLogger(__name__)
 
 EVENTS = b"text/event-stream; charset=utf-8"
 
 MODELS = "/v1/models"
 
-PROBES = frozenset({"/", "/health"})
-"""Paths that are answered however many requests are in flight."""
+STOP_TIMEOUT = 30.0
+"""Seconds that answers may still take when the server stops."""
+
+STATUS_OF_ERROR: dict[type[Exception], tuple[int, str, str | None]] = {
+    errors.InvalidArguments: (400, "invalid_request_error", None),
+    errors.Forbidden: (403, "invalid_request_error", "forbidden"),
+    errors.NotFound: (404, "invalid_request_error", "not_found"),
+    errors.TooLarge: (413, "invalid_request_error", "too_large"),
+    errors.ModelFailed: (500, "server_error", "model_failed"),
+    errors.ModelUnavailable: (503, "server_error", "model_unavailable"),
+    errors.Busy: (503, "server_error", "busy"),
+}
+"""Status, type and code by error. Any other error is a fault of the server: 500."""
+
+HEADERS = {500: ((b"x-should-retry", b"false"),), 503: (RETRY_AFTER,)}
+"""Headers by status: they tell OpenAI's clients not to send the same request again, or when to."""
+
+
+class UnknownModel(errors.NotFound):
+    """The model is not the one that is served."""
 
 
 class API(NamedTuple):
-    """How one of the APIs is spoken."""
+    """One of the APIs: how it reads a request, and writes an answer."""
 
-    read: Callable[[Mapping[str, Any]], Asked]
-    whole: Callable[[Made], dict[str, Any]]
-    events: Callable[[Made], Iterator[bytes]]
+    read: Callable[[Mapping[str, Any]], ModelRequest]
+    whole: Callable[[ModelResponse], dict[str, Any]]
+    events: Callable[[ModelResponse], Iterator[ServerSentEvent]]
 
 
 APIS = {
@@ -51,11 +71,11 @@ APIS = {
 }
 
 
-class ModelApplication:
+class ModelApplication(ASGIApplication):
     """Serves the models of a source, which it closes when it stops.
 
-    It keeps nothing between requests: each has the whole conversation, and a policy is made anew for it, with a seed
-    that is the same for all requests of an episode.
+    It keeps nothing between requests: each has the whole conversation, and gets a new policy, with a seed that is the
+    same for all requests of an episode.
     """
 
     def __init__(
@@ -65,63 +85,46 @@ class ModelApplication:
         hosts: Sequence[str] | None = (),
         on_start: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__(limits, hosts)
         self.source = source
         self.name = source.name
-        self.limits = limits
-        self.in_flight = InFlight(limits.calls)
         self._on_start = on_start
-        self._hosts = None if hosts is None else Hosts(hosts)
         self._since = int(time.time())
+        self.endpoints = {path: partial(self._answer, api) for path, api in APIS.items()}
+        routes = [
+            *(route(path, POST=behind_router(endpoint)) for path, endpoint in self.endpoints.items()),
+            route(MODELS, GET=self._models),
+            route(f"{MODELS}/{{name:path}}", GET=self._models),
+            *(route(path, GET=_health) for path in ("/", "/health")),
+        ]
+        router = Router(routes, redirect_slashes=False, default=_unknown)
+        self.router = ExceptionMiddleware(router, handlers={HTTPException: self._on_error, Exception: self._on_error})
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._lifespan(scope, receive, send)
-            return
-        request = Request(scope, receive, self.limits.body)
-        what = f"{scope['method']} {scope['path']}"
-        try:
-            if scope["path"] in PROBES:
-                reply = await self._endpoint(scope["method"], scope["path"])(request)
-            else:
-                if self._hosts is not None and (refused := self._hosts.refusal(scope)) is not None:
-                    raise refused
-                await request.body()
-                with self.in_flight:
-                    reply = await self._endpoint(scope["method"], scope["path"])(request)
-        except Disconnected:
-            return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            reply = fault(error, what)
-        await send_reply(scope, send, reply)
+    async def start(self) -> None:
+        if self._on_start is not None:
+            self._on_start()
 
-    def _endpoint(self, method: str, path: str) -> Callable[[Request], Awaitable[Reply]]:
-        reads = method in ("GET", "HEAD")
-        if path in APIS:
-            return self._answer if method == "POST" else _only("POST")
-        if path == MODELS or path.startswith(f"{MODELS}/"):
-            return self._models if reads else _only("GET")
-        if path in PROBES:
-            return _health if reads else _only("GET")
-        raise NotFound(f"there is nothing at {path}; there are {', '.join([*APIS, MODELS])} and /health")
+    async def stop(self) -> None:
+        await self.source.close()
 
-    async def _answer(self, request: Request) -> Reply:
-        api = APIS[request.scope["path"]]
-        body = await request.json()
+    async def _answer(self, api: API, request: HTTPRequest) -> HTTPResponse:
+        body = request.json()
         self._check_model(body.get("model"))
         asked = api.read(body)
         model = self.source.for_episode(asked.request.seed)
-        made = Made(asked, await answer_of(model, asked.request), self.name)
-        if asked.stream:
-            return Reply(200, b"".join(api.events(made)), EVENTS, ((b"cache-control", b"no-cache"),))
-        return Reply(200, to_json(api.whole(made)))
+        made = ModelResponse(asked, await answer_of(model, asked.request), self.name)
+        if not asked.stream:
+            return json_response(api.whole(made))
+        events = b"".join(event.encode() for event in api.events(made))
+        return HTTPResponse(200, events, EVENTS, ((b"cache-control", b"no-cache"),))
 
-    async def _models(self, request: Request) -> Reply:
+    async def _models(self, request: Request) -> Response:
         described = {"id": self.name, "object": "model", "created": self._since, "owned_by": "stateroom"}
-        name = request.scope["path"].removeprefix(MODELS).removeprefix("/")
+        name = unquote(request.path_params.get("name", ""))
         if not name:
-            return Reply(200, to_json({"object": "list", "data": [described]}))
+            return json_body({"object": "list", "data": [described]})
         self._check_model(name)
-        return Reply(200, to_json(described))
+        return json_body(described)
 
     def _check_model(self, name: Any) -> None:
         if not isinstance(name, str):
@@ -129,35 +132,60 @@ class ModelApplication:
         if name != self.name:
             raise UnknownModel(f"there is no model {name!r:.200} here; this server has {self.name!r}")
 
-    async def refuse_head(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request whose head is larger than it may be."""
+    # Errors, in the form that OpenAI's clients expect.
+
+    def response_to(self, error: Exception, what: str) -> HTTPResponse:
+        if isinstance(error, UnknownModel):
+            return _error_response(404, "invalid_request_error", "model_not_found", str(error), "model")
+        for kind in type(error).__mro__:
+            if kind in STATUS_OF_ERROR:
+                field = next(iter(error.fields), None) if isinstance(error, errors.InvalidArguments) else None
+                return _error_response(*STATUS_OF_ERROR[kind], str(error), field)
+        logger.error("%s failed", what, exc_info=error)
+        message = f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
+        return _error_response(500, "server_error", "internal_error", message)
+
+    def head_too_large(self) -> HTTPResponse:
         message = f"the path and headers are larger than {self.limits.head:,} bytes"
-        await send_reply(scope, send, error_reply(431, "invalid_request_error", "head_too_large", message))
+        return _error_response(431, "invalid_request_error", "head_too_large", message)
 
-    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan":
-            return  # a WebSocket, say: it is refused
-        await receive()
-        if self._on_start is not None:
-            self._on_start()
-        if "state" in scope:
-            scope["state"] |= {LIMITS: self.limits, TOO_LARGE: self.refuse_head}  # for the protocol
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.source.close()
-        await send({"type": "lifespan.shutdown.complete"})
+    async def _on_error(self, request: Request, error: Exception) -> Response:
+        path = unquote(request.scope["path"])
+        if not isinstance(error, HTTPException):
+            return starlette_response(self.response_to(error, f"{request.method} {path}"))
+        methods = allowed_methods(error)
+        message = f"{path} answers {' and '.join(methods)} only"
+        response = _error_response(405, "invalid_request_error", "method_not_allowed", message)
+        made = starlette_response(response)
+        made.headers["allow"] = ", ".join(methods)
+        return made
 
 
-async def _health(request: Request) -> Reply:
-    return Reply(200, b'{"status":"ok"}')
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    known = f"{', '.join([*APIS, MODELS])} and /health"
+    raise errors.NotFound(f"there is nothing at {unquote(scope['path'])}; there are {known}")
 
 
-def _only(method: str) -> Callable[[Request], Awaitable[Reply]]:
-    """Refuses a request whose method a path does not answer."""
+async def _health(request: Request) -> Response:
+    return json_body({"status": "ok"})
 
-    async def refuse(request: Request) -> Reply:
-        message = f"{request.scope['path']} answers {method} only"
-        reply = error_reply(405, "invalid_request_error", "method_not_allowed", message)
-        return Reply(reply.status, reply.body, headers=((b"allow", method.encode()),))
 
-    return refuse
+def _error_response(status: int, kind: str, code: str | None, message: str, field: str | None = None) -> HTTPResponse:
+    body = to_json({"error": {"message": message, "type": kind, "param": field, "code": code}})
+    return HTTPResponse(status, body, headers=HEADERS.get(status, ()))
+
+
+def run_model(
+    source: ModelSource,
+    listening: socket.socket,
+    limits: Limits,
+    hosts: Sequence[str] | None,
+    announce: Callable[[], None],
+) -> None:
+    """Serve a model until a signal stops the server: answers in progress are finished, and new requests refused.
+
+    `announce` is called when the server is ready to be stopped. `hosts` are the names that the server answers to,
+    besides this machine's own; None: any.
+    """
+    log_to_stderr()
+    Server(configured(lambda: ModelApplication(source, limits, hosts, announce), STOP_TIMEOUT)).run([listening])

@@ -1,24 +1,25 @@
-"""Chat Completions: what a client asks, and the completion that it gets, whole or in chunks."""
+"""OpenAI's Chat Completions API: requests, and completions as a whole or in chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from sse_starlette import ServerSentEvent
+
 from stateroom.errors import ModelFailed
 from stateroom.model import Answer, Item, chat_usage, completion_message, items_of, responses_settings, responses_tools
-from stateroom.server.faults import wrong_field
-from stateroom.server.model.asked import Asked, a_list, asked
-from stateroom.server.model.made import Made
+from stateroom.server.model.request import ModelRequest, ModelResponse, model_request, objects_in
+from stateroom.server.request import wrong_field
 from stateroom.state import to_json
 
 READ = frozenset({"model", "messages", "tools", "stream", "stream_options", "seed", "n"})
-"""Parameters that are not the model's business."""
+"""Parameters that the model does not get."""
 
 
-def read(body: Mapping[str, Any]) -> Asked:
+def read(body: Mapping[str, Any]) -> ModelRequest:
     """The request in a body."""
-    messages, tools = a_list(body, "messages"), a_list(body, "tools")
+    messages, tools = objects_in(body, "messages"), objects_in(body, "tools")
     if not messages:
         raise wrong_field("messages", "should have a message")
     if body.get("n") not in (None, 1):
@@ -33,26 +34,26 @@ def read(body: Mapping[str, Any]) -> Asked:
     items = _converted(items_of, messages, "messages")
     functions = _converted(responses_tools, tools, "tools")
     settings = responses_settings({name: value for name, value in body.items() if name not in READ})
-    return asked(body, items, functions, settings)
+    return model_request(body, items, functions, settings)
 
 
 def _converted(convert: Callable[[list[Item]], list[Item]], given: list[Item], field: str) -> list[Item]:
-    """What was given in a field, as Responses has it."""
+    """A field in the form of the Responses API."""
     try:
         return convert(given)
     except ModelFailed as error:
         raise wrong_field(field, str(error)) from None
 
 
-def whole(made: Made) -> dict[str, Any]:
+def whole(made: ModelResponse) -> dict[str, Any]:
     """The completion."""
     message = completion_message(made.answer.items)
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _why_it_ended(made.answer)}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(made.answer)}
     return {**_head(made, "chat.completion"), "choices": [choice], "usage": chat_usage(made.usage)}
 
 
-def events(made: Made) -> Iterator[bytes]:
-    """The same as server-sent events: who speaks, what is said, the calls one by one, and the end."""
+def events(made: ModelResponse) -> Iterator[ServerSentEvent]:
+    """The completion as server-sent events: the role, the text, each tool call, and the end."""
     message = completion_message(made.answer.items)
     calls = message.pop("tool_calls", ())
     said = {name: value for name, value in message.items() if value is not None and name != "role"}
@@ -60,27 +61,27 @@ def events(made: Made) -> Iterator[bytes]:
     deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
     for delta in deltas:
         yield _chunk(made, delta)
-    yield _chunk(made, {}, _why_it_ended(made.answer))
+    yield _chunk(made, {}, _finish_reason(made.answer))
     options = made.asked.body.get("stream_options")
     if isinstance(options, dict) and options.get("include_usage"):
         yield _event({**_head(made, "chat.completion.chunk"), "choices": [], "usage": chat_usage(made.usage)})
-    yield b"data: [DONE]\n\n"
+    yield ServerSentEvent("[DONE]", sep="\n")
 
 
-def _chunk(made: Made, delta: dict[str, Any], ended: str | None = None) -> bytes:
+def _chunk(made: ModelResponse, delta: dict[str, Any], ended: str | None = None) -> ServerSentEvent:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": ended}
     return _event({**_head(made, "chat.completion.chunk"), "choices": [choice]})
 
 
-def _head(made: Made, kind: str) -> dict[str, Any]:
+def _head(made: ModelResponse, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{made.id}", "object": kind, "created": int(made.at), "model": made.model}
 
 
-def _why_it_ended(answer: Answer) -> str:
+def _finish_reason(answer: Answer) -> str:
     if answer.truncated:
         return "length"
     return "tool_calls" if any(item["type"] == "function_call" for item in answer.items) else "stop"
 
 
-def _event(data: dict[str, Any]) -> bytes:
-    return b"data: " + to_json(data) + b"\n\n"
+def _event(data: dict[str, Any]) -> ServerSentEvent:
+    return ServerSentEvent(to_json(data).decode(), sep="\n")

@@ -1,21 +1,22 @@
-"""Responses: what a client asks, and the response that it gets, whole or event by event."""
+"""OpenAI's Responses API: requests, and responses as a whole or as events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sse_starlette import ServerSentEvent
+
 from stateroom.model import Item, input_items, is_content, message
-from stateroom.server.faults import wrong_field
-from stateroom.server.model.asked import Asked, a_list, asked
-from stateroom.server.model.made import Made
+from stateroom.server.model.request import ModelRequest, ModelResponse, model_request, objects_in
+from stateroom.server.request import wrong_field
 from stateroom.state import to_json
 
 READ = frozenset({"model", "input", "tools", "stream", "stream_options", "store"})
-"""Parameters that are not the model's business."""
+"""Parameters that the model does not get."""
 
 KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")
-"""Parameters by which a client leaves something with the server."""
+"""Parameters that refer to something kept on the server."""
 
 ECHOED: dict[str, Any] = {
     "instructions": None,
@@ -27,20 +28,20 @@ ECHOED: dict[str, Any] = {
     "tools": [],
     "top_p": None,
 }
-"""Parameters that a response repeats, and what they are when they were not given."""
+"""Parameters that a response repeats, and their defaults."""
 
 PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
-"""How the ids of items begin."""
+"""Start of the ids of items."""
 
 
 _EMPTY: dict[str, Item] = {
     "message": {"content": [], "status": "in_progress"},
     "function_call": {"arguments": "", "status": "in_progress"},
 }
-"""What items are before they are filled, piece by piece; others come whole."""
+"""Items before their content arrives in pieces; other items arrive as a whole."""
 
 
-def read(body: Mapping[str, Any]) -> Asked:
+def read(body: Mapping[str, Any]) -> ModelRequest:
     """The request in a body."""
     for name in KEPT_ELSEWHERE:
         if body.get(name):
@@ -49,14 +50,14 @@ def read(body: Mapping[str, Any]) -> Asked:
     if not isinstance(given, str | list) or not given:
         raise wrong_field("input", "should be a text, or a list of items")
     items = [_item(item, place) for place, item in enumerate(input_items(given))]
-    tools = a_list(body, "tools")
+    tools = objects_in(body, "tools")
     for tool in tools:
         if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
             raise wrong_field("tools", 'should be functions with a name, such as {"type": "function", "name": "add"}')
-    return asked(body, items, tools, {name: value for name, value in body.items() if name not in READ})
+    return model_request(body, items, tools, {name: value for name, value in body.items() if name not in READ})
 
 
-def whole(made: Made) -> dict[str, Any]:
+def whole(made: ModelResponse) -> dict[str, Any]:
     """The response."""
     ended: dict[str, Any]
     if made.answer.truncated:
@@ -66,13 +67,13 @@ def whole(made: Made) -> dict[str, Any]:
     return {**_head(made), **ended, "output": _output(made), "usage": made.usage.plain()}
 
 
-def events(made: Made) -> Iterator[bytes]:
-    """The same as server-sent events."""
+def events(made: ModelResponse) -> Iterator[ServerSentEvent]:
+    """The response as server-sent events."""
     for number, data in enumerate(_events(made)):
-        yield b"event: %b\ndata: %b\n\n" % (data["type"].encode(), to_json({**data, "sequence_number": number}))
+        yield ServerSentEvent(to_json({**data, "sequence_number": number}).decode(), event=data["type"], sep="\n")
 
 
-def _events(made: Made) -> Iterator[dict[str, Any]]:
+def _events(made: ModelResponse) -> Iterator[dict[str, Any]]:
     begun = {**_head(made), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}
@@ -100,7 +101,7 @@ def _item_events(item: Item, index: int) -> Iterator[dict[str, Any]]:
 
 
 def _part_events(part: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What is said by a part of a message: a text, or a refusal, which differ in little; others come whole."""
+    """The events of a part of a message: a text or a refusal, in pieces; other parts arrive as a whole."""
     refuses = part.get("type") == "refusal"
     field, kind = ("refusal", "refusal") if refuses else ("text", "output_text")
     extra: dict[str, Any] = {} if refuses else {"logprobs": []}
@@ -114,7 +115,7 @@ def _part_events(part: Item, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "response.content_part.done", **place, "part": part}
 
 
-def _head(made: Made) -> dict[str, Any]:
+def _head(made: ModelResponse) -> dict[str, Any]:
     body = made.asked.body
     echoed = {name: default if body.get(name) is None else body[name] for name, default in ECHOED.items()}
     return {
@@ -128,8 +129,8 @@ def _head(made: Made) -> dict[str, Any]:
     }
 
 
-def _output(made: Made) -> list[Item]:
-    """The items as clients expect them: with ids, a list of parts as what is said, and arguments as a text."""
+def _output(made: ModelResponse) -> list[Item]:
+    """The items as clients expect them: with ids, content as a list of parts, and arguments as a text."""
     items = []
     for place, item in enumerate(made.answer.items):
         proper = {"id": f"{PREFIXES.get(item['type'], 'item')}_{made.id}_{place}", "status": "completed", **item}
@@ -146,7 +147,7 @@ def _output(made: Made) -> list[Item]:
 
 
 def _item(item: Any, place: int) -> Item:
-    """An item of the input, if a model can make something of it."""
+    """An item of the input, checked."""
     where = f"input[{place}]"
     if not isinstance(item, dict):
         raise wrong_field(where, "should be an object")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.server.upkeep import Upkeep
+from stateroom.server.sweep import Sweeper
 from stateroom.store import Entry, Head, open_store
 
 
@@ -22,10 +22,10 @@ async def test_a_sweep_that_is_cancelled_from_elsewhere_is_not_the_last(
         raise asyncio.CancelledError
 
     again = asyncio.Event()
-    sessions = served.app.hosted["counter"].sessions
+    sessions = served.services.environments["counter"].sessions
     monkeypatch.setattr(sessions, "sweep", sweep)
-    upkeep = Upkeep([sessions], served.app.census, served.app.figures, ttl=0.01)
-    async with upkeep, asyncio.timeout(60):
+    sweeper = Sweeper([sessions], served.services.count, served.services.metrics, ttl=0.01)
+    async with sweeper, asyncio.timeout(60):
         await again.wait()
 
 
@@ -62,4 +62,4 @@ async def test_a_server_starts_and_serves_with_a_damaged_object_in_its_store(ser
     served = await serve(store=url)
     assert (await served.get("/ready"))[0] == 200
     assert (await served.post("/seed_session", {"initial_count": 3, "expected_count": 9}))[0] == 200
-    await served.app.hosted["counter"].sessions.sweep()
+    await served.services.environments["counter"].sessions.sweep()

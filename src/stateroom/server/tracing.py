@@ -1,8 +1,8 @@
-"""Whether to trace requests, by OpenTelemetry's own environment variables; it is imported only when they say so.
+"""Traces by OpenTelemetry's own environment variables; it is imported only if they ask for traces.
 
 `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) sends traces to a collector, and
-`OTEL_TRACES_EXPORTER` says which exporters to use: `otlp`, `console`, `none`, or any other that is installed. The
-exporters, the sampler and the batches have variables of their own, which the SDK reads.
+`OTEL_TRACES_EXPORTER` names the exporters: `otlp`, `console`, `none`, or any other that is installed. The exporters,
+the sampler and the batches have their own variables, which the SDK reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateroom.server.monitoring.spans import Tracing
+    from stateroom.server.spans import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -21,15 +21,15 @@ EXPORTERS = "opentelemetry_traces_exporter"
 """The entry-point group in which exporters register."""
 
 PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
-"""The exporters that `otlp` stands for, by protocol."""
+"""The exporter that `otlp` means, by protocol."""
 
 
 def configure() -> Tracing | None:
-    """Set traces up for this process, if they are asked for and can be had."""
+    """Set up traces for this process, if the variables ask for them and the exporters are installed."""
     exporters = [make for make in map(_exporter, _wanted()) if make is not None]
     if not exporters:
         return None
-    from stateroom.server.monitoring.spans import start_tracing  # noqa: PLC0415 - heavy, and an extra
+    from stateroom.server.spans import start_tracing  # noqa: PLC0415 - slow to import, and an extra
 
     return start_tracing([make() for make in exporters])
 
@@ -48,7 +48,7 @@ def _variable(name: str) -> str:
 
 
 def _exporter(name: str) -> Any:
-    """What makes the exporter of this name; None, and a warning, if there is none."""
+    """The exporter's class; None, with a warning, if none is installed."""
     if name == "otlp":
         protocol = _variable("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or _variable("OTEL_EXPORTER_OTLP_PROTOCOL")
         name = PROTOCOLS.get(protocol or "http/protobuf", protocol)

@@ -1,4 +1,4 @@
-"""Traces: a span for each request, and below it one for each operation of the store.
+"""Traces: a span for each request, and below it a span for each operation of the store.
 
 Names and attributes follow OpenTelemetry's conventions for HTTP servers.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.propagate import extract
@@ -18,11 +18,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
 from stateroom.errors import SessionError
-from stateroom.server.http import REPLY, Message, Receive, Scope, Send
+from stateroom.server.asgi import SEND_WHOLE
+from stateroom.server.request import ASGIApp, Message, Receive, Scope, Send
 from stateroom.store import Store, Work, WrappedStore
-
-if TYPE_CHECKING:
-    from stateroom.server.app import Application
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,11 +28,14 @@ T = TypeVar("T")
 METHODS = {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
 """Other methods are not named in spans: a client could make up any number of them."""
 
+PlaceOf = Callable[[str, str], tuple[str | None, str | None]]
+"""The route that answers a method and a path, and its environment."""
+
 
 def start_tracing(exporters: Sequence[SpanExporter]) -> Tracing:
-    """Traces of this process, for these exporters; the spans that tools make of their own go with them."""
-    said = OTELResourceDetector().detect().attributes
-    provider = TracerProvider(resource=Resource.create({"service.name": "stateroom", **said}))
+    """Trace this process, for these exporters; they also get the spans that tools make."""
+    named = OTELResourceDetector().detect().attributes
+    provider = TracerProvider(resource=Resource.create({"service.name": "stateroom", **named}))
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
@@ -48,24 +49,25 @@ class Tracing:
         self._provider = provider
         self._tracer = provider.get_tracer("stateroom", version("stateroom"))
 
-    def around(self, app: Application) -> TracedApplication:
+    def around(self, app: ASGIApp, place_of: PlaceOf) -> ASGIApp:
         """The application, with a span for each request."""
-        return TracedApplication(app, self._tracer)
+        return TracedApplication(app, place_of, self._tracer)
 
     def store(self, store: Store) -> TracedStore:
         """A store, with a span for each operation."""
         return TracedStore(store, self._tracer)
 
     async def shutdown(self) -> None:
-        """Send the spans that have not been sent yet."""
+        """Send all spans that are not sent yet."""
         await asyncio.to_thread(self._provider.shutdown)
 
 
 class TracedApplication:
-    """An ASGI application with a span for each request, which goes on with the trace of whoever sent it."""
+    """An ASGI application with a span for each request, which continues the client's trace."""
 
-    def __init__(self, app: Application, tracer: Tracer) -> None:
+    def __init__(self, app: ASGIApp, place_of: PlaceOf, tracer: Tracer) -> None:
         self._app = app
+        self._place_of = place_of
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,17 +82,17 @@ class TracedApplication:
 
             async def send_noted(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    _note_reply(span, message)
+                    _note_response(span, message)
                 await send(message)
 
-            scope.pop(REPLY, None)  # so that every reply is sent this way
+            scope.pop(SEND_WHOLE, None)  # so that every response is sent here
             await self._app(scope, receive, send_noted)
 
     def _described(self, scope: Scope) -> tuple[str, dict[str, str]]:
-        """The name of a request's span, and what is known of the request at its start."""
+        """The name and the attributes of a request's span at its start."""
         method = scope["method"] if scope["method"] in METHODS else "_OTHER"
         attributes = {"http.request.method": method, "url.path": scope["path"], "url.scheme": scope["scheme"]}
-        route, environment = self._app.place_of(scope["method"], scope["path"])
+        route, environment = self._place_of(scope["method"], scope["path"])
         if method == "_OTHER":
             attributes["http.request.method_original"] = scope["method"]
         if environment is not None:
@@ -102,14 +104,14 @@ class TracedApplication:
         return name, attributes
 
 
-def _note_reply(span: Span, message: Message) -> None:
+def _note_response(span: Span, message: Message) -> None:
     status = message["status"]
     span.set_attribute("http.response.status_code", status)
     if status >= 500:
         span.set_status(StatusCode.ERROR)
         span.set_attribute("error.type", str(status))
     for name, value in message.get("headers", ()):
-        if name == b"set-cookie":  # every reply of a session has its token again, once that is found to be good
+        if name == b"set-cookie":  # every response in a session has its token, once it is verified
             subject = value.partition(b"=")[2].partition(b".")[0]
             span.set_attribute("stateroom.session", subject.partition(b"~")[0].decode())
 
@@ -134,6 +136,6 @@ class TracedStore(WrappedStore):
                 return await work(*args, **kwargs)
             except Exception as error:
                 span.set_attribute("error.type", type(error).__name__)
-                if not isinstance(error, SessionError):  # which says what is wrong with a session: that is no fault
+                if not isinstance(error, SessionError):  # a problem of the session is no fault of the store
                     span.set_status(StatusCode.ERROR, str(error))
                 raise

@@ -1,8 +1,8 @@
-"""What the server counts, and how it tells Prometheus.
+"""The server's metrics, for Prometheus.
 
-Counting is on the way of every call, so it is a few additions in one flat row of numbers: what can be counted is known
-when the server starts, and names and labels come in only when somebody asks. Each worker process has a row of its own
-in a folder that all of them share, and whoever is asked adds the rows up.
+Every call is counted, so counting is a few additions in one flat row of numbers. Its layout is fixed when the server
+starts; names and labels are added when the metrics are read. Each worker process has its own row in a shared folder,
+and the worker that is asked adds the rows up.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fcntl import LOCK_EX, LOCK_NB, flock
 from hashlib import blake2b
 from itertools import accumulate, count
 from mmap import mmap
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from time import perf_counter
+from typing import Any, ParamSpec, TypeAlias, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -24,21 +25,25 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from stateroom.agent import TurnStatus
+from stateroom.errors import Conflict, SessionError
 from stateroom.session import Code
-from stateroom.store import OPERATIONS
+from stateroom.store import OPERATIONS, Commit, Store, Work, WrappedStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 OUTCOMES: tuple[str, ...] = ("ok", "error", *get_args(Code))
-"""What can come of a call: `error` when the request got as far as no tool, or its session could not be used."""
+"""Outcomes of a tool call: `error` when the request reached no tool, or its session could not be used."""
 
 STORE_OUTCOMES = ("ok", "conflict", "refused", "error")
-"""What can come of a store's operation: `refused` when it said what is wrong with the session, which is no fault."""
+"""Outcomes of a store's operation: `refused` when it reports a problem of the session, which is no fault."""
 
 RUN_OUTCOMES: tuple[str, ...] = (*get_args(TurnStatus), "error")
-"""What can come of a thread that is run."""
+"""Outcomes of the run of a thread."""
 
 
 BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Seconds up to which each bucket of a histogram goes; one more has what took longer."""
+"""Upper bounds of the buckets of a histogram, in seconds; one more bucket holds the rest."""
 
 BUCKETS = [*map(str, BOUNDS), "+Inf"]
 
@@ -48,7 +53,7 @@ Row: TypeAlias = "list[float] | memoryview[float]"
 
 
 class Meter:
-    """Counts what came of something that is done again and again, and how long it took."""
+    """Counts the outcomes and the durations of one kind of work."""
 
     __slots__ = ("_cells", "_row", "_seconds", "_times")
 
@@ -58,8 +63,8 @@ class Meter:
         self._seconds = start + len(outcomes)
         self._times = self._seconds + 1
 
-    def called(self, outcome: str, seconds: float) -> None:
-        """Count one time."""
+    def count(self, outcome: str, seconds: float) -> None:
+        """Count one outcome and its duration."""
         row = self._row
         row[self._cells[outcome]] += 1.0
         row[self._seconds] += seconds
@@ -67,24 +72,24 @@ class Meter:
 
     @staticmethod
     def size(outcomes: Sequence[str]) -> int:
-        """How many cells of a row it takes."""
+        """Number of cells of a row that a meter needs."""
         return len(outcomes) + 1 + len(BUCKETS)
 
     def outcomes(self, row: Sequence[float]) -> dict[str, float]:
-        """How often each outcome came, by a row like its own."""
+        """The counts by outcome in a row of the same layout."""
         return {outcome: row[cell] for outcome, cell in self._cells.items()}
 
     def histogram(self, row: Sequence[float]) -> tuple[list[tuple[str, float]], float]:
-        """How many took up to how long, and the sum of all seconds."""
+        """The cumulative counts by bucket, and the sum of all seconds."""
         times = row[self._times : self._times + len(BUCKETS)]
         return list(zip(BUCKETS, accumulate(times), strict=True)), row[self._seconds]
 
 
-class Figures:
-    """All figures of a server with these tools, by environment.
+class Metrics:
+    """All metrics of a server with these tools, by environment.
 
-    Worker processes are given one `folder`, and each takes a file in it. A process that takes the place of one that
-    died goes on with its file, so that no figure ever falls.
+    Worker processes share one `folder`, and each uses a file in it. A process that replaces one that died continues its
+    file, so that no count ever falls.
     """
 
     def __init__(self, tools: Mapping[str, Iterable[str]], folder: Path | None = None) -> None:
@@ -112,35 +117,31 @@ class Figures:
         self._runs = {labels: Meter(self._row, start, RUN_OUTCOMES) for labels, start in of_runs.items()}
         self._store = {labels: Meter(self._row, start, STORE_OUTCOMES) for labels, start in of_store.items()}
 
-    # Counting.
-
-    def of_tool(self, environment: str, tool: str) -> Meter:
-        """Counts the calls of a tool."""
+    def tool(self, environment: str, tool: str) -> Meter:
+        """The meter of a tool's calls."""
         return self._tools[environment, tool]
 
-    def of_runs(self, environment: str) -> Meter:
-        """Counts how often threads of an environment are run."""
+    def runs(self, environment: str) -> Meter:
+        """The meter of the runs of an environment's threads."""
         return self._runs[environment,]
 
-    def of_store(self, operation: str) -> Meter:
-        """Counts an operation of the store."""
+    def store(self, operation: str) -> Meter:
+        """The meter of a store's operation."""
         return self._store[operation,]
 
     def created(self, environment: str) -> None:
-        """Count a session that was seeded."""
+        """Count a new session."""
         self._row[self._created[environment]] += 1.0
 
     def expired(self, sessions: int) -> None:
-        """Count sessions that a sweep has removed."""
+        """Count sessions that a sweep removed."""
         self._row[self._expired] += sessions
 
-    # Telling.
-
     def exposition(self, accept: bytes, live: int) -> tuple[bytes, bytes]:
-        """The figures of all workers as text in the format that is asked for, and its content type."""
+        """The metrics of all workers as text in the accepted format, and its content type."""
         registry = CollectorRegistry()
         registry.register(_Collected(list(self._metrics(live))))
-        if self._files is None:  # of several processes, each could speak only for itself
+        if self._files is None:  # with several processes it would describe only this one
             ProcessCollector(registry=registry)
         if b"application/openmetrics-text" in accept:
             text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
@@ -166,7 +167,7 @@ class Figures:
 def _metered(
     name: str, what: str, labels: Sequence[str], meters: Mapping[Any, Meter], row: Sequence[float]
 ) -> Iterator[Metric]:
-    """What some meters have counted, by the values of their labels."""
+    """The metrics of some meters, by the values of their labels."""
     outcomes = CounterMetricFamily(f"{name}s", f"How many {what} there were", labels=[*labels, "outcome"])
     seconds = HistogramMetricFamily(f"{name}_duration_seconds", f"How long {what} took", labels=labels)
     for values, meter in meters.items():
@@ -188,10 +189,10 @@ class _Collected(Collector):
 
 
 class _Files:
-    """Rows of numbers, a file for each, that processes have in memory and in common.
+    """Rows of numbers, one file each, that processes map into memory and share.
 
-    The name of a file tells what its numbers stand for: workers that were started after somebody changed the tools
-    do not mix theirs with those of before.
+    The name of a file is a hash of its layout: workers that start after the tools were changed do not mix their counts
+    with older ones.
     """
 
     def __init__(self, folder: Path, meaning: str, size: int) -> None:
@@ -200,20 +201,55 @@ class _Files:
         self.name = blake2b(meaning.encode(), digest_size=8).hexdigest()
 
     def claim(self) -> memoryview[float]:
-        """The first row that no living process has; its lock ends with the process, however that ends."""
+        """The first row that no living process uses; the lock ends with the process."""
         for number in count():
             with (self.folder / f"{self.name}.{number}").open("a+b") as file:
                 try:
                     flock(file, LOCK_EX | LOCK_NB)
                 except BlockingIOError:
                     continue
-                file.write(bytes(8 * self.size - os.fstat(file.fileno()).st_size))  # of a new file, all
+                file.write(bytes(8 * self.size - os.fstat(file.fileno()).st_size))  # all of a new file
                 file.flush()
                 return memoryview(mmap(file.fileno(), 8 * self.size)).cast("d")  # the lock stays with the map
         raise AssertionError
 
     def total(self) -> list[float]:
-        """The sum of all rows, those of processes that have died among them."""
+        """The sum of all rows, including those of processes that died."""
         contents = [path.read_bytes() for path in self.folder.glob(f"{self.name}.*")]
-        rows = [array("d", content) for content in contents if len(content) == 8 * self.size]  # else it is just made
+        rows = [array("d", content) for content in contents if len(content) == 8 * self.size]  # else it is being made
         return [sum(cells) for cells in zip(*rows, strict=True)]
+
+
+class MeasuredStore(WrappedStore):
+    """A store whose operations are counted and timed."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        super().__init__(store)
+        self._meters = {operation: metrics.store(operation) for operation in OPERATIONS}
+
+    async def append(self, commit: Commit) -> None:  # every call does this: one frame for it
+        start = perf_counter()
+        try:
+            await self.store.append(commit)
+        except BaseException as error:
+            self._meters["append"].count(_outcome(error), perf_counter() - start)
+            raise
+        self._meters["append"].count("ok", perf_counter() - start)
+
+    async def around(
+        self, operation: str, session: str | None, work: Callable[P, Work[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        outcome, start = "ok", perf_counter()
+        try:
+            return await work(*args, **kwargs)
+        except BaseException as error:
+            outcome = _outcome(error)
+            raise
+        finally:
+            self._meters[operation].count(outcome, perf_counter() - start)
+
+
+def _outcome(error: BaseException) -> str:
+    if isinstance(error, Conflict):
+        return "conflict"
+    return "refused" if isinstance(error, SessionError) else "error"

@@ -1,0 +1,235 @@
+"""The ASGI application under every server of ours: what each request passes, whatever answers it.
+
+Endpoints that must be fast are called directly. All others are behind a Starlette router, which costs as much as a
+tool call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from stateroom.errors import Busy, StateroomError
+from stateroom.server.access import AllowedHosts
+from stateroom.server.options import Limits
+from stateroom.server.request import ASGIApp, Disconnected, HTTPRequest, Message, Receive, Scope, Send
+from stateroom.server.response import Endpoint, HTTPResponse, send_response
+from stateroom.server.tokens import SessionCookies
+from stateroom.state import to_json
+
+logger = logging.getLogger("stateroom.access")
+
+SERVER = "stateroom.server"
+"""The key of the server's state with the `ServerState`."""
+
+SEND_WHOLE = "stateroom.send_whole"
+"""The key of a scope with our own protocol's shorter way to send a whole response."""
+
+BODY = "stateroom.body"
+"""The key of a scope with the whole body, if our own protocol has it before the application runs."""
+
+REQUEST = "stateroom.request"
+"""The key of a scope, below the router, with the `HTTPRequest`."""
+
+PROBES = frozenset({"/", "/health", "/ready"})
+"""Paths that are answered however many requests are in flight: their clients decide whether a busy server lives."""
+
+ROLLOUT = re.compile(r"/ng-rollout/[A-Za-z0-9][A-Za-z0-9._-]*(?=/)")
+"""A prefix by which clients tell their rollouts apart in logs."""
+
+LONGEST_PATH = 1000
+"""Characters of a path in a log line, which must be short enough to be written at once: other processes write too."""
+
+
+class ServerState(NamedTuple):
+    """What the protocol knows of the application."""
+
+    limits: Limits
+    stopping: asyncio.Event
+    access_log: AccessLog | None
+    refuse_head: ASGIApp
+    """Answers requests whose path and headers are too large."""
+
+
+class ASGIApplication(ABC):
+    """Reads requests, refuses what is too much or not meant for this server, and sends a response to all others."""
+
+    def __init__(self, limits: Limits, hosts: Sequence[str] | None) -> None:
+        self.limits = limits
+        self.hosts = None if hosts is None else AllowedHosts(hosts)
+        self.endpoints: dict[str, Endpoint] = {}
+        """What answers a POST without the router, by path."""
+        self.cookies: list[SessionCookies] = []
+        """The session cookies that go back with each response."""
+        self.access_log: AccessLog | None = None
+        self.in_flight = 0
+        """Requests that are being answered."""
+        self.stopping = asyncio.Event()
+        """Set when the server begins to stop: streams without an end must end."""
+
+    router: ASGIApp
+    """Answers all other requests; set by `start`."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Get ready to serve."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Release everything; requests in flight have ended."""
+
+    @abstractmethod
+    def response_to(self, error: Exception, what: str) -> HTTPResponse:
+        """The response to a request that failed; `what` names the request in the log."""
+
+    @abstractmethod
+    def head_too_large(self) -> HTTPResponse:
+        """The response to a request whose path and headers are too large."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._lifespan(scope, receive, send)
+            return
+        request = HTTPRequest(scope, receive, self.limits.body)
+        path = scope["path"]
+        if path.startswith("/ng-rollout/"):
+            path = ROLLOUT.sub("", path, count=1)
+        endpoint = self.endpoints.get(path) if scope["method"] == "POST" else None
+        routed = False
+        try:
+            if path not in PROBES:
+                hosts, headers = self.hosts, request.headers
+                if hosts is not None and (b"origin" in headers or headers.get(b"host") not in hosts.known):
+                    hosts.check(request)
+                body = scope.get(BODY)
+                if body is None or endpoint is None or len(body) > self.limits.body:
+                    await request.read()
+                else:
+                    request.body = body
+                if self.in_flight >= self.limits.calls:  # counted when it is whole: a slow client keeps nobody out
+                    raise Busy(f"{self.limits.calls} requests are in flight already; try again in a second")
+            self.in_flight += 1
+            try:
+                if endpoint is None:
+                    routed = True
+                    await self._route(request, send)
+                    return
+                response = await endpoint(request)
+            finally:
+                self.in_flight -= 1
+        except Disconnected:
+            return
+        except Exception as error:
+            if routed:  # the router answers errors itself, until a response has begun
+                raise
+            response = self.response_to(error, f"{scope['method']} {path}")
+        cookies: tuple[bytes, ...] = () if request.set_cookie is None else (request.set_cookie,)
+        if request.cookies and len(cookies) < len(self.cookies):
+            cookies = self._cookies(request)
+        send_whole = scope.pop(SEND_WHOLE, None)  # it refers to the scope, and cycles are slow to be freed
+        if send_whole is None or not send_whole(response, cookies):
+            await send_response(send, response, cookies)
+
+    async def _route(self, request: HTTPRequest, send: Send) -> None:
+        """Let the router answer. It sees the path as it was sent: a session's id may hold a slash, as %2F."""
+        scope = request.scope
+        scope.pop(SEND_WHOLE, None)
+        path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
+        inner = {**scope, REQUEST: request, "app": self, "path": ROLLOUT.sub("", path, count=1), "root_path": ""}
+
+        async def send_with_cookies(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                cookies = [(b"set-cookie", cookie) for cookie in self._cookies(request)]
+                message["headers"] = [*message.get("headers", ()), *cookies]
+            await send(message)
+
+        await self.router(inner, request.replayed(), send_with_cookies)
+
+    def _cookies(self, request: HTTPRequest) -> tuple[bytes, ...]:
+        """The cookies of all sessions that came with a request, whatever its path.
+
+        A client may keep only the cookies of the last response. With one response without them, which a model may be
+        able to cause, the client could seed another session.
+        """
+        own = () if request.set_cookie is None else (request.set_cookie,)
+        if not request.cookies:
+            return own
+        found = [cookies.missing(request) for cookies in self.cookies]
+        return (*own, *(cookie for cookie in found if cookie is not None))
+
+    async def refuse_head(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose path and headers are too large."""
+        request = HTTPRequest(scope, receive, self.limits.body)
+        scope.pop(SEND_WHOLE, None)
+        await send_response(send, self.head_too_large(), self._cookies(request))
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            return  # a WebSocket, for example, is refused
+        await receive()
+        try:
+            await self.start()
+        except StateroomError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        if "state" in scope:
+            scope["state"][SERVER] = ServerState(self.limits, self.stopping, self.access_log, self.refuse_head)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class AccessLog:
+    """Writes a line for each request that got a response, when the response has ended.
+
+    Headers, cookies and the query are left out, because they hold tokens and keys.
+    """
+
+    def __init__(self, environment_of: Callable[[str, str], str | None], *, as_json: bool) -> None:
+        self._environment_of = environment_of
+        self._as_json = as_json
+
+    async def around(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let an application answer a request, and write its line."""
+        status, size, start = 0, 0, perf_counter()
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                size += len(message.get("body", b""))
+            await send(message)
+
+        scope.pop(SEND_WHOLE, None)  # so that every response is sent here
+        try:
+            await app(scope, receive, send_noted)
+        finally:
+            if status:
+                self.write(scope, status, size, perf_counter() - start)
+
+    def write(self, scope: Mapping[str, Any], status: int, size: int, seconds: float) -> None:
+        """Write the line of a request; of a bad one even the method may be unknown."""
+        client, method, path = scope["client"], scope.get("method"), scope.get("raw_path", b"").decode("latin-1")
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "client": client[0] if client else None,
+            "method": method,
+            "path": path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}...",
+            "status": status,
+            "bytes": size,
+            "seconds": round(seconds, 6),
+            "environment": self._environment_of(method, scope["path"]) if method and path else None,
+        }
+        if self._as_json:
+            logger.info(to_json(line).decode())
+        else:
+            logger.info(" ".join("-" if value in (None, "") else str(value) for value in line.values()))

@@ -1,0 +1,383 @@
+"""One served environment: the endpoints that seed a session, call its tools, verify it and close it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from random import getrandbits
+from time import perf_counter
+from typing import Any
+
+from stateroom.environment import Environment
+from stateroom.errors import (
+    Conflict,
+    EnvironmentFailed,
+    SessionClosed,
+    SessionError,
+    SessionExpired,
+    StateroomError,
+    StoreError,
+    Unauthorized,
+    UnknownSession,
+)
+from stateroom.rollout import aggregate, verdict_fields
+from stateroom.server.keys import Keys
+from stateroom.server.metrics import Metrics
+from stateroom.server.request import (
+    LONGEST_NAME,
+    HTTPRequest,
+    checked_response,
+    seed_and_start,
+    session_name,
+    wrong_field,
+)
+from stateroom.server.response import STATUS_OF_RESULT, Endpoint, HTTPResponse, error_response, json_response
+from stateroom.server.sweep import SessionCount
+from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
+from stateroom.session import History, Progress, Session, Sessions, new_session_id
+from stateroom.session.log import checked_name, read_entry
+from stateroom.state import to_json
+from stateroom.state.sameness import Sameness
+
+NO_TOKEN = "this environment has a state: seed a session, and use the token that it gives"
+
+
+class ServedEnvironment:
+    """An environment, its sessions, and the endpoints of its clients.
+
+    The client that seeds a session and the model that acts in it are different parties, but may use the same HTTP
+    client: agents post any tool name that their model gives, with the session's cookie. So a request that has a
+    session's token can use that session, and never get another.
+    """
+
+    def __init__(
+        self,
+        environment: Environment[Any, Any],
+        sessions: Sessions[Any],
+        signer: Signer,
+        count: SessionCount,
+        metrics: Metrics,
+        prefix: str,
+        keys: Keys,
+        neighbours: Mapping[str, ServedEnvironment],
+    ) -> None:
+        self.environment = environment
+        self.name = environment.name
+        self.sessions = sessions
+        self.signer = signer
+        self.cookies = SessionCookies(environment.name, signer)
+        self.count = count
+        self.metrics = metrics
+        self.prefix = prefix
+        """Start of the paths of its endpoints: nothing, or `/name`."""
+        self.keys = keys
+        self.neighbours = neighbours
+        """All environments of the server by name, this one included."""
+        self.stateless = environment.state_type is None
+
+    def routes(self) -> dict[tuple[str, str], Endpoint]:
+        """The endpoints by method and path."""
+        routes: dict[tuple[str, str], Endpoint] = {
+            ("GET", "/"): self.root,
+            ("POST", "/seed_session"): self.seed_session,
+            ("POST", "/verify"): self.verify,
+            ("POST", "/close_session"): self.close_session,
+            ("POST", "/aggregate_metrics"): self.aggregate_metrics,
+            ("GET", "/reverify_mode"): self.reverify_mode,
+        }
+        for name in self.environment.tools:
+            routes["POST", f"/{name}"] = self._tool(name)
+        if self.environment.replying is not None:
+            routes["POST", "/reply"] = self.reply
+        return {(method, self.prefix + path): endpoint for (method, path), endpoint in routes.items()}
+
+    # Tokens.
+
+    def token_of(self, request: HTTPRequest) -> VerifiedToken | None:
+        """The token in the request's cookie, which goes back with the response; None if there is no cookie."""
+        found = self.cookies.read(request)
+        if found is None and self._has_foreign(request):
+            raise Unauthorized(f"the session token in the cookie is of another environment; {NO_TOKEN}")
+        self.keys.admit(request, found and found.token)
+        return found
+
+    def _has_foreign(self, request: HTTPRequest) -> bool:
+        """Whether a request has the cookie of another environment's session, as the calls of its model do."""
+        others = [one for one in self.neighbours.values() if one is not self] if request.cookies else ()
+        return any(one.cookies.missing(request) is not None for one in others)
+
+    def admit_mcp(self, request: HTTPRequest) -> None:
+        """Admit a request of an MCP client, which has its token in a header."""
+        given = request.headers.get(TOKEN_HEADER)
+        if given is None:
+            self.token_of(request)
+        elif self.keys:
+            self.keys.admit(request, self.signer.read(given)[1])
+
+    def subject_of(self, request: HTTPRequest) -> str | None:
+        """The subject of the request's token; only without a state may it be missing."""
+        found = self.token_of(request)
+        if found is None and not self.stateless:
+            raise Unauthorized(NO_TOKEN)
+        return found.subject if found else None
+
+    async def session(self, subject: str | None, task: Any = None, *, closed_too: bool = False) -> Session[Any]:
+        """The session of a token. Without a state there may be no token, and `task` is the session's task."""
+        if not self.stateless:
+            if subject is None:
+                raise Unauthorized(NO_TOKEN)
+            return self.sessions.loaded(subject) or await self.sessions.open(subject, closed_too=closed_too)
+        if subject is None:
+            progress = Progress(getrandbits(63), self.sessions.runtime.now())
+            return self.sessions.stateless(new_session_id(), progress, task)
+        session_id, seed, began = subject.split("~")
+        return self.sessions.stateless(session_id, Progress(int(seed), float(began)), task)
+
+    # Tools.
+
+    def _tool(self, name: str) -> Endpoint:
+        """The endpoint of a tool. Every call of every episode passes here, so it asks the caches first."""
+        meter = self.metrics.tool(self.name, name)
+        known, now, sessions = self.cookies.known, self.signer.now, self.sessions
+        cached = not self.stateless and not self.keys
+
+        async def call(request: HTTPRequest) -> HTTPResponse:
+            start = perf_counter()
+            outcome = "error"
+            try:
+                token = known.get((request.cookies, request.secure)) if cached else None
+                if token is not None and token.until > now():
+                    request.set_cookie = token.set_cookie
+                    session = sessions.loaded(token.subject) or await sessions.open(token.subject)
+                else:
+                    session = await self.session(self.subject_of(request))
+                result = await session.call(name, request.json(), call_id=request.call_id)
+                if result.ok:
+                    outcome = "ok"
+                    return HTTPResponse(200, to_json(result.output))
+                outcome = str(result.code)
+                return HTTPResponse(STATUS_OF_RESULT[result.code], to_json(result.content))
+            finally:
+                meter.count(outcome, perf_counter() - start)
+
+        return call
+
+    async def no_tool(self, request: HTTPRequest, name: str) -> HTTPResponse:
+        """The response to a path that the environment does not have; it may be a tool that the model made up."""
+        self.token_of(request)
+        known = ", ".join(sorted(self.environment.tools)) or "none"
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+        return error_response(404, "unknown_tool", f"there is no tool named {shown!r}; there are: {known}")
+
+    # Seeding.
+
+    async def seed_session(self, request: HTTPRequest) -> HTTPResponse:
+        held = self._held(request)
+        name, row = session_name(request, request.json())
+        if name is not None:
+            return await self._seed_named(request, name, row, held)
+        _, key = await self._seed(request, row, held)
+        return json_response({"seed_key": key, **self._addresses(request)})
+
+    async def seed(self, request: HTTPRequest) -> tuple[Session[Any], str]:
+        """A new session for the row in the body, and its seed key; the response hands out its token."""
+        held = self._held(request)  # first: the cookie goes back, whatever is wrong with the body
+        return await self._seed(request, request.json(), held)
+
+    def _held(self, request: HTTPRequest) -> str | None:
+        """The subject of the request's token. One that is not valid is ignored: it gives access to nothing."""
+        found = None
+        with suppress(Unauthorized):
+            found = self.cookies.read(request)
+        if found is None and self._has_foreign(request):
+            raise Conflict("", 0, "this client has a session of another environment: send no cookie to seed one here")
+        self.keys.admit(request, found and found.token)
+        return found.subject if found else None
+
+    async def _seed(self, request: HTTPRequest, row: dict[str, Any], held: str | None) -> tuple[Session[Any], str]:
+        if held is None:
+            return await self._new(request, row)
+        key = row.get("seed_key")
+        if not isinstance(key, str) or not self.signer.is_seed_key(held, key):
+            raise Conflict(
+                held,
+                0,
+                "this client has a session already: send no cookie to seed another one, or the seed_key that the reply "
+                "to its seeding gave, to seed it again",
+            )
+        row = {name: value for name, value in row.items() if name != "seed_key"}
+        if self.stateless:
+            return await self._new(request, row)
+        made = await self._new(request, row, replaces=held)
+        with suppress(SessionError):  # the old session may have expired, or been swept
+            await self.close(await self.sessions.open(held, closed_too=True), replaced_by=made[0].id)
+        return made
+
+    async def _new(
+        self, request: HTTPRequest, row: dict[str, Any], *, replaces: str | None = None, session_id: str | None = None
+    ) -> tuple[Session[Any], str]:
+        seed, began = seed_and_start(request)
+        self.keys.admit_session(request)
+        if self.stateless:
+            self.environment.parse_task(row)
+            seed = getrandbits(63) if seed is None else seed
+            progress = Progress(seed, self.sessions.runtime.now() if began is None else began)
+            session = self.sessions.stateless(session_id or new_session_id(), progress)
+            subject = f"{session.id}~{progress.seed}~{progress.began!r}"
+        else:
+            with await self.count.admit():
+                session = await self._from_author(
+                    "seed", self.sessions.seed(row, seed=seed, began=began, replaces=replaces, session_id=session_id)
+                )
+            subject = session.id
+        self.metrics.created(self.name)
+        self.cookies.hand_out(request, self.signer.sign(subject, request.key))
+        return session, self.signer.seed_key(subject)
+
+    async def _seed_named(self, request: HTTPRequest, name: str, row: dict[str, Any], held: str | None) -> HTTPResponse:
+        """Seed a session to which the client gives a name; a session of this name is joined."""
+        ids = self.signer.session_ids(name)
+        if held is not None and held.partition("~")[0] not in ids:
+            raise Conflict(held, 0, "this client has a session already: send no cookie to seed another one")
+        key = await self._seed_once(request, row, ids, held)
+        reply: dict[str, Any] = {"resources_session_id": name}
+        if key is not None:
+            reply["seed_key"] = key
+        if held is None:
+            reply["resources_tools"] = self.environment.tool_definitions()
+            reply |= self._addresses(request)
+        return json_response(reply)
+
+    async def _seed_once(
+        self, request: HTTPRequest, row: dict[str, Any], ids: list[str], held: str | None
+    ) -> str | None:
+        """Seed a session unless it exists, and hand out its token; returns the seed key of a new session."""
+        if self.stateless:
+            return (await self._new(request, row, session_id=ids[0]))[1] if held is None else None
+        session = await self._first(ids)
+        if session is None:
+            if held is not None:  # it is gone, and the client that has its token can get no other
+                raise UnknownSession(held)
+            try:
+                return (await self._new(request, row, session_id=ids[0]))[1]
+            except StoreError:
+                session = await self._first(ids)
+                if session is None:  # else another request with the same name was faster
+                    raise
+        store = self.sessions.store
+        seeded = read_entry(await History(store).seed(await store.head(session.id)))
+        if seeded.input != row and not Sameness()(seeded.input, row):
+            problem = "resources_session_id: a session of this name was seeded with another task; use another name"
+            raise Conflict(session.id, session.revision, problem)
+        self.cookies.hand_out(request, self.signer.sign(session.id, request.key))
+        return None
+
+    async def _first(self, ids: list[str]) -> Session[Any] | None:
+        """The session that has one of these ids."""
+        for session_id in ids:
+            with suppress(UnknownSession):
+                return await self.sessions.open(session_id)
+        return None
+
+    def _addresses(self, request: HTTPRequest) -> dict[str, Any]:
+        """The id of the session whose token the response hands out, and how MCP clients reach it."""
+        token = (request.set_cookie or b"").partition(b"=")[2].partition(b";")[0]
+        mcp = {
+            "server_name": self.name,
+            "url_path": f"{self.prefix}/mcp",
+            "transport": "http",
+            "headers": {"X-NeMo-Gym-Session-Token": token.decode()},
+        }
+        found = {"session_id": token.partition(b".")[0].partition(b"~")[0].decode(), "mcp": mcp}
+        return found if self.environment.replying is None else {**found, "replies": True}
+
+    # The rest of an episode.
+
+    async def root(self, request: HTTPRequest) -> HTTPResponse:
+        self.token_of(request)
+        return HTTPResponse(200, b'{"status":"ok"}')
+
+    async def reply(self, request: HTTPRequest) -> HTTPResponse:
+        """The answer of the environment's user to a message of the agent.
+
+        It requires an id, which a tool call that a model made up does not have: to a model this is no tool.
+        """
+        call_id = request.call_id
+        if call_id is None:
+            return await self.no_tool(request, "reply")
+        session = await self.session(self.subject_of(request))
+        message = request.json().get("message")
+        if not isinstance(message, str):
+            raise wrong_field("message", "should be a text")
+        checked_name("Idempotency-Key", call_id)
+        return json_response({"reply": await session.reply(message, call_id=call_id)})
+
+    async def verify(self, request: HTTPRequest) -> HTTPResponse:
+        subject = self.subject_of(request)
+        body = request.json()
+        fields = verdict_fields(await self.judge(subject, body, checked_response(body)))
+        if request.headers.get(b"prefer") == b"return=minimal":  # our own runner has the row
+            return HTTPResponse(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
+        return json_response({**body, **fields})
+
+    async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Any:
+        """The verdict on a session. Without a state the task comes from the row."""
+        task = None
+        if self.stateless:
+            task = self.environment.parse_task({key: value for key, value in row.items() if key != "response"})
+        session = await self.session(subject, task, closed_too=True)  # a closed session keeps its verdict
+        return await self._from_author("verify", session.verify(response))
+
+    async def _from_author(self, what: str, work: Awaitable[Any]) -> Any:
+        """Await an author's function. Of an unexpected error only the name is told."""
+        try:
+            return await work
+        except StateroomError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error
+
+    async def close_session(self, request: HTTPRequest) -> HTTPResponse:
+        """Close the session that the body names: the cookie alone is not enough, as a model's call has it too."""
+        found = self.token_of(request)
+        name = request.json().get("resources_session_id")
+        if not isinstance(name, str):
+            raise wrong_field("resources_session_id", "should be the id that the session was seeded with, or was given")
+        ids = [*self.signer.session_ids(name), *([name] if found else [])]
+        if found is not None and found.subject.partition("~")[0] not in ids:
+            raise Conflict(found.subject, 0, "this cookie is of another session than the one that the body names")
+        if not self.stateless:
+            await self._close_first([found.subject] if found else ids)
+        return json_response({"resources_session_id": name})
+
+    async def _close_first(self, ids: list[str]) -> None:
+        for session_id in ids:
+            try:
+                session = await self.sessions.open(session_id, closed_too=True)
+            except (UnknownSession, SessionClosed, SessionExpired):
+                continue
+            await self.close(session)
+            return
+
+    async def close(self, session: Session[Any], *, replaced_by: str | None = None) -> None:
+        """Close a session, unless it is closed already."""
+        if not session.closed:
+            await session.close(replaced_by=replaced_by)
+            self.count.remove()
+
+    async def aggregate_metrics(self, request: HTTPRequest) -> HTTPResponse:
+        self.token_of(request)
+        rows = request.json().get("verify_responses")
+        if not isinstance(rows, list) or not all(
+            isinstance(row, dict) and type(row.get("_ng_task_index")) is int for row in rows
+        ):
+            raise wrong_field("verify_responses", "should be a list of verify replies, each with its _ng_task_index")
+        try:
+            return json_response(await asyncio.to_thread(aggregate, rows))
+        except (ArithmeticError, ValueError, AttributeError):  # raised by `statistics`
+            message = "the numbers should be finite, and not so large that their sum is not"
+            raise wrong_field("verify_responses", message) from None
+
+    async def reverify_mode(self, request: HTTPRequest) -> HTTPResponse:
+        return HTTPResponse(200, b'"stateless"' if self.stateless else b'"unsupported"')

@@ -1,0 +1,228 @@
+"""The processes of a server: one, or several workers that are replaced when they die and never left behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import ceil
+from multiprocessing import resource_tracker
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
+
+from stateroom.environment import Environment, find_environment
+from stateroom.errors import CannotListen
+from stateroom.server.app import Application
+from stateroom.server.options import Options
+from stateroom.server.protocol import STOP_TIMEOUT, Protocol
+from stateroom.server.request import ASGIApp
+from stateroom.server.tracing import configure
+
+if TYPE_CHECKING:
+    from stateroom.server.spans import Tracing
+
+logger = logging.getLogger(__name__)
+
+STOP = {signal.SIGINT, signal.SIGTERM}
+"""The signals that stop a server; all others act as in any process."""
+
+LINGER = 1.0
+"""Seconds after which a stopped process ends, whatever its threads still do."""
+
+KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open: longer than clients keep theirs, so that they never use a closed one."""
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
+GARBAGE = (10_000, 20, 20)
+"""Thresholds of the garbage collector: ten times Python's own, since a request leaves no cycles."""
+
+HUNG = 30
+"""Seconds without a response to a health check after which a worker is replaced."""
+
+
+@dataclass(frozen=True)
+class ApplicationFactory:
+    """Makes the application, in this process or in a worker."""
+
+    environments: tuple[str, ...]
+    """Registered names, module:Class or path.py:Class."""
+    options: Options
+
+    def __call__(self) -> ASGIApp:
+        tracing = configure()
+        app = self.application(tracing)
+        gc.collect()
+        gc.freeze()  # what exists now stays: no collection needs to look at it
+        gc.set_threshold(*GARBAGE)
+        return app if tracing is None else tracing.around(app, app.place_of)
+
+    def application(self, tracing: Tracing | None = None) -> Application:
+        """The application, without traces around it."""
+        return Application(self._environments(), self.options, tracing=tracing)
+
+    def longest_call(self) -> float:
+        """Seconds that the slowest tool may take."""
+        tools = [tool for environment in self._environments() for tool in environment.tools.values()]
+        return max([self.options.limits.seconds, *(tool.procedure.timeout or 0.0 for tool in tools)])
+
+    def _environments(self) -> list[Environment[Any, Any]]:
+        return [find_environment(name)() for name in self.environments]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except (OSError, TypeError) as error:  # a TypeError: the name cannot be one
+        listening.close()
+        reason = getattr(error, "strerror", None) or "this is no address"
+        raise CannotListen(f"cannot listen on {host}:{port}: {reason}") from error
+    return listening
+
+
+def run(factory: ApplicationFactory, listening: socket.socket, workers: int = 1) -> None:
+    """Serve until a signal stops the server: calls in flight are finished, and new ones refused."""
+    log_to_stderr()
+    longest = factory.longest_call()
+    if workers == 1:
+        Server(configured(factory, longest)).run([listening])
+        return
+    with TemporaryDirectory(prefix="stateroom-") as folder:
+        shared = replace(factory, options=replace(factory.options, shared_folder=Path(folder)))
+        Supervisor(configured(WorkerFactory(shared), longest, workers), [listening]).run()
+
+
+def configured(make: Callable[[], ASGIApp], longest_call: float, workers: int = 1) -> uvicorn.Config:
+    """The configuration of uvicorn."""
+    return uvicorn.Config(
+        make,
+        factory=True,
+        loop="auto",
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # they are read where they are needed
+        workers=workers,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=ceil(longest_call) + STOP_TIMEOUT,
+        timeout_worker_healthcheck=HUNG,
+    )
+
+
+class Server(uvicorn.Server):
+    """Serves in this process. To stop on a signal is a success, so the signal is not raised again at the end."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve(sockets)
+        end = threading.Timer(LINGER, os._exit, (0,))  # threads that tools left behind delay nobody
+        end.daemon = True
+        end.start()
+
+
+class Supervisor(Multiprocess):
+    """Runs workers until a signal stops it."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        before = {number: signal.getsignal(number) for number in SIGNALS.keys() - STOP}
+        super().__init__(config, sockets)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def run(self) -> None:
+        super().run()
+        if any(process.exitcode == STARTUP_FAILURE for process in self.processes):
+            sys.exit(STARTUP_FAILURE)
+
+    def terminate_all(self) -> None:
+        for listening in self.sockets:
+            listening.close()  # the workers close theirs, and then no client can connect
+        super().terminate_all()
+
+    def init_processes(self) -> None:
+        with _interrupt_blocked():
+            super().init_processes()
+
+    def keep_subprocess_alive(self) -> None:
+        before = list(self.processes)
+        with _interrupt_blocked():
+            super().keep_subprocess_alive()
+        if not STOP.isdisjoint(self.signal_queue):
+            return  # they got the signal too, and so will those that replaced them
+        for old, new in zip(before, self.processes, strict=True):
+            if old is not new:
+                logger.warning("worker %d died (exit code %s); %d replaces it", old.pid, old.exitcode, new.pid)
+
+
+@contextmanager
+def _interrupt_blocked() -> Iterator[None]:
+    """Processes that start in this context do not see Ctrl-C until they can stop in good order.
+
+    They inherit the blocked signal. A signal that comes meanwhile waits for the parent, and is not lost.
+    """
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass(frozen=True)
+class WorkerFactory:
+    """Makes the application in a worker process, which ends with its parent."""
+
+    make: Callable[[], ASGIApp]
+
+    def __call__(self) -> ASGIApp:
+        log_to_stderr()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from here on uvicorn handles it
+        threading.Thread(target=_end_with_parent, name="stateroom-parent", daemon=True).start()
+        try:
+            return self.make()
+        except Exception:
+            logger.exception("a worker cannot start")
+            os._exit(STARTUP_FAILURE)  # at once: the health check of a worker that ends takes long
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def log_to_stderr() -> None:
+    """Log to standard error, without a line for each bad request."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    access = logging.getLogger("stateroom.access")
+    access.setLevel(logging.INFO)
+    access.propagate = False  # its lines are complete: they may be JSON
+    access.handlers = [logging.StreamHandler()]

@@ -1,0 +1,216 @@
+"""One HTTP request, directly on ASGI, and what the wire protocol reads from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import msgspec
+
+from stateroom.errors import BadTask, InvalidArguments, TooLarge
+from stateroom.model import text_of
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+FARTHEST = 2.0**40
+"""Largest time, in seconds since 1970, at which a session's clock may start."""
+
+LONGEST_NAME = 200
+"""Characters of a client's own name for a session, and of an unknown tool's name in an error message."""
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Disconnected(Exception):
+    """The client disconnected before its request was complete."""
+
+
+class BadJSON(InvalidArguments):
+    """The body is not JSON."""
+
+
+class HTTPRequest:
+    """A request as the wire protocol's endpoints see it.
+
+    An endpoint sets `set_cookie`, which goes back with every response, also with an error.
+    """
+
+    __slots__ = ("body", "call_id", "cookies", "headers", "key", "max_body", "receive", "scope", "secure", "set_cookie")
+
+    def __init__(self, scope: Scope, receive: Receive, max_body: int) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.max_body = max_body
+        self.body = b""
+        """The whole body, after `read`."""
+        headers = dict(scope["headers"])
+        if len(headers) < len(scope["headers"]):
+            headers = _joined(scope["headers"])
+        self.headers: dict[bytes, bytes] = headers
+        """Headers by name in lower case."""
+        self.cookies: bytes = headers.get(b"cookie", b"")
+        call_id = headers.get(b"idempotency-key")
+        self.call_id = call_id.decode("latin-1") if call_id else None
+        """The client's id of the call: a call with an id that was committed runs nothing."""
+        proto = headers.get(b"x-forwarded-proto")  # the client's own value comes first
+        self.secure = scope["scheme"] == "https" if proto is None else proto.split(b",")[0].strip().lower() == b"https"
+        """Whether the client uses TLS, to this server or to a proxy in front of it."""
+        self.set_cookie: bytes | None = None
+        """The `Set-Cookie` of the response."""
+        self.key = ""
+        """The name of the API key that the request counts for, if the server has keys."""
+
+    async def read(self) -> None:
+        """Receive the whole body. A body that is announced as too large is refused at once."""
+        if int(self.headers.get(b"content-length", 0)) > self.max_body:
+            raise self._too_large()
+        message = await self.receive()
+        self.body = message.get("body", b"")
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        if message.get("more_body") or len(self.body) > self.max_body:
+            await self._read_rest()
+
+    async def _read_rest(self) -> None:
+        parts, size, more = [self.body], len(self.body), True
+        while more:
+            if size > self.max_body:
+                raise self._too_large()
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+        if size > self.max_body:
+            raise self._too_large()
+        self.body = b"".join(parts)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body is larger than the {self.max_body:,} bytes that this server takes")
+
+    def replayed(self) -> Receive:
+        """A `receive` for an application that reads the body itself, after it was read here."""
+        unread: list[Message] = [{"type": "http.request", "body": self.body, "more_body": False}]
+
+        async def receive() -> Message:
+            return unread.pop() if unread else await self.receive()
+
+        return receive
+
+    def json(self) -> dict[str, Any]:
+        """The body as a JSON object; an empty body is an empty object."""
+        try:
+            value = _decode(self.body)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            value = _decode_odd(self.body) if self.body else {}
+        if type(value) is not dict:
+            raise InvalidArguments("the body must be a JSON object")
+        return value
+
+
+def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name, where some names occur more than once."""
+    joined: dict[bytes, bytes] = {}
+    for name, value in headers:
+        joined[name] = joined[name] + (b"; " if name == b"cookie" else b", ") + value if name in joined else value
+    return joined
+
+
+def _decode_odd(body: bytes) -> Any:
+    """Decode what only Python takes for JSON: a large int, half of a surrogate pair."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise BadJSON("the body is not JSON that can be read: it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise BadJSON(f"the body is not JSON: it is not UTF-8 from byte {error.start} on") from None
+    except json.JSONDecodeError as error:
+        raise BadJSON(f"the body is not JSON: {error}") from None
+    except ValueError:
+        raise BadJSON("the body is not JSON that can be read: it has a number with too many digits") from None
+
+
+def bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The token in `Authorization: Bearer TOKEN`, if there is one."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token.strip() or None if scheme.lower() == b"bearer" else None
+
+
+def wrong_field(field: str, message: str) -> InvalidArguments:
+    """The error about one field of a request."""
+    return InvalidArguments(f"{field}: {message}", {field: message})
+
+
+# What a request that seeds a session holds besides the task.
+
+
+def session_name(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The client's own name for the session that it seeds, if it gives one, and the task row.
+
+    Our own runner gives the name in a header, which other servers ignore.
+    """
+    header = request.headers.get(b"stateroom-session")
+    name = body.get("resources_session_id") if header is None else header.decode("latin-1")
+    if name is None and "resources_session_id" not in body:
+        return None, body
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
+    row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
+    if not isinstance(row, dict):
+        raise wrong_field("task_data", "should be the task row, an object")
+    return name, row
+
+
+def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:
+    """The session's random seed and the time at which its clock starts, as our own runner sets them in headers."""
+    seed, start = request.headers.get(b"stateroom-seed"), request.headers.get(b"stateroom-began")
+    if seed is not None and (not seed.isdigit() or len(seed) > 20):
+        raise BadTask("the header Stateroom-Seed: should be a whole number")
+    try:
+        began = None if start is None else float(start)
+    except ValueError:
+        began = -1.0
+    if began is not None and not 0 <= began <= FARTHEST:
+        raise BadTask("the header Stateroom-Began: should be seconds since 1970")
+    return None if seed is None else int(seed), began
+
+
+# The Responses object in a request, checked before an author's verifier sees it.
+
+
+def checked_response(body: dict[str, Any]) -> dict[str, Any] | None:
+    """The `response` of a body, if there is one."""
+    response = body.get("response")
+    if response is None:
+        return None
+    if not isinstance(response, dict):
+        raise wrong_field("response", "should be a Responses object")
+    output = response.get("output", [])
+    if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
+        raise wrong_field("response.output", "should be a list of items")
+    for call in calls_of(response):
+        if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
+            raise wrong_field("response.output", "a function_call should have a call_id and a name")
+        if not isinstance(call.get("arguments"), str | None):
+            raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
+    return response
+
+
+def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tool calls in a response."""
+    return [item for item in response.get("output", ()) if item.get("type") == "function_call"]
+
+
+def message_text(response: dict[str, Any]) -> str:
+    """The text of the messages in a response."""
+    try:
+        return "".join(text_of(item) for item in response.get("output", ()) if item.get("type") == "message")
+    except (AttributeError, TypeError):
+        problem = "the content of a message should be a text, or a list of parts with a text each"
+        raise wrong_field("response.output", problem) from None

@@ -1,0 +1,265 @@
+"""The Starlette router of a server: probes, metrics, documentation, the admin API, threads and MCP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+
+from stateroom.errors import Busy, NotFound
+from stateroom.server.access import check_admin
+from stateroom.server.admin import AdminAPI
+from stateroom.server.api import (
+    allowed_methods,
+    behind_router,
+    http_request,
+    json_body,
+    route,
+    starlette_response,
+)
+from stateroom.server.asgi import REQUEST
+from stateroom.server.description.openapi import document
+from stateroom.server.description.schemas import Schema
+from stateroom.server.environment import ServedEnvironment
+from stateroom.server.gymnasium import Gymnasium
+from stateroom.server.request import ASGIApp, Receive, Scope, Send
+from stateroom.server.response import Endpoint, error_response, response_to
+from stateroom.server.services import Services
+from stateroom.server.threads import ThreadsAPI
+from stateroom.state import to_json
+
+if TYPE_CHECKING:
+    from stateroom.server.mcp import ToolServer
+
+logger = logging.getLogger(__name__)
+
+SDK = ("mcp", "mcp_types")
+"""The packages of the MCP SDK; a server without them serves all else."""
+
+BASE = "http://base-of-this-server"
+"""Placeholder of the server's URL in the cached documentation page."""
+
+_HOST = re.compile(rb"[A-Za-z0-9._-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
+
+
+class Routes:
+    """All routes of a server, and which of them belongs to which environment."""
+
+    def __init__(self, services: Services, threads: ThreadsAPI) -> None:
+        self.services = services
+        self.direct: dict[str, Endpoint] = {}
+        """The endpoints of each call and each episode by path, which need no router."""
+        self.mcp: list[MCPEndpoint] = []
+        self._paths: dict[tuple[str, str], str | None] = {}
+        """The environments of fixed paths, by method and path."""
+        self._prefixes: dict[str, tuple[str | None, str]] = {
+            "/admin": (None, "sessions are at /admin/sessions"),
+            "/threads": (None, "threads are at /threads"),
+        }
+        """The environments of all paths with these starts, and a hint for those that do not exist."""
+        routes: list[BaseRoute] = [*self._server_routes(), *threads.routes()]
+        for served in services.environments.values():
+            routes += self._environment_routes(served)
+        admin = Router(AdminAPI(services).routes(), redirect_slashes=False, default=self._unknown)
+        guarded = _AdminOnly(admin, services.options.admin_token)
+        routes.append(Mount("/admin", guarded))
+        router = Router(routes, redirect_slashes=False, default=self._unknown)
+        self.app: ASGIApp = ExceptionMiddleware(router, handlers={HTTPException: _on_error, Exception: _on_error})
+
+    def _server_routes(self) -> list[BaseRoute]:
+        described = _Documentation(self.services)
+        endpoints = {
+            "/": _ok,
+            "/health": _ok,
+            "/ready": self._ready,
+            "/metrics": self._metrics,
+            "/openapi.json": described.openapi,
+            "/docs": described.page,
+        }
+        self._paths |= {("GET", path): None for path in endpoints}
+        return [route(path, GET=endpoint) for path, endpoint in endpoints.items()]
+
+    def _environment_routes(self, served: ServedEnvironment) -> list[BaseRoute]:
+        endpoints = served.routes() | Gymnasium(served).routes()
+        hot = {f"{served.prefix}/{name}" for name in ("seed_session", "verify", *served.environment.tools)}
+        self.direct |= {path: endpoint for (_, path), endpoint in endpoints.items() if path in hot}
+        self._paths |= {place: served.name for place in endpoints if place not in self._paths}
+        mcp = MCPEndpoint(served, self.services.options.limits.body)
+        self.mcp.append(mcp)
+        self._prefixes[mcp.path] = served.name, f"MCP is at {mcp.path}"
+        return [
+            *(route(path, **{method: behind_router(endpoint)}) for (method, path), endpoint in endpoints.items()),
+            *(Route(path, mcp, methods=["POST"]) for path in (mcp.path, f"{mcp.path}/")),
+        ]
+
+    def place_of(self, method: str, path: str) -> tuple[str | None, str | None]:
+        """The route that answers a request, and its environment; for traces and the access log."""
+        place = ("GET" if method == "HEAD" else method, path)
+        if place in self._paths:
+            return path, self._paths[place]
+        start = self._prefix_of(path)
+        return start, None if start is None else self._prefixes[start][0]
+
+    def _prefix_of(self, path: str) -> str | None:
+        return next((start for start in self._prefixes if path == start or path.startswith(f"{start}/")), None)
+
+    async def _ready(self, request: Request) -> Response:
+        """Ready to serve: the store answers."""
+        if self.services.stopping.is_set():
+            raise Busy("the server is stopping")
+        await self.services.store.heads(limit=1)
+        return await _ok(request)
+
+    async def _metrics(self, request: Request) -> Response:
+        """The metrics for Prometheus."""
+        accept = http_request(request).headers.get(b"accept", b"")
+        text, content_type = self.services.metrics.exposition(accept, self.services.count.live)
+        return Response(text, headers={"content-type": content_type.decode()})
+
+    async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a path that nothing else answers: perhaps a tool that a model made up."""
+        environments, path = self.services.environments, unquote(scope["path"])
+        start = self._prefix_of(path)
+        if start == "/admin":
+            check_admin(scope[REQUEST], self.services.options.admin_token)
+        if start is not None:
+            raise NotFound(f"there is nothing at {path}; {self._prefixes[start][1]}")
+        if len(environments) == 1:
+            [served], rest = environments.values(), path[1:]
+        else:
+            name, _, rest = path[1:].partition("/")
+            if name not in environments:
+                known = ", ".join(f"/{name}" for name in environments)
+                raise NotFound(f"there is nothing at {path}; environments are at {known}")
+            served = environments[name]
+        await starlette_response(await served.no_tool(scope[REQUEST], rest))(scope, receive, send)
+
+
+async def _ok(request: Request) -> Response:
+    return json_body({"status": "ok"})
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    """The response to a request that failed."""
+    path = unquote(request.scope["path"])
+    if not isinstance(error, HTTPException):
+        return starlette_response(response_to(error, f"{request.method} {path}"))
+    if error.status_code != 405:
+        response = starlette_response(error_response(error.status_code, "unauthorized", error.detail))
+        response.headers.update(error.headers or {})
+        return response
+    methods = allowed_methods(error)
+    message = f"{path} answers {' and '.join(methods)} only"
+    response = starlette_response(error_response(405, "method_not_allowed", message))
+    response.headers["allow"] = ", ".join(methods)
+    return response
+
+
+class _AdminOnly:
+    """Lets only those in who may use the admin API."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_admin(scope[REQUEST], self._token)
+        await self._app(scope, receive, send)
+
+
+class _Documentation:
+    """The OpenAPI document and the page made of it; both are made on the first request."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(self._bytes, media_type="application/json")
+
+    async def page(self, request: Request) -> Response:
+        """The page, with the server's URL as the client knows it in the examples."""
+        text, policy = self._page
+        asked = http_request(request)
+        host = asked.headers.get(b"host", b"")
+        base = (b"https://" if asked.secure else b"http://") + (host if _HOST.fullmatch(host) else b"localhost")
+        headers = {"content-security-policy": policy, "x-content-type-options": "nosniff"}
+        return Response(text.replace(BASE.encode(), base), headers=headers, media_type="text/html")
+
+    @cached_property
+    def _document(self) -> Schema:
+        return document(list(self._services.environments.values()))
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return to_json(self._document)
+
+    @cached_property
+    def _page(self) -> tuple[bytes, str]:
+        from stateroom.server.description.page import page, policy  # noqa: PLC0415 - slow to import, and rarely needed
+
+        return page(self._document, BASE).encode(), policy()
+
+
+class MCPEndpoint:
+    """The tools of one environment for MCP clients, over streamable HTTP.
+
+    The SDK is loaded on the first request: to import it takes longer than the whole start of a server. No request
+    depends on another, so any worker can answer any of them. Only POST is answered: there is nothing to push to a
+    client, and no MCP session to end.
+    """
+
+    def __init__(self, served: ServedEnvironment, max_body: int) -> None:
+        self.served = served
+        self.max_body = max_body
+        self.path = f"{served.prefix}/mcp"
+        self._ready: asyncio.Future[ToolServer] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
+
+    async def close(self) -> None:
+        self._closed.set()
+        if self._task is not None:
+            await self._task
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.served.admit_mcp(scope[REQUEST])
+        if self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._task = asyncio.create_task(self._run(self._ready))
+        try:
+            server = await asyncio.shield(self._ready)
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] not in SDK:
+                raise
+            message = "this server cannot speak MCP without the mcp package: pip install 'stateroom[server]'"
+            await starlette_response(error_response(501, "not_installed", message))(scope, receive, send)
+            return
+        await server(scope, receive, send)
+
+    async def _run(self, ready: asyncio.Future[ToolServer]) -> None:
+        """Run the SDK's server until the end: it must stop in the task in which it started, which no request is."""
+        try:
+            server = await asyncio.to_thread(load_tool_server, self.served, self.max_body)
+        except Exception as error:
+            logger.warning("MCP cannot be served", exc_info=error)
+            ready.set_exception(error)
+            return
+        async with server.running():
+            ready.set_result(server)
+            await self._closed.wait()
+
+
+def load_tool_server(served: ServedEnvironment, max_body: int) -> ToolServer:
+    """Import the SDK, and make its server of an environment's tools."""
+    from stateroom.server.mcp import ToolServer  # noqa: PLC0415 - this imports the SDK
+
+    return ToolServer(served, max_body)

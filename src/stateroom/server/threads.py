@@ -1,0 +1,347 @@
+"""Threads over HTTP: conversations that clients continue, each with its own token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from time import perf_counter
+from types import TracebackType
+from typing import Annotated, Any, Literal, NotRequired, Self
+from zlib import crc32
+
+import msgspec
+from pydantic import Field, with_config
+from sse_starlette import ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from typing_extensions import TypedDict
+
+from stateroom.agent import Agent, Context, OnItems, Thread, ThreadEnvironment, Threads
+from stateroom.environment import Environment
+from stateroom.errors import Conflict, NotFound, Unauthorized
+from stateroom.model import Item, ModelSource, open_model
+from stateroom.server.access import check_admin
+from stateroom.server.api import (
+    After,
+    Amount,
+    EventStream,
+    Name,
+    Nothing,
+    Parameters,
+    RevisionOrName,
+    Text,
+    cursor_of,
+    event,
+    http_request,
+    json_body,
+    read_body,
+    read_cursor,
+    read_query,
+    route,
+)
+from stateroom.server.environment import ServedEnvironment
+from stateroom.server.options import Options
+from stateroom.server.request import bearer_token, wrong_field
+from stateroom.server.response import response_to
+from stateroom.server.services import Services
+from stateroom.server.tokens import Signer
+from stateroom.session import AgentStatus
+from stateroom.state import to_json
+
+PURPOSE = "/threads"
+"""What thread tokens are signed for. No environment has this name, so a session's token is not valid here."""
+
+
+class ThreadModels:
+    """The model that answers in a server's threads, open while this object is entered."""
+
+    def __init__(self, options: Options, environments: Sequence[Environment[Any, Any]]) -> None:
+        self.options = options
+        self.environments = environments
+        self._sources: dict[str, ModelSource] = {}
+        """The model by environment."""
+        self._resources = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        spec = self.options.model
+        if spec is None:
+            return self
+        owners = [each for each in self.environments if spec in each.policies]
+        for each in owners:
+            self._sources[each.name] = await self._resources.enter_async_context(open_model(spec, each.policies))
+        if not owners:  # it is no environment's own policy, so it answers in all
+            known = {name: policy for each in self.environments for name, policy in each.policies.items()}
+            shared = await self._resources.enter_async_context(open_model(spec, known))
+            self._sources = {each.name: shared for each in self.environments}
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._resources.aclose()
+
+    def agent(self, environment: str, thread: str) -> Agent:
+        """The agent for a thread of an environment; `NotFound` if no model answers there."""
+        source = self._sources.get(environment)
+        if source is None:
+            spec = self.options.model
+            why = "without --model" if spec is None else f"with --model {spec}, which does not know {environment}"
+            raise NotFound(f"no model answers in threads of {environment} here: the server was started {why}")
+        seed = crc32(thread.encode("utf-8", "surrogatepass"))
+        return Agent(source.for_episode(seed), context=Context(self.options.context_tokens), seed=seed)
+
+
+# Parameters.
+
+
+@with_config(extra="allow")
+class MessagePart(TypedDict):
+    """A part of a message, as in the Responses API."""
+
+    type: str
+    text: NotRequired[str]
+
+
+@with_config(extra="allow")
+class MessageItem(TypedDict):
+    """A message, as in the Responses API."""
+
+    type: NotRequired[Literal["message"]]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[MessagePart]
+
+
+class NewThread(Parameters):
+    environment: str = ThreadEnvironment.name
+    """The environment whose tools the thread has; by default it has none."""
+    user: Name | None = None
+    metadata: dict[str, Any] = {}
+    instructions: str = ""
+    """A system message at the start."""
+    task: dict[str, Any] = {}
+    """The task row from which the environment seeds its state."""
+
+
+class ThreadList(Parameters):
+    environment: str = ThreadEnvironment.name
+    user: Name | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    cursor: str | None = None
+
+
+class ThreadPart(Parameters):
+    after: After = 0
+    limit: Amount = 100
+
+
+class ThreadMessage(Parameters):
+    message: (
+        Annotated[str, Field(min_length=1)]
+        | MessageItem
+        | Annotated[list[MessageItem], Field(min_length=1, max_length=1000)]
+    )
+    """A text of the user, a message, or several."""
+    pin: bool = False
+    """Whether the model always sees it, however long the conversation is."""
+
+
+class ThreadFork(Parameters):
+    at: RevisionOrName | None = None
+
+
+class ThreadCancel(Parameters):
+    reason: Text = ""
+
+
+# Endpoints.
+
+
+class ThreadsAPI:
+    """The endpoints of `/threads`."""
+
+    def __init__(self, services: Services, models: ThreadModels) -> None:
+        self.services = services
+        self.models = models
+        options = services.options
+        self.signer = Signer(options.secrets, PURPOSE, options.ttl, services.now)
+
+    def routes(self) -> list[BaseRoute]:
+        thread = "/threads/{thread:id}"
+        return [
+            route("/threads", GET=self.list_threads, POST=self.create),
+            route(thread, GET=self.show, DELETE=self.delete),
+            route(f"{thread}/items", GET=self.items),
+            route(f"{thread}/messages", POST=self.messages),
+            route(f"{thread}/run", POST=self.run),
+            route(f"{thread}/fork", POST=self.fork),
+            route(f"{thread}/cancel", POST=self.cancel),
+        ]
+
+    def _known(self, request: Request) -> tuple[str, ServedEnvironment]:
+        """The thread in the path and its environment, if the request has the thread's token."""
+        thread, asked = request.path_params["thread"], http_request(request)
+        given = bearer_token(asked.headers)
+        if given is None:
+            raise Unauthorized("there is no bearer token: send the thread's token as Authorization: Bearer TOKEN")
+        subject, token = self.signer.read(given)
+        environment, _, known = subject.partition("/")
+        if known != thread:
+            raise Unauthorized("this is the token of another thread")
+        self.services.keys.admit(asked, token)
+        return thread, self._served(environment)
+
+    def _served(self, environment: str) -> ServedEnvironment:
+        found = self.services.session_environments
+        served = found.get(environment)
+        if served is None or served.stateless:
+            known = ", ".join(name for name, one in found.items() if not one.stateless)
+            problem = f"there are no threads of {environment!r:.200} here; there are of: {known}"
+            raise wrong_field("environment", problem)
+        return served
+
+    def _described(self, thread: Thread, request: Request) -> dict[str, Any]:
+        """A thread as JSON data, with a new token."""
+        token = self.signer.sign(f"{thread.environment}/{thread.id}", http_request(request).key).decode()
+        return {**msgspec.to_builtins(thread), "token": token}
+
+    # All threads.
+
+    async def create(self, request: Request) -> Response:
+        """A new thread, and its token."""
+        asked = http_request(request)
+        if any(served.cookies.missing(asked) for served in self.services.environments.values()):
+            # A model's calls have its session's cookie, and it must not get more.
+            raise Conflict("", 0, "this client has a session already: send no cookie to create a thread")
+        self.services.keys.admit(asked, None)
+        wanted = read_body(request, NewThread)
+        served = self._served(wanted.environment)
+        self.services.keys.admit_session(asked)
+        with await served.count.admit():
+            made = await Threads(served.sessions).create(
+                wanted.user, metadata=wanted.metadata, instructions=wanted.instructions, task=wanted.task
+            )
+        served.metrics.created(served.name)
+        return json_body(self._described(made, request))
+
+    async def list_threads(self, request: Request) -> Response:
+        """Threads, the newest first, for the operator of the server."""
+        check_admin(http_request(request), self.services.options.admin_token)
+        wanted = read_query(request, ThreadList)
+        after = None if wanted.cursor is None else read_cursor(wanted.cursor)
+        threads = Threads(self._served(wanted.environment).sessions)
+        page = await threads.list(wanted.user, after=after, limit=wanted.limit)
+        cursor = None if page.next is None else cursor_of(*page.next)
+        return json_body({"threads": [self._described(thread, request) for thread in page.found], "next": cursor})
+
+    # One thread.
+
+    async def show(self, request: Request) -> Response:
+        thread, served = self._known(request)
+        read_query(request, Nothing)
+        return json_body(self._described(await Threads(served.sessions).get(thread), request))
+
+    async def items(self, request: Request) -> Response:
+        thread, served = self._known(request)
+        wanted = read_query(request, ThreadPart)
+        found = await Threads(served.sessions).items(thread, after=wanted.after, limit=wanted.limit)
+        return json_body(msgspec.to_builtins(found))
+
+    async def messages(self, request: Request) -> Response:
+        """Add a message, or answer the question of an agent that waits."""
+        thread, served = self._known(request)
+        wanted = read_body(request, ThreadMessage)
+        message: Any = wanted.message
+        return _agent_status(await Threads(served.sessions).add(thread, message, pin=wanted.pin))
+
+    async def run(self, request: Request) -> Response:
+        """Let the server's model answer."""
+        thread, served = self._known(request)
+        read_body(request, Nothing)
+        agent = self.models.agent(served.name, thread)
+        meter = served.metrics.runs(served.name)
+
+        async def run(on_items: OnItems | None = None) -> bytes:
+            outcome, start = "error", perf_counter()
+            try:
+                done = await Threads(served.sessions).run(thread, agent, on_items=on_items)
+                outcome = done.status
+            finally:
+                meter.count(outcome, perf_counter() - start)
+            usage = None if done.usage is None else done.usage.plain()
+            told = {"status": done.status, "reason": done.reason, "question": done.question, "usage": usage}
+            return to_json(told if on_items else {"output": done.output, **told})
+
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return await run_events(run, f"POST {request.url.path}")
+        return Response(await run(), media_type="application/json")
+
+    async def fork(self, request: Request) -> Response:
+        thread, served = self._known(request)
+        wanted = read_body(request, ThreadFork)
+        self.services.keys.admit_session(http_request(request))
+        with await served.count.admit():
+            made = await Threads(served.sessions).fork(thread, wanted.at)
+        served.metrics.created(served.name)
+        return json_body(self._described(made, request))
+
+    async def cancel(self, request: Request) -> Response:
+        thread, served = self._known(request)
+        wanted = read_body(request, ThreadCancel)
+        return _agent_status(await Threads(served.sessions).cancel(thread, wanted.reason))
+
+    async def delete(self, request: Request) -> Response:
+        thread, served = self._known(request)
+        read_query(request, Nothing)
+        live = (await self.services.store.head(thread)).status(self.services.now()) == "live"
+        await Threads(served.sessions).delete(thread)
+        if live:
+            served.count.remove()
+        return json_body({"deleted": thread})
+
+
+def _agent_status(status: AgentStatus) -> Response:
+    return json_body({"phase": status.phase, "question": status.question})
+
+
+async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> Response:
+    """A run as events: one for each item as it comes, and one at the end.
+
+    Raises the error of a run that fails before its first item. The run goes on when the client disconnects.
+    """
+    queue: asyncio.Queue[ServerSentEvent | None] = asyncio.Queue()
+    started = False
+
+    async def tell(items: Sequence[Item]) -> None:
+        nonlocal started
+        started = True
+        for item in items:
+            queue.put_nowait(event("item", to_json(item)))
+
+    async def work() -> None:
+        try:
+            queue.put_nowait(event("end", await run(tell)))
+        except Exception as error:
+            if not started:
+                raise
+            queue.put_nowait(event("error", response_to(error, what).body))
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.create_task(work())
+    try:
+        first = await queue.get()
+        if first is None:
+            await task
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        found = first
+        while found is not None:
+            yield found
+            found = await queue.get()
+
+    return EventStream(events(), task)
