@@ -327,7 +327,7 @@ def unevaluable(self, count: int[str]):  # type: ignore[misc]
         (star, "*counts"),
         (double_star, "**counts"),
         (positional, "positional"),
-        (user, "`user: str` clashes with the injected parameter `user` (the state of the task's user); rename it. "),
+        (user, "`user: str` clashes with the injected parameter `user` (the state of the task's user); rename it, or "),
         (asking, "`ask: float` clashes with the injected parameter `ask` (a question to the user); rename it. "),
         (unknown_type, "Nonsense"),
         (callback, "cannot make a schema of its parameters"),

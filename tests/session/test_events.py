@@ -321,7 +321,7 @@ async def test_an_event_that_newer_code_forgot_is_named(session: Session[Account
 
 
 def test_only_the_state_of_a_session_changes_by_events() -> None:
-    with pytest.raises(DefinitionError, match=r"Bad\.put: `app` cannot change by events; only the session's state can"):
+    with pytest.raises(DefinitionError, match=r"`app` cannot change by events; only the session's state can"):
 
         class Bad(Environment[Visits]):
             """Shares what it cannot."""

@@ -133,7 +133,7 @@ async def test_the_folder_survives_a_kill(tmp_path: Path) -> None:
         ("hang", "spoil did not finish within 0.05 s"),
         ("state", "spoil failed: notes: Input should be a valid list"),
         ("output", "what it returned cannot be written as JSON"),
-        ("fill", "the folder holds more than the 1,048,576 bytes that it may"),
+        ("fill", "the folder has more than 1,048,576 bytes"),
         ("link", "out is a link that leads out of the folder: it cannot be kept"),
     ],
 )

@@ -113,7 +113,7 @@ async def test_luck_of_a_call_with_an_id_follows_from_the_id(sessions: Sessions[
 
 
 def test_a_tool_without_a_state_has_no_session() -> None:
-    with pytest.raises(DefinitionError, match="asks for `session`, but the environment has none"):
+    with pytest.raises(DefinitionError, match="`session` needs an environment with a state"):
 
         class Asking(Environment):
             """Asks."""

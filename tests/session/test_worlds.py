@@ -433,19 +433,19 @@ async def test_without_a_seed_sessions_start_from_the_world_as_it_is(store: Stor
 
 
 async def test_worlds_that_cannot_be_are_refused_in_words() -> None:
-    with pytest.raises(DefinitionError, match="world has no type"):
+    with pytest.raises(DefinitionError, match="world needs a state type"):
 
         class Stateless(Environment):
             """None."""
 
             def world(self) -> None: ...
 
-    with pytest.raises(DefinitionError, match="seed needs `state`"):
+    with pytest.raises(DefinitionError, match="seed needs the parameter `state`"):
 
         class Unasked(TownEnvironment):
             def seed(self, task: Any) -> None: ...
 
-    with pytest.raises(DefinitionError, match="world asks for 'task: Any'; it can have nothing"):
+    with pytest.raises(DefinitionError, match="no parameter `task: Any` to inject"):
 
         class Asking(TownEnvironment):
             def world(self, task: Any) -> Town: ...  # type: ignore[override, empty-body]

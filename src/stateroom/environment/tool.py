@@ -245,8 +245,9 @@ def _check_parameter(
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise misfit(where, method, f"`{parameter}` has no name for the model; use named parameters")
     if name in injected and (hint in _PLAIN or get_origin(hint) in _PLAIN) and name in MEANINGS:
-        injected_one = f"the injected parameter `{name}` ({MEANINGS[name]})"
-        raise misfit(where, method, f"`{name}: {type_name(hint)}` clashes with {injected_one}; rename it")
+        clash = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({MEANINGS[name]})"
+        advice = "rename it, or annotate it with a State" if name in SHARED else "rename it"
+        raise misfit(where, method, f"{clash}; {advice}")
     if name not in injected and name not in hints:
         raise misfit(where, method, f"`{name}` needs a type, which the model is told; annotate it")
 
