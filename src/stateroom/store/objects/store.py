@@ -132,7 +132,7 @@ class ObjectStore(Store):
             return await self._check_mark()
         try:
             if await self._has_other_things():
-                raise ForeignStore(f"{self.backend.url}: other things are there; give the store a place of its own")
+                raise ForeignStore(f"{self.backend.url}: it holds other objects; give the store an empty place")
             await self._expect_refusal(None)
             await self._swap_mark(version)
             await self._expect_refusal(version)
