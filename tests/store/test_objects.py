@@ -19,8 +19,8 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreUnavailable, UnknownSession, UnknownStore
 from stateroom.store import Commit, Entry, Head, Snapshot, open_store, parse_url
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.conformance.appends import WritingPromises
-from stateroom.store.conformance.concurrency import SharingPromises
+from stateroom.store.conformance.appends import AppendPromises
+from stateroom.store.conformance.concurrency import ConcurrencyPromises
 from stateroom.store.objects import ObjectStore, bucket, maintenance
 from stateroom.store.objects.backend import UNFINISHED, Listed
 from stateroom.store.objects.bucket import RETRY, TIMEOUT, Bucket, open_bucket
@@ -39,7 +39,7 @@ class TestFolder(StoreConformance):
         return f"file://{tmp_path / 'rooms'}"
 
 
-class TestS3(WritingPromises, SharingPromises):
+class TestS3(AppendPromises, ConcurrencyPromises):
     """What a bucket has a part in; all else is the same code as on a folder."""
 
     increments = 10

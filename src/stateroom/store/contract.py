@@ -133,11 +133,7 @@ class Store(ABC):
     # What has a default.
 
     async def create(
-        self,
-        head: Head,
-        entries: Sequence[Entry] = (),
-        snapshot: Snapshot | None = None,
-        blobs: Blobs = NO_BLOBS,
+        self, head: Head, entries: Sequence[Entry] = (), snapshot: Snapshot | None = None, blobs: Blobs = NO_BLOBS
     ) -> None:
         """Add a new session; see `put`."""
         await self.put(Record(head, list(entries), [snapshot] if snapshot else [], dict(blobs)), new=True)

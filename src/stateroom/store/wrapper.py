@@ -33,7 +33,7 @@ MARK = b"\xc1"
 """The first byte of a body that is compressed or encrypted."""
 
 Location = tuple[str | int | None, ...]
-"""Where a body belongs: what it is, its session, its revision or name, and what else tells it from others."""
+"""Where a body belongs: what it is, its session, its revision or name, and what else identifies it."""
 
 
 class WrappedStore(Store):

@@ -37,8 +37,8 @@ from stateroom.store.conformance.helpers import (
 )
 
 
-class WritingPromises(Suite):
-    """What is written is there, once, whole, and never over somebody else's."""
+class AppendPromises(Suite):
+    """A write is there, once and whole, and never replaces another one."""
 
     # What is written is read.
 
@@ -250,7 +250,7 @@ class WritingPromises(Suite):
 
     @staticmethod
     async def write_with_retries(store: Store, writer: str, count: int) -> None:
-        """Append entries as a worker does: read the head, try, and begin again when somebody was quicker."""
+        """Append entries as a worker does: read the head, try, and retry after a conflict."""
         for number in range(count):
             while True:
                 revision = (await store.head("room")).revision + 1

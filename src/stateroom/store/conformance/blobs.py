@@ -60,6 +60,16 @@ class BlobPromises(Suite):
         assert await store.load("room") == loaded
 
     @asynchronous
+    async def test_all_blobs_come_back_unless_some_are_asked_for(self, store: Store) -> None:
+        blobs = make_blobs(b"first", b"second", b"")
+        await store.create(make_head(revision=1), [make_entry(1)], blobs=blobs)
+        await store.append(Commit("room", make_entry(2), blobs=make_blobs(b"third")))
+        await make_session(store, "bare")
+        assert await store.blobs("room") == {**blobs, **make_blobs(b"third")}
+        assert await store.blobs("room", []) == {}
+        assert await store.blobs("bare") == {}
+
+    @asynchronous
     async def test_only_those_that_are_asked_for_and_there_come_back(self, store: Store) -> None:
         blobs, others = make_blobs(b"one", b"two", b"three"), make_blobs(b"never written")
         await store.create(make_head(), blobs=blobs)

@@ -1,4 +1,4 @@
-"""Promises about several stores on one URL, and everything together by chance."""
+"""Promises about several stores on one URL, and about random calls."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stateroom.store.conformance.helpers import (
 from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
 
 
-class SharingPromises(Suite):
+class ConcurrencyPromises(Suite):
     """Stores agree with one another, and with a model in plain dicts."""
 
     # Several stores on one URL, and one after another.
@@ -134,7 +134,7 @@ class SharingPromises(Suite):
         async with open_store(url) as store:
             assert await store.heads() == []
 
-    # Everything together, by chance.
+    # Random calls.
 
     @pytest.mark.parametrize("seed", range(4))
     @asynchronous

@@ -1,4 +1,4 @@
-"""What the tests are made of."""
+"""Helpers of the suite: heads, entries and sessions to test with."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = [
     " edges ",
     "n" * 200,
 ]
-"""Ids that a careless store mixes up, cuts or takes for something else."""
+"""Ids that a careless store mixes up, cuts or misreads."""
 
 
 def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -63,13 +63,13 @@ def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
 
 
 def make_head(session: str = "room", **fields: Any) -> Head:
-    """A head with all that a test does not care about filled in."""
+    """A head with defaults for all fields."""
     given: dict[str, Any] = {"environment": "env", "owner": "owner", "created": NOW, "expires": LATER, "revision": 0}
     return Head(session, **{**given, **fields})
 
 
 def make_entry(revision: int, call_id: str | None = None, *, at: float = NOW, body: bytes | None = None) -> Entry:
-    """An entry whose body tells its revision."""
+    """An entry whose body names its revision."""
     return Entry(revision, "call", at, b"body %d" % revision if body is None else body, call_id)
 
 
@@ -123,7 +123,7 @@ async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
 
 
 async def everything(store: Store, session: str) -> tuple[Head, list[Entry], list[Loaded], Record]:
-    """All that a store tells of one session."""
+    """All that a store returns for one session."""
     head = await store.head(session)
     loads = [await store.load(session, at) for at in range(head.revision + 1)]
     return head, await store.entries(session), loads, await store.maintenance.export(session)
@@ -147,18 +147,18 @@ async def list_all(store: Store, *, limit: int, environment: str | None = None) 
 
 
 class Suite:
-    """What every part of the suite knows of the store it tests."""
+    """What every part of the suite knows of its store."""
 
     shared: ClassVar[bool] = True
     """Whether several stores that are open on one URL hold the same sessions."""
     durable: ClassVar[bool] = True
     """Whether sessions are still there after the store was closed and opened again."""
     increments: ClassVar[int] = 100
-    """How many entries each of eight writers adds to one session at once; a slow store may do with fewer."""
+    """Entries that each of eight writers adds to one session at once; fewer for a slow store."""
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
-        """The URL of a store that nobody used before."""
+        """The URL of a fresh store."""
         raise NotImplementedError("a subclass of StoreConformance has a fixture `url` that gives a fresh store's URL")
 
     def needs_shared(self) -> None:

@@ -39,7 +39,7 @@ from stateroom.store.conformance.helpers import (
 SOON = NOW + 10.0
 
 
-class LeasingPromises(Suite):
+class LeasePromises(Suite):
     """One worker at a time has a session, and one that wakes up late can do no harm."""
 
     # The fence.
@@ -141,14 +141,14 @@ class LeasingPromises(Suite):
         await make_session(store)
         first = await store.lease("room", "me", now=NOW, until=SOON)
         assert await store.lease("room", "me", now=NOW + 1, until=SOON + 1) == replace(first, leased_until=SOON + 1)
-        # Nobody else has had it since it ran out, so nothing can have changed.
+        # No other holder has had it since it ran out, so nothing can have changed.
         late = await store.lease("room", "me", now=SOON + 100, until=SOON + 101)
         assert late == await store.head("room") == replace(first, leased_until=SOON + 101)
         shorter = await store.lease("room", "me", now=SOON + 100, until=SOON + 100.5)
         assert shorter.leased_until == SOON + 100.5
 
     @asynchronous
-    async def test_a_lease_that_somebody_has_is_refused_to_others(self, store: Store) -> None:
+    async def test_a_lease_in_use_is_refused_to_others(self, store: Store) -> None:
         await make_session(store)
         leased = await store.lease("room", "me", now=NOW, until=SOON)
         for now in (NOW, SOON - 0.001):

@@ -1,4 +1,4 @@
-"""Promises about care: families, pruning, sizes, and what belongs to nobody."""
+"""Promises about maintenance: forks, pruning, sizes, and orphans."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from stateroom.store.conformance.helpers import (
 )
 
 
-class CarePromises(Suite):
-    """What a store holds can be seen, measured and cut down, and nothing is left lying about."""
+class MaintenancePromises(Suite):
+    """A store can be listed, measured and pruned, and nothing is left behind."""
 
-    # Families.
+    # Forks.
 
     @asynchronous
     async def test_the_children_of_a_session_are_its_forks_from_the_oldest(self, store: Store) -> None:
@@ -202,7 +202,7 @@ class CarePromises(Suite):
     # Orphans.
 
     @asynchronous
-    async def test_after_everything_nothing_lies_about(self, store: Store) -> None:
+    async def test_after_everything_there_are_no_orphans(self, store: Store) -> None:
         assert await store.maintenance.orphans() == []
         for name in NAMES:
             await store.create(make_head(name, revision=1), [make_entry(1)], Snapshot(1, b""), make_blobs(b"a"))
@@ -244,7 +244,7 @@ class CarePromises(Suite):
         await store.append(Commit("room", make_entry(9), expires=LATER, fence=4))
 
     @asynchronous
-    async def test_commits_go_on_while_a_store_is_cared_for(self, store: Store) -> None:
+    async def test_commits_go_on_during_maintenance(self, store: Store) -> None:
         await make_session(store)
 
         async def write() -> None:
@@ -252,13 +252,13 @@ class CarePromises(Suite):
                 blobs = make_blobs(b"%d" % revision)
                 await store.append(Commit("room", make_entry(revision), expires=LATER, blobs=blobs))
 
-        async def care() -> None:
+        async def maintain() -> None:
             for _ in range(3):
                 await store.maintenance.vacuum()
                 assert await store.maintenance.orphans() == []
                 await store.maintenance.sizes()
 
-        await asyncio.gather(write(), care())
+        await asyncio.gather(write(), maintain())
         assert [entry.revision for entry in await store.entries("room")] == list(range(1, 22))
         written = make_blobs(*(b"%d" % revision for revision in range(2, 22)))
         assert await store.blobs("room", [*written]) == written

@@ -35,7 +35,7 @@ from stateroom.store.conformance.helpers import (
 )
 
 
-class ReadingPromises(Suite):
+class ReadPromises(Suite):
     """Nothing is silently empty, and history can be read from any point."""
 
     # No silent emptiness.

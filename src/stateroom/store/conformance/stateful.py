@@ -223,7 +223,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def check_against_model(fresh_url: Callable[[], str], *, examples: int = 40, steps: int = 30) -> None:
-    """Run sequences of calls, each on a store of its own at a URL that nobody used before."""
+    """Run sequences of calls, each on a fresh store."""
 
     class Machine(StoreMachine):
         def __init__(self) -> None:

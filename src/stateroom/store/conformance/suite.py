@@ -16,24 +16,24 @@ writing is slow. To have pytest show the values of a failed comparison, put
 `stateroom.store.conformance.stateful` looks for a sequence of calls that a store answers wrongly.
 """
 
-from stateroom.store.conformance.appends import WritingPromises
+from stateroom.store.conformance.appends import AppendPromises
 from stateroom.store.conformance.blobs import BlobPromises
-from stateroom.store.conformance.concurrency import SharingPromises
-from stateroom.store.conformance.leases import LeasingPromises
+from stateroom.store.conformance.concurrency import ConcurrencyPromises
+from stateroom.store.conformance.leases import LeasePromises
 from stateroom.store.conformance.lifetimes import LifetimePromises
-from stateroom.store.conformance.maintenance import CarePromises
-from stateroom.store.conformance.reads import ReadingPromises
-from stateroom.store.conformance.transfer import MovingPromises
+from stateroom.store.conformance.maintenance import MaintenancePromises
+from stateroom.store.conformance.reads import ReadPromises
+from stateroom.store.conformance.transfer import TransferPromises
 
 
 class StoreConformance(
-    WritingPromises,
-    ReadingPromises,
-    LeasingPromises,
+    AppendPromises,
+    ReadPromises,
+    LeasePromises,
     BlobPromises,
     LifetimePromises,
-    MovingPromises,
-    CarePromises,
-    SharingPromises,
+    TransferPromises,
+    MaintenancePromises,
+    ConcurrencyPromises,
 ):
     """What a store promises. A subclass gives the `url` of a fresh store."""

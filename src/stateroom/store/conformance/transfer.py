@@ -48,7 +48,7 @@ def cut(record: Record, revision: int) -> Record:
     )
 
 
-class MovingPromises(Suite):
+class TransferPromises(Suite):
     """A session can be moved, as it is, from store to store."""
 
     @asynchronous
@@ -81,6 +81,16 @@ class MovingPromises(Suite):
         await store.append(Commit("room", make_entry(9), expires=LATER, fence=4))
         assert (await store.load("room")).entries == [*record.entries[6:], make_entry(9)]
         assert await store.sweep(LATER) == 1
+
+    @asynchronous
+    async def test_a_whole_session_can_be_put_in_as_new_once(self, store: Store) -> None:
+        record = await make_long_session(store)
+        await store.delete("room")
+        await store.put(record, new=True)
+        assert await store.maintenance.export("room") == record
+        with pytest.raises(StoreError):
+            await store.put(record, new=True)
+        assert await store.maintenance.export("room") == record
 
     @pytest.mark.parametrize(
         "head",

@@ -80,7 +80,7 @@ class SessionView(NamedTuple):
     """Indexes of its segments that have been read; they never change."""
 
 
-class Change(NamedTuple):
+class SessionChange(NamedTuple):
     """A change of a session: its new root, objects to write before it, and objects to remove after it."""
 
     root: Root
@@ -151,8 +151,8 @@ class Access:
 
     # Changes.
 
-    async def change(self, session: str, plan: Callable[[SessionView], Awaitable[Change | None]]) -> Root:
-        """Change a session as `plan` says, which may refuse, or return None for no change.
+    async def change(self, session: str, plan: Callable[[SessionView], Awaitable[SessionChange | None]]) -> Root:
+        """SessionChange a session as `plan` says, which may refuse, or return None for no change.
 
         The plan is first made for the cached session. If it is a change, the swap shows whether the cache is up to
         date; a refusal, or no change, counts only for the session as it is now.
@@ -185,7 +185,7 @@ class Access:
                     await asyncio.sleep(uniform(0, 0.002 * min(attempt, 20)))
         raise StoreUnavailable(f"{self.backend.url}: too many others change session {session!r}; try again")
 
-    async def _commit(self, view: SessionView, change: Change) -> Root | None:
+    async def _commit(self, view: SessionView, change: SessionChange) -> Root | None:
         """Write a change; None if the session has changed since, and nothing is written."""
         head, life = change.root.head, change.root.life
         key = key_of(head.id)
@@ -220,17 +220,17 @@ class Access:
             with suppress(StoreUnavailable):
                 await self.backend.remove(names)
 
-    async def add_run(self, view: SessionView, run: LogRun) -> Change:
+    async def add_run(self, view: SessionView, run: LogRun) -> SessionChange:
         """The session with one more run: in its head while that is small, else in a segment, with smaller ones."""
         root = view.root
         tail = join([root.tail, run])
         if tail.weight <= TAIL:
-            return Change(root.changed(tail=tail))
+            return SessionChange(root.changed(tail=tail))
         merged = count_merged(root.segments, len(tail.records))
         stay, merge = root.segments[: len(root.segments) - merged], root.segments[len(root.segments) - merged :]
         whole = join([*await asyncio.gather(*(self.read_run(view, segment) for segment in merge)), tail])
         segment, data = make_segment(new_name(), whole)
-        return Change(
+        return SessionChange(
             root.changed(segments=(*stay, segment), tail=LogRun()),
             parts=[(segment.name, data)],
             dead=[each.name for each in merge],

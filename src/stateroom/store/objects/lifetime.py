@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stateroom.errors import BadData, StateroomError, StoreError, StoreUnavailable
-from stateroom.store.objects.access import Access, Change, Part, SessionView
+from stateroom.store.objects.access import Access, Part, SessionChange, SessionView
 from stateroom.store.objects.backend import Moved
 from stateroom.store.objects.layout import (
     TAIL,
@@ -110,8 +110,8 @@ async def _check_parent(access: Access, head: Head, parent: str) -> None:
         await access.change(parent, _end_doubt)
 
 
-async def _end_doubt(view: SessionView) -> Change | None:
-    return Change(view.root.changed()) if view.root.doubt else None
+async def _end_doubt(view: SessionView) -> SessionChange | None:
+    return SessionChange(view.root.changed()) if view.root.doubt else None
 
 
 class Forks(NamedTuple):
@@ -207,7 +207,7 @@ async def clear(access: Access, gone: Gone, notes: Sequence[str] = ()) -> None:
 # Changes of the past.
 
 
-async def plan_prune(access: Access, view: SessionView, below: int) -> tuple[int, Change | None]:
+async def plan_prune(access: Access, view: SessionView, below: int) -> tuple[int, SessionChange | None]:
     """The session without its past before a snapshot, and the number of entries removed."""
     root = view.root
     indexes = await access.read_indexes(view)
@@ -236,7 +236,7 @@ async def plan_prune(access: Access, view: SessionView, below: int) -> tuple[int
     return gone, _replace(view, count, run, dead)
 
 
-async def plan_restore(access: Access, record: Record, view: SessionView) -> Change:
+async def plan_restore(access: Access, record: Record, view: SessionView) -> SessionChange:
     """The session with all that a record of a later moment has, and its head."""
     root = view.root
     record.head.check_replaces(root.head, new=False)
@@ -251,7 +251,7 @@ async def plan_restore(access: Access, record: Record, view: SessionView) -> Cha
     newest = max(have_entries | have_snapshots, default=-1)
     missing: list[Entry | Snapshot] = [*entries, *snapshots]
     if all(item.revision > newest for item in missing):
-        change = await access.add_run(view, new) if new.weight else Change(root)
+        change = await access.add_run(view, new) if new.weight else SessionChange(root)
     else:  # something is missing in the middle
         whole, dead = await _read_runs(access, view, len(indexes))
         items = [*read_records(whole.records), *missing]
@@ -274,15 +274,15 @@ def _run(items: Sequence[Entry | Snapshot], whole: LogRun) -> LogRun:
     return make_run(entries, [item for item in items if isinstance(item, Snapshot)], whole.index.blobs)
 
 
-def _replace(view: SessionView, count: int, run: LogRun, dead: list[str]) -> Change:
+def _replace(view: SessionView, count: int, run: LogRun, dead: list[str]) -> SessionChange:
     """The session with a run in place of the first `count` of its segments and its tail."""
     root = view.root
     tail_too = count > len(root.segments)
     if tail_too and run.weight <= TAIL:
-        return Change(root.changed(segments=(), tail=run), dead=dead)
+        return SessionChange(root.changed(segments=(), tail=run), dead=dead)
     segment, data = make_segment(new_name(), run)
     segments: tuple[Segment, ...] = (segment, *root.segments[count:])
-    return Change(
+    return SessionChange(
         root.changed(segments=segments, tail=LogRun() if tail_too else root.tail),
         parts=[(segment.name, data)],
         dead=dead,

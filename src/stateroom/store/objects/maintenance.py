@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from stateroom.errors import BadData, UnknownSession
 from stateroom.store.contract import Gate, Maintenance, Store
-from stateroom.store.objects.access import Access, Change, SessionView, operation
+from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Listed, Moved
 from stateroom.store.objects.layout import (
     DATA,
@@ -39,7 +39,7 @@ REMOVAL_LEFT_BEHIND = timedelta(minutes=10)
 """The same for removals, which check more often that they still own the session."""
 
 
-class Seen(NamedTuple):
+class SeenHead(NamedTuple):
     """What is remembered of a session between two looks at all heads."""
 
     listed: Listed
@@ -57,7 +57,7 @@ class ObjectMaintenance(Maintenance):
         super().__init__(store)
         self.access = access
         self.gate = gate
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, SeenHead] = {}
         self._damages: dict[str, str] = {}
         """The errors of heads that could not be read the last time, by their names."""
 
@@ -65,7 +65,7 @@ class ObjectMaintenance(Maintenance):
     async def export(self, session: str) -> Record:
         return await self.access.read(session, self.access.read_all)
 
-    async def _take(self) -> list[Seen]:
+    async def _take(self) -> list[SeenHead]:
         """All heads that can be read."""
         listed = await self._list(HEADS)
         self._damages = {}
@@ -76,7 +76,7 @@ class ObjectMaintenance(Maintenance):
     async def _list(self, folder: str) -> list[Listed]:
         return [each async for some in self.access.backend.list(folder) for each in some]
 
-    async def _look(self, listed: Listed) -> Seen | None:
+    async def _look(self, listed: Listed) -> SeenHead | None:
         known = self._seen.get(listed.name)
         if known is not None and listed.tag is not None and listed.tag == known.listed.tag:
             return known
@@ -88,8 +88,8 @@ class ObjectMaintenance(Maintenance):
         if there is None:
             return None
         if isinstance(there, Gone):
-            return Seen(listed, there.life, None)
-        return Seen(listed, there.life, there.head, (*there.segments, make_segment("", there.tail)[0]))
+            return SeenHead(listed, there.life, None)
+        return SeenHead(listed, there.life, there.head, (*there.segments, make_segment("", there.tail)[0]))
 
     async def count(self, now: float) -> int:
         """The number of live sessions."""
@@ -131,7 +131,7 @@ class ObjectMaintenance(Maintenance):
                     forks[parent].discard(session)  # if it stays after all, its note says so
         return removed
 
-    async def _finish_removals(self, seen: Iterable[Seen]) -> None:
+    async def _finish_removals(self, seen: Iterable[SeenHead]) -> None:
         """Finish the removals of processes that died. Of many that try, only one does it."""
         for each in seen:
             if each.head is None and _is_left_behind(each.listed, REMOVAL_LEFT_BEHIND):
@@ -203,7 +203,7 @@ class ObjectMaintenance(Maintenance):
         await self._remove_families(heads, _with_forks(heads, await self._lost(seen)), None)
         await self.access.backend.vacuum()
 
-    async def _find_strays(self) -> tuple[dict[Owner, list[str]], dict[str, list[str]], list[Seen]]:
+    async def _find_strays(self) -> tuple[dict[Owner, list[str]], dict[str, list[str]], list[SeenHead]]:
         """Objects of sessions that do not exist, by owner; unreferenced objects of those that do; all heads."""
         old: defaultdict[Owner, list[str]] = defaultdict(list)
         for folder in (RECENT, FORKS, DATA):
@@ -257,16 +257,16 @@ class ObjectMaintenance(Maintenance):
             await self.access.backend.remove(names)
 
     async def _remove_unreferenced(self, session: str, names: Collection[str]) -> None:
-        async def change(view: SessionView) -> Change | None:
+        async def change(view: SessionView) -> SessionChange | None:
             dead = [name.rpartition("/")[2] for name in await self._without_referenced(view, names)]
-            return Change(view.root.changed(), dead=dead) if dead else None
+            return SessionChange(view.root.changed(), dead=dead) if dead else None
 
         try:
             await self.access.change(session, change)
         except (UnknownSession, BadData):
             return
 
-    async def _lost(self, seen: Iterable[Seen]) -> list[Head]:
+    async def _lost(self, seen: Iterable[SeenHead]) -> list[Head]:
         """Sessions whose parent is gone."""
         heads = {each.head.id: each.head for each in seen if each.head is not None}
         suspects = [head for head in heads.values() if head.parent is not None and head.parent not in heads]

@@ -22,7 +22,7 @@ from stateroom.errors import (
     UnknownStore,
 )
 from stateroom.store.contract import Gate, Store
-from stateroom.store.objects.access import Access, Change, SessionView, operation
+from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Backend, Folder, Missing, Moved
 from stateroom.store.objects.bucket import OPTIONS, Bucket
 from stateroom.store.objects.layout import (
@@ -132,7 +132,7 @@ class ObjectStore(Store):
             return await self._check_mark()
         try:
             if await self._has_other_things():
-                raise ForeignStore(f"{self.backend.url}: other things are there; give the store a place of its own")
+                raise ForeignStore(f"{self.backend.url}: it holds other objects; give the store an empty place")
             await self._expect_refusal(None)
             await self._swap_mark(version)
             await self._expect_refusal(version)
@@ -180,7 +180,7 @@ class ObjectStore(Store):
     async def append(self, commit: Commit) -> None:
         session, entry, blobs = commit.session, commit.entry, commit.blobs
 
-        async def plan(view: SessionView) -> Change:
+        async def plan(view: SessionView) -> SessionChange:
             head = view.root.head
             head.check_live(entry.at)
             if entry.call_id is not None and await self._access.find_call(view, entry.call_id) is not None:
@@ -199,30 +199,30 @@ class ObjectStore(Store):
 
     @operation
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        async def plan(view: SessionView) -> Change:
+        async def plan(view: SessionView) -> SessionChange:
             view.root.head.check_live(now)
-            return Change(view.root.with_head(expires=expires))
+            return SessionChange(view.root.with_head(expires=expires))
 
         await self._access.change(session, plan)
 
     @operation
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
-        async def plan(view: SessionView) -> Change:
+        async def plan(view: SessionView) -> SessionChange:
             head = view.root.head
             if head.holder == holder:
-                return Change(view.root.with_head(leased_until=until))
+                return SessionChange(view.root.with_head(leased_until=until))
             if head.leased(now):
                 raise SessionLeased(session)
-            return Change(view.root.with_head(fence=head.fence + 1, holder=holder, leased_until=until))
+            return SessionChange(view.root.with_head(fence=head.fence + 1, holder=holder, leased_until=until))
 
         return (await self._access.change(session, plan)).head
 
     @operation
     async def release(self, session: str, holder: str) -> None:
-        async def plan(view: SessionView) -> Change | None:
+        async def plan(view: SessionView) -> SessionChange | None:
             if view.root.head.holder != holder:
                 return None
-            return Change(view.root.with_head(holder=None, leased_until=0.0))
+            return SessionChange(view.root.with_head(holder=None, leased_until=0.0))
 
         await self._access.change(session, plan)
 
@@ -335,7 +335,7 @@ class ObjectStore(Store):
     async def prune(self, session: str, below: int) -> int:
         gone = 0
 
-        async def plan(view: SessionView) -> Change | None:
+        async def plan(view: SessionView) -> SessionChange | None:
             nonlocal gone
             gone, change = await plan_prune(self._access, view, below)
             return change

@@ -119,7 +119,7 @@ class Appends:
             self._sending = None
 
     def _take(self, most: int) -> list[PendingAppend]:
-        """The next batch, at most one of each session, in an order of their ids that is the same for every worker."""
+        """The next batch, at most one append of each session, sorted by id, as every worker does it."""
         batch: dict[str, PendingAppend] = {}
         rest: list[PendingAppend] = []
         weight = 0

@@ -92,7 +92,7 @@ class RedisLink(ABC):
 
     def _refused(self, error: RedisError, key: Word) -> StateroomError:
         if isinstance(error, ResponseError) and _DAMAGED.search(str(error)):
-            return BadData(f"{self.place}: what lies under {key!r} is damaged: {error}")
+            return BadData(f"{self.place}: the value of {key!r} is damaged: {error}")
         return self.failure(error)
 
     def failure(self, error: Exception) -> StoreUnavailable:

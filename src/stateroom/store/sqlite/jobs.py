@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -70,15 +71,23 @@ Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
 
 
 class ConnectionThread:
-    """Does jobs on the connection, in the order in which they come."""
+    """Does jobs on the connection, in the order in which they come.
+
+    Jobs wait in a deque, from which the thread takes all that are there as soon as it has the interpreter. So it starts
+    the next transaction before the event loop goes on with the answers of the last one, and both work side by side.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
-        self._waiting: list[Job] = []
-        """Jobs of this iteration of the event loop."""
-        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._identity: tuple[int, int] | None = None
+        """The file as it was opened."""
+        self._replaced = False
+        """Whether another file, or none, is at the path."""
+        self._waiting: deque[Job] = deque()
+        self._signals: SimpleQueue[bool] = SimpleQueue()
+        """True when jobs wait, False when no more will come."""
         self._taken: list[Job] = []
         """Jobs that the thread has taken, and may have answered."""
         self._ended: Callable[[], StoreUnavailable] | None = None
@@ -92,7 +101,7 @@ class ConnectionThread:
         try:
             await started
         except asyncio.CancelledError:
-            self._queue.put(None)
+            self._signals.put(False)
             raise
 
     async def stop(self) -> None:
@@ -100,8 +109,7 @@ class ConnectionThread:
         if self._ended is None:
             self._ended = lambda: StoreUnavailable(f"the store {self.path} is closed")
         if self._thread is not None:
-            self._hand_over()
-            self._queue.put(None)
+            self._signals.put(False)
             await asyncio.to_thread(self._thread.join)
 
     # In the event loop.
@@ -111,9 +119,9 @@ class ConnectionThread:
         if self._ended is not None:
             raise self._ended()
         done: asyncio.Future[None] = self._loop.create_future()
-        if not self._waiting:
-            self._loop.call_soon(self._hand_over)
         self._waiting.append(AppendJob(commit, done))
+        if len(self._waiting) == 1:  # else the thread has its signal
+            self._signals.put(True)
         return done
 
     def read(
@@ -132,55 +140,68 @@ class ConnectionThread:
         if self._ended is not None:
             raise self._ended()
         done: asyncio.Future[T] = self._loop.create_future()
-        if not self._waiting:
-            self._loop.call_soon(self._hand_over)
         self._waiting.append(OtherJob(do, arguments, writes, done))
+        if len(self._waiting) == 1:
+            self._signals.put(True)
         return done
 
-    def _hand_over(self) -> None:
-        """Give the thread all jobs of this iteration at once, so that it competes less for the interpreter."""
-        if self._waiting:
-            self._queue.put(self._waiting)
-            self._waiting = []
+    def _acknowledge(self, outcomes: list[Outcome]) -> None:
+        """Answer writes. Only now is it checked that they are in the file at the path."""
+        self._replaced = identity_of(self.path) != self._identity
+        _answer([(done, None, self._lost()) for done, *_ in outcomes] if self._replaced else outcomes)
 
     def _die(self, cause: BaseException) -> None:
         """Fail all pending and later jobs. In the event loop, so that no job can come in between."""
         self._ended = lambda: self._stopped(cause)
-        self._hand_over()
-        left, _ = self._gather(closing=True, wait=False)
-        _resolve(_failed([*self._taken, *left], self._stopped(cause)))
+        _answer(_failed([*self._taken, *self._waiting], self._stopped(cause)))
 
     def _stopped(self, cause: BaseException) -> StoreUnavailable:
         stopped = StoreUnavailable(f"the thread of the store {self.path} has ended, restart the process: {cause!r}")
         stopped.__cause__ = cause
         return stopped
 
+    def _lost(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
+            "put the file back, or restart what uses it"
+        )
+
     # In the thread.
 
     def _serve(self, started: asyncio.Future[None]) -> None:
         try:
             connection = connect(self.path)
-            identity = identity_of(self.path)
+            self._identity = identity_of(self.path)
         except StateroomError as error:
-            self._report([(started, None, error)])
+            self._call(_answer, [(started, None, error)])
             return
         except BaseException as error:  # noqa: BLE001 (without an answer the caller waits forever)
-            self._report([(started, None, self._stopped(error))])
+            self._call(_answer, [(started, None, self._stopped(error))])
             return
-        self._report([(started, None, None)])
+        self._call(_answer, [(started, None, None)])
         with closing(connection):
             try:
-                self._work(connection, identity)
+                self._work(connection)
             except BaseException as error:  # noqa: BLE001 (all callers are told)
-                with suppress(RuntimeError):  # the loop is closed, and no caller is left
-                    self._loop.call_soon_threadsafe(self._die, error)
+                self._call(self._die, error)
 
-    def _work(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
+    def _call(self, function: Callable[[Any], None], argument: Any) -> None:
+        """Call a function in the event loop."""
+        with suppress(RuntimeError):  # the loop is closed, and no caller is left
+            self._loop.call_soon_threadsafe(function, argument)
+
+    def _work(self, connection: sqlite3.Connection) -> None:
         rest: list[Job] = []
-        closing, there = False, True
-        while rest or not closing:
-            idle = not rest and self._queue.empty()
-            jobs, closing = self._gather(closing, wait=not rest)
+        more = True
+        while True:
+            idle = not rest and not self._waiting
+            if idle:
+                if not more:
+                    return
+                more = self._signals.get()
+            while more and not self._signals.empty():
+                more = self._signals.get()
+            jobs = [self._waiting.popleft() for _ in range(len(self._waiting))]
             self._taken = rest + jobs
             reads = [job for job in jobs if not job.writes]
             writes = rest + [job for job in jobs if job.writes]
@@ -189,37 +210,13 @@ class ConnectionThread:
             share = first_batch(len(writes)) if idle else len(writes)
             if reads:
                 outcomes = _do_together(reads, connection) or []
-                self._report(outcomes if there else _failed(reads, self._replaced()))
+                self._call(_answer, _failed(reads, self._lost()) if self._replaced else outcomes)
             if writes:
-                outcomes = _write(writes[:share], connection)
-                there = identity_of(self.path) == identity  # only now: what is acknowledged is in the file at the path
-                self._report(outcomes if there else _failed(writes[:share], self._replaced()))
+                self._call(self._acknowledge, _write(writes[:share], connection))
             self._taken = rest = writes[share:]
 
-    def _gather(self, closing: bool, *, wait: bool) -> tuple[list[Job], bool]:
-        """The jobs that have come, waiting if there are none, and whether the store closes."""
-        jobs: list[Job] = []
-        with suppress(Empty):
-            while True:
-                batch = self._queue.get(block=wait and not (jobs or closing))
-                if batch is None:
-                    closing = True
-                else:
-                    jobs += batch
-        return jobs, closing
 
-    def _report(self, outcomes: list[Outcome]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and no caller is left
-            self._loop.call_soon_threadsafe(_resolve, outcomes)
-
-    def _replaced(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
-            "put the file back, or restart what uses it"
-        )
-
-
-def _resolve(outcomes: list[Outcome]) -> None:
+def _answer(outcomes: list[Outcome]) -> None:
     """Answer the callers."""
     for done, result, error in outcomes:
         if done.done():  # the caller has stopped waiting
