@@ -112,15 +112,6 @@ def code_of(error: Exception) -> int | None:
     return getattr(error, "sqlite_errorcode", None)
 
 
-def identity_of(path: Path) -> tuple[int, int] | None:
-    """What identifies the file at a path; None if there is no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Check that the file is ours, and bring it to our version."""
     connection.execute("BEGIN")  # one consistent read: another process may be setting it up

@@ -1,28 +1,22 @@
-"""The thread that owns the one connection to an SQLite file, and the jobs that it does.
+"""Jobs on the connection to an SQLite file.
 
-It takes the jobs that have gathered and commits the writes in one transaction, so that sessions which write at the same
-time share the cost of reaching the disk. An append is a row inserted into a view, whose trigger checks and moves the
-head: a batch of appends is one statement, and the interpreter is free for the next calls while SQLite works on it.
+An append is a row inserted into a view, whose trigger checks and moves the head: a batch of appends is one statement,
+and the interpreter is free for the next calls while SQLite works on it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from contextlib import suppress
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, StoreUnavailable
-from stateroom.store.batch import first_batch
 from stateroom.store.records import Commit
-from stateroom.store.sqlite.file import code_of, connect, identity_of
+from stateroom.store.sqlite.file import code_of
 from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, find_call, insert_blobs, read_head
 
 P = ParamSpec("P")
@@ -70,177 +64,20 @@ Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
 """The future of a job, and its result or error."""
 
 
-class ConnectionThread:
-    """Does jobs on the connection, in the order in which they come.
-
-    Jobs wait in a deque, from which the thread takes all that are there as soon as it has the interpreter. So it starts
-    the next transaction before the event loop goes on with the answers of the last one, and both work side by side.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._loop = asyncio.get_running_loop()
-        self._thread: threading.Thread | None = None
-        self._identity: tuple[int, int] | None = None
-        """The file as it was opened."""
-        self._replaced = False
-        """Whether another file, or none, is at the path."""
-        self._waiting: deque[Job] = deque()
-        self._signals: SimpleQueue[bool] = SimpleQueue()
-        """True when jobs wait, False when no more will come."""
-        self._taken: list[Job] = []
-        """Jobs that the thread has taken, and may have answered."""
-        self._ended: Callable[[], StoreUnavailable] | None = None
-        """Makes the error for all jobs that come after the end."""
-
-    async def start(self) -> None:
-        """Start the thread, and open the file on it."""
-        started: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._serve, args=(started,), name="stateroom-sqlite", daemon=True)
-        self._thread.start()
-        try:
-            await started
-        except asyncio.CancelledError:
-            self._signals.put(False)
-            raise
-
-    async def stop(self) -> None:
-        """Finish all jobs, and refuse later ones."""
-        if self._ended is None:
-            self._ended = lambda: StoreUnavailable(f"the store {self.path} is closed")
-        if self._thread is not None:
-            self._signals.put(False)
-            await asyncio.to_thread(self._thread.join)
-
-    # In the event loop.
-
-    def append(self, commit: Commit) -> asyncio.Future[None]:
-        """Append an entry, with the appends of other sessions that come at the same time."""
-        if self._ended is not None:
-            raise self._ended()
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append(AppendJob(commit, done))
-        if len(self._waiting) == 1:  # else the thread has its signal
-            self._signals.put(True)
-        return done
-
-    def read(
-        self, do: Callable[Concatenate[sqlite3.Connection, P], T], *arguments: P.args, **_: P.kwargs
-    ) -> asyncio.Future[T]:
-        """Call a function that only reads."""
-        return self._submit(do, arguments, writes=False)
-
-    def write(
-        self, do: Callable[Concatenate[sqlite3.Connection, P], T], *arguments: P.args, **_: P.kwargs
-    ) -> asyncio.Future[T]:
-        """Call a function that writes."""
-        return self._submit(do, arguments, writes=True)
-
-    def _submit(self, do: Callable[..., T], arguments: tuple[Any, ...], *, writes: bool) -> asyncio.Future[T]:
-        if self._ended is not None:
-            raise self._ended()
-        done: asyncio.Future[T] = self._loop.create_future()
-        self._waiting.append(OtherJob(do, arguments, writes, done))
-        if len(self._waiting) == 1:
-            self._signals.put(True)
-        return done
-
-    def _acknowledge(self, outcomes: list[Outcome]) -> None:
-        """Answer writes. Only now is it checked that they are in the file at the path."""
-        self._replaced = identity_of(self.path) != self._identity
-        _answer([(done, None, self._lost()) for done, *_ in outcomes] if self._replaced else outcomes)
-
-    def _die(self, cause: BaseException) -> None:
-        """Fail all pending and later jobs. In the event loop, so that no job can come in between."""
-        self._ended = lambda: self._stopped(cause)
-        _answer(_failed([*self._taken, *self._waiting], self._stopped(cause)))
-
-    def _stopped(self, cause: BaseException) -> StoreUnavailable:
-        stopped = StoreUnavailable(f"the thread of the store {self.path} has ended, restart the process: {cause!r}")
-        stopped.__cause__ = cause
-        return stopped
-
-    def _lost(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
-            "put the file back, or restart what uses it"
-        )
-
-    # In the thread.
-
-    def _serve(self, started: asyncio.Future[None]) -> None:
-        try:
-            connection = connect(self.path)
-            self._identity = identity_of(self.path)
-        except StateroomError as error:
-            self._call(_answer, [(started, None, error)])
-            return
-        except BaseException as error:  # noqa: BLE001 (without an answer the caller waits forever)
-            self._call(_answer, [(started, None, self._stopped(error))])
-            return
-        self._call(_answer, [(started, None, None)])
-        with closing(connection):
-            try:
-                self._work(connection)
-            except BaseException as error:  # noqa: BLE001 (all callers are told)
-                self._call(self._die, error)
-
-    def _call(self, function: Callable[[Any], None], argument: Any) -> None:
-        """Call a function in the event loop."""
-        with suppress(RuntimeError):  # the loop is closed, and no caller is left
-            self._loop.call_soon_threadsafe(function, argument)
-
-    def _work(self, connection: sqlite3.Connection) -> None:
-        rest: list[Job] = []
-        more = True
-        while True:
-            idle = not rest and not self._waiting
-            if idle:
-                if not more:
-                    return
-                more = self._signals.get()
-            while more and not self._signals.empty():
-                more = self._signals.get()
-            jobs = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            self._taken = rest + jobs
-            reads = [job for job in jobs if not job.writes]
-            writes = rest + [job for job in jobs if job.writes]
-            # After a pause, all sessions are in step. Half of them go first: from then on, one half makes its next
-            # calls while the other is written.
-            share = first_batch(len(writes)) if idle else len(writes)
-            if reads:
-                outcomes = _do_together(reads, connection) or []
-                self._call(_answer, _failed(reads, self._lost()) if self._replaced else outcomes)
-            if writes:
-                self._call(self._acknowledge, _write(writes[:share], connection))
-            self._taken = rest = writes[share:]
-
-
-def _answer(outcomes: list[Outcome]) -> None:
-    """Answer the callers."""
-    for done, result, error in outcomes:
-        if done.done():  # the caller has stopped waiting
-            continue
-        if error is None:
-            done.set_result(result)
-        else:
-            done.set_exception(error)
-
-
-def _failed(jobs: Iterable[Job], error: Exception) -> list[Outcome]:
+def failed(jobs: Iterable[Job], error: Exception) -> list[Outcome]:
     """The outcomes of jobs that all failed for one reason."""
     return [(job.done, None, error) for job in jobs]
 
 
-def _write(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
+def write_all(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
     """Do all writes in one transaction; if one of them is refused, each in its own."""
     commits = [job.commit for job in jobs if type(job) is AppendJob and _is_entry_alone(job.commit)]
     if len(commits) < len(jobs) or len(jobs) >= len(APPENDS):
-        return _do_together(jobs, connection) or _do_apart(jobs, connection)
+        return do_together(jobs, connection) or _do_apart(jobs, connection)
     try:
         _append_entries(commits, connection)  # one statement is a transaction by itself
     except sqlite3.OperationalError as error:  # the file is locked, the disk is full: none of them would be written
-        return _failed(jobs, _explained(error))
+        return failed(jobs, _explained(error))
     except Exception:  # noqa: BLE001 (done one by one, each raises what is wrong with it)
         return _do_apart(jobs, connection)
     return [(job.done, None, None) for job in jobs]
@@ -273,7 +110,7 @@ def _append_all(commits: Sequence[Commit], connection: sqlite3.Connection) -> No
         insert_blobs(connection, a.session, a.blobs)
 
 
-def _do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome] | None:
+def do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome] | None:
     """Do all jobs in one transaction; None if one of several writes is refused, and none is done."""
     writes = jobs[0].writes
     try:
@@ -285,7 +122,7 @@ def _do_together(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcom
     except sqlite3.Error as error:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
-        return _failed(jobs, _explained(error))
+        return failed(jobs, _explained(error))
     return None if refused and len(jobs) > 1 else outcomes
 
 
@@ -314,7 +151,7 @@ def _attempt(job: Job, connection: sqlite3.Connection) -> Outcome:
 
 def _do_apart(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
     """Do each write in a transaction of its own."""
-    return [outcome for job in jobs for outcome in _do_together([job], connection) or ()]
+    return [outcome for job in jobs for outcome in do_together([job], connection) or ()]
 
 
 def _explained(error: Exception) -> StoreError:
