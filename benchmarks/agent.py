@@ -16,8 +16,7 @@ from benchmarks.http import serving_bare
 from benchmarks.process import python
 from benchmarks.timing import Figure, interleaved, micro
 from stateroom import Sessions, open_store
-from stateroom.agent import Agent, Context
-from stateroom.agent import run as work
+from stateroom.agent import Agent, Context, run as work
 from stateroom.errors import ModelUnavailable
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message

@@ -1,18 +1,22 @@
 """`import stateroom` is light: a part is loaded when it is first used."""
 
-import ast
 import json
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import stateroom
 from tests.patience import PATIENCE
 
 HEAVY = ["typer", "rich", "sqlite3", "docstring_parser"]
 AUTHOR = ["asyncio", "tarfile", "stateroom.model", "stateroom.agent", "stateroom.store", "stateroom.session.session"]
-LAZY = ["stateroom", "stateroom.environment", "stateroom.session", "stateroom.state.comparison"]
+LAZY = [
+    "stateroom",
+    *(f"stateroom.{path.parent.name}" for path in Path(stateroom.__file__).parent.glob("*/__init__.pyi")),
+]
 
 
 def loaded_by(statement: str, heavy: list[str] = HEAVY) -> list[str]:
@@ -34,16 +38,9 @@ def test_an_author_loads_neither_models_nor_agents_nor_stores() -> None:
 
 
 @pytest.mark.parametrize("package", LAZY)
-def test_a_lazy_name_is_the_one_that_type_checkers_see(package: str) -> None:
+def test_every_name_of_a_package_can_be_loaded(package: str) -> None:
     module = import_module(package)
-    assert module.__file__ is not None
-    with open(module.__file__, encoding="utf-8") as file:
-        tree = ast.parse(file.read())
-    [checked] = [node for node in tree.body if isinstance(node, ast.If)]
-    imports = [node for node in checked.body if isinstance(node, ast.ImportFrom) and node.module]
-    names = [(node.module, alias.name) for node in imports for alias in node.names]
-    assert [name for home, name in names if getattr(module, name) is not getattr(import_module(home), name)] == []
-    assert {name for name in module.__all__ if not hasattr(module, name)} == set()
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
     assert not hasattr(module, "nonsense")
 
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from stateroom.adapters.langgraph.chunks import changes, cut, joined

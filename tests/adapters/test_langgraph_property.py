@@ -8,8 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from stateroom.adapters.langgraph import StateroomSaver, edits

@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.errors import NotFound, StoreError, UnknownSession
-from stateroom.session.maintenance import Policy, Retention, check_session
+from stateroom.session.maintenance import Retention, RetentionPolicy, check_session
 from stateroom.store import Store, open_store
 from stateroom.store.memory import MemoryStore
 from tests.adapters.checkpoints import checkpoint, config, ids_of, put, values_of
@@ -319,7 +319,7 @@ async def test_to_prune_keeps_the_newest_checkpoint_though_another_was_put_last(
 async def test_a_past_that_was_pruned_with_the_log_is_gone_and_the_rest_is_there(store: Store) -> None:
     saver = StateroomSaver(store)
     await talk(saver, "t", 1, 60)
-    cuts = [cut async for _, cut in Retention(store, Policy(keep=10), lambda: 0.0).carry_out() if cut]
+    cuts = [cut async for _, cut in Retention(store, RetentionPolicy(keep=10), lambda: 0.0).carry_out() if cut]
     assert len(cuts) == 1
     other = StateroomSaver(store)
     assert await values_of(other, "t") == {"messages": words(60), "step": 60}

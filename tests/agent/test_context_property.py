@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stateroom.agent.context import Anchor, Context
 from stateroom.agent.strategies import CLEARED, HEADING, Bounds, ClearToolResults, DropOldest, KeepLastTurns, Summarise

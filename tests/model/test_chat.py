@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelFailed
 from stateroom.model import Item, function_call, function_call_output, message

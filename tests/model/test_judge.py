@@ -12,8 +12,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stateroom.errors import CannotWrite, DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Judge, Model, ModelSource, Reading, Request, Vote, majority, message, read_score

@@ -12,8 +12,7 @@ import pytest
 
 from stateroom.errors import ModelFailed, NotFound
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import Request, open_model, text_of
-from stateroom.model import local as local_module
+from stateroom.model import Request, local as local_module, open_model, text_of
 from stateroom.model.local import LocalModel
 from tests.patience import PATIENCE
 

@@ -5,8 +5,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stateroom.rollout import aggregate, pass_at_k
 

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
 from stateroom.gallery.counter import CounterEnvironment

@@ -22,8 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Application, Options
-from stateroom.server import tracing as tracing_module
+from stateroom.server import Application, Options, tracing as tracing_module
 from stateroom.server.spans import Tracing
 from stateroom.server.tracing import configure
 from stateroom.store import Commit, Entry, Head

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stateroom import open_store
 from stateroom.errors import StoreError, UnknownSession
 from stateroom.session import cached_session
-from stateroom.session.maintenance import Copier, Policy, Retention
+from stateroom.session.maintenance import Copier, Retention, RetentionPolicy
 from stateroom.store import Record, Store
 from stateroom.store.memory import MemoryStore
 from tests.session.caring import family, go_on, new, problems, sessions_of
@@ -61,7 +61,7 @@ async def test_copying_again_brings_the_copy_up_to_date(store: Store, target: St
 async def test_a_copy_keeps_the_past_of_an_original_that_was_pruned_since(store: Store, target: Store) -> None:
     session = await new(store, 40)
     await Copier(store, target).copy(session.id)
-    async for _ in Retention(store, Policy(keep=10), time.time).carry_out():
+    async for _ in Retention(store, RetentionPolicy(keep=10), time.time).carry_out():
         pass
     await go_on(session, 1)
     assert len((await store.maintenance.export(session.id)).entries) < 20
@@ -74,7 +74,7 @@ async def test_a_copy_that_was_left_behind_by_an_original_that_was_pruned(store:
     session = await new(store, 10)
     await Copier(store, target).copy(session.id)
     await go_on(session, 40)
-    async for _ in Retention(store, Policy(keep=10), time.time).carry_out():
+    async for _ in Retention(store, RetentionPolicy(keep=10), time.time).carry_out():
         pass
     await Copier(store, target).copy(session.id)
     assert await records(target) == await records(store)
@@ -84,7 +84,7 @@ async def test_a_copy_that_was_left_behind_by_an_original_that_was_pruned(store:
 async def test_a_copy_of_a_pruned_session_is_as_it_is(store: Store, target: Store) -> None:
     session = await new(store, 40)
     fork = await session.fork()
-    async for _ in Retention(store, Policy(keep=10), time.time).carry_out():
+    async for _ in Retention(store, RetentionPolicy(keep=10), time.time).carry_out():
         pass
     await Copier(store, target).copy(fork.id)
     assert await records(target) == await records(store)

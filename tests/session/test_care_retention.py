@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from stateroom import open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
 from stateroom.session import Session, Update, cached_session
 from stateroom.session.call import append
-from stateroom.session.maintenance import Cut, Policy, Retention, retention
+from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, retention
 from stateroom.session.transcript import Transcript
 from stateroom.store import Commit, Store
 from tests.examples import share
@@ -35,7 +34,7 @@ def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def prune(store: Store, now: Callable[[], float] = time.time, **policy: Any) -> dict[str, Cut]:
     """What has gone, by session."""
-    made = Retention(store, Policy(**policy), now).carry_out()
+    made = Retention(store, RetentionPolicy(**policy), now).carry_out()
     return {head.id: cut async for head, cut in made if cut is not None}
 
 
@@ -267,7 +266,7 @@ async def test_a_session_that_a_worker_holds_is_left_alone(store: Store) -> None
 
 
 async def planned(store: Store, **policy: Any) -> dict[str, Cut]:
-    plan = Retention(store, Policy(**policy), time.time).plan()
+    plan = Retention(store, RetentionPolicy(**policy), time.time).plan()
     return {head.id: cut async for head, cut in plan if cut is not None}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stateroom import open_store
 from stateroom.session import History, cached_session
-from stateroom.session.maintenance import Copier, Policy, Retention, count
+from stateroom.session.maintenance import Copier, Retention, RetentionPolicy, count_sessions
 from stateroom.store import Record, Store
 from tests.servers.postgresql import fresh_schema
 from tests.session.caring import family, go_on, new, problems, sessions_of
@@ -70,7 +70,9 @@ async def test_there_and_back(there: str) -> None:
         await copy(home, away, ids)  # up to date
         assert await records(away, ids) == await records(home, ids)
 
-        cuts = {head.id: cut async for head, cut in Retention(away, Policy(keep=10), time.time).carry_out() if cut}
+        cuts = {
+            head.id: cut async for head, cut in Retention(away, RetentionPolicy(keep=10), time.time).carry_out() if cut
+        }
         assert set(cuts) == {ids[0]}
         assert await problems(away) == {}
         assert {session: (await History(away).document(session)).state for session in ids if session != ids[1]} == {
@@ -78,9 +80,9 @@ async def test_there_and_back(there: str) -> None:
         }
         await go_on(await sessions_of(away).open(ids[1]), 2)
         now = time.time()
-        async for _ in Retention(away, Policy(closed=3600.0), lambda: now + 7200).carry_out():
+        async for _ in Retention(away, RetentionPolicy(closed=3600.0), lambda: now + 7200).carry_out():
             pass
-        found = await count(away, now=now, top=1, done=lambda: None)
+        found = await count_sessions(away, now=now, top=1, done=lambda: None)
         assert found.sessions == {"notes": {"live": 3}}
         assert found.largest[0][0].id in ids[:2]
         await away.maintenance.vacuum()

@@ -10,14 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
 from stateroom.session import Occurred, Session, cached_session, refold
 from stateroom.session.history import occurred
-from stateroom.session.maintenance import Policy, Retention
+from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.session.transcript import Transcript, entry_data
 from stateroom.state import fold, to_json
 from stateroom.store import Store
@@ -241,7 +240,7 @@ async def test_pruned_events_are_missed(
     monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     for amount in range(1, 21):
         await session.call("deposit", {"amounts": [amount]})
-    _ = [cut async for cut in Retention(store, Policy(keep=10), time.time).carry_out()]
+    _ = [cut async for cut in Retention(store, RetentionPolicy(keep=10), time.time).carry_out()]
     with pytest.raises(
         UnknownRevision, match=r"was pruned, with events up to revision (\d+); .* events\(after=\1\)"
     ) as e:

@@ -8,7 +8,7 @@ import pytest
 from stateroom import Environment, Sessions, State, Task, tool
 from stateroom.errors import InvalidArguments, SessionError, UnknownRevision
 from stateroom.session import Session, cached_session
-from stateroom.session.maintenance import Policy, Retention
+from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.state.describe import diff
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
@@ -212,7 +212,7 @@ async def test_what_was_pruned_cannot_be_gone_back_to(
     monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
     monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     await lend(session, 30)
-    [(_, cut)] = [each async for each in Retention(store, Policy(keep=10), sessions.runtime.now).carry_out()]
+    [(_, cut)] = [each async for each in Retention(store, RetentionPolicy(keep=10), sessions.runtime.now).carry_out()]
     assert cut is not None
     assert cut.below is not None
     oldest = cut.below

@@ -7,7 +7,7 @@ import pytest
 
 from stateroom import Environment, Session, Sessions, State, tool
 from stateroom.errors import TooLarge
-from stateroom.session.maintenance import Policy, Retention
+from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.store import Store
 
 LIMIT = 20_000
@@ -123,7 +123,7 @@ async def test_a_session_with_a_full_log_is_refused_more_and_can_be_read_verifie
 
 async def test_a_full_log_that_is_pruned_goes_on(store: Store) -> None:
     session = await filled(Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT))
-    retention = Retention(store, Policy(keep=0), time.time)
+    retention = Retention(store, RetentionPolicy(keep=0), time.time)
     assert [cut.entries async for _, cut in retention.carry_out() if cut]
     elsewhere = await Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT).open(session.id)
     assert (await elsewhere.call("clear")).ok

@@ -8,8 +8,7 @@ import pytest
 
 from stateroom import Environment, Episode, Session, Sessions, State, Task, Verdict, tool
 from stateroom.errors import ReadOnlyState, UnknownRevision
-from stateroom.session import cached_session
-from stateroom.session import episode as episode_module
+from stateroom.session import cached_session, episode as episode_module
 from stateroom.store import Store
 
 Judge = Callable[[Episode], Any]

@@ -6,8 +6,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from stateroom import Environment, Merge, Session, Sessions, State, Task, Verdict, open_store, tool
 from stateroom.errors import (
@@ -20,7 +19,7 @@ from stateroom.errors import (
     StoreUnavailable,
 )
 from stateroom.session import shared as shared_module
-from stateroom.session.maintenance import Policy, Retention
+from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.store import Commit, Store
 from tests.examples import share
 from tests.patience import PATIENCE
@@ -464,7 +463,7 @@ async def test_a_closed_session_is_kept_while_what_it_decided_is_to_be_entered(s
     await session.close()
     failing.append = store.append
     clock[0] += 100
-    retention = Retention(store, Policy(closed=10.0), lambda: clock[0])
+    retention = Retention(store, RetentionPolicy(closed=10.0), lambda: clock[0])
     assert [cut async for _, cut in retention.carry_out() if cut] == []
     assert (await (await sessions.seed({})).user()).nights == 3
     assert [cut.head.id async for _, cut in retention.carry_out() if cut] == [session.id]

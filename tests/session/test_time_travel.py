@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from stateroom import Sessions
 from stateroom.errors import UnknownRevision
 from stateroom.session import cached_session
-from stateroom.session.maintenance import Policy, Retention, retention
+from stateroom.session.maintenance import Retention, RetentionPolicy, retention
 from stateroom.store import Store
 from tests.examples import share
 from tests.servers.stores import fresh_store
@@ -82,7 +81,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def cut_off(store: Store) -> None:
-    cuts = [cut async for _, cut in Retention(store, Policy(keep=5), time.time).carry_out()]
+    cuts = [cut async for _, cut in Retention(store, RetentionPolicy(keep=5), time.time).carry_out()]
     assert any(cuts)
 
 

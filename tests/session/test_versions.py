@@ -10,7 +10,7 @@ from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
 from stateroom.session import Session, cached_session
 from stateroom.session.episode import load_path
-from stateroom.session.maintenance import Migrator, Policy, Retention, kept_types
+from stateroom.session.maintenance import Migrator, Retention, RetentionPolicy, kept_types
 from stateroom.session.reader import Reader
 from stateroom.session.transcript import Transcript
 from stateroom.store import Store
@@ -289,7 +289,7 @@ async def test_a_fork_that_was_migrated_and_pruned_says_what_has_gone(
     monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     fork = await (await shop(3, store).open(old.id)).fork(at=2)
     await buy(fork, *range(30))
-    assert [cut async for _, cut in Retention(store, Policy(keep=8), time.time).carry_out() if cut]
+    assert [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), time.time).carry_out() if cut]
     for gone in (fork.state_at(3), fork.rewind(3), fork.fork(at=3)):
         with pytest.raises(UnknownRevision, match="was pruned"):
             await gone

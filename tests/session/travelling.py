@@ -20,7 +20,7 @@ from stateroom import Sessions, open_store
 from stateroom.errors import SessionError, SessionSealed, UnknownRevision
 from stateroom.session import Checkpoint, Session
 from stateroom.session.history import History
-from stateroom.session.maintenance import Policy, Retention
+from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.state import apply
 from stateroom.store import Store
 from tests.session.caring import problems
@@ -310,7 +310,7 @@ class Run:
     async def prune(self, keep: int) -> None:
         """Cut off what is old; what each session is to keep stays, also where that is its parents' past."""
         kept = [(branch, branch.readable(branch.revision - keep)) for branch in self.branches.values()]
-        async for head, cut in Retention(self.store, Policy(keep=keep), self.now).carry_out():
+        async for head, cut in Retention(self.store, RetentionPolicy(keep=keep), self.now).carry_out():
             if cut is not None:
                 assert cut.below is not None
                 self.branches[head.id].prune(cut.below)

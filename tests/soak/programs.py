@@ -7,8 +7,7 @@ from ast import literal_eval
 from collections.abc import Callable
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, given, reproduce_failure, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, reproduce_failure, settings, strategies as st
 from hypothesis.errors import DidNotReproduce
 
 from tests.session.test_time_travel import check_program, programs

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak import __main__ as soak
-from tests.soak import chaos, fuzz, leaks, programs, rounds
+from tests.soak import __main__ as soak, chaos, fuzz, leaks, programs, rounds
 from tests.soak.rounds import Play, replay
 
 

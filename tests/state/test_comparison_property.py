@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations, product
 from typing import Any, NamedTuple
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from stateroom.state import DraftContext, State, commit, decode, draft_of, encode

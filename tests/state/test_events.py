@@ -14,8 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
 from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState, SchemaChanged, TamperedState

@@ -5,8 +5,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from stateroom import State

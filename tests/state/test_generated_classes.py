@@ -1,7 +1,6 @@
 """What is committed is what any process reads, whatever the class of the state."""
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.state.classes import check_generated_class
 

@@ -6,20 +6,8 @@ from typing import Self
 import pytest
 from msgspec.structs import replace
 
-from stateroom.store import (
-    Commit,
-    Conflict,
-    DuplicateCall,
-    Entry,
-    Head,
-    Loaded,
-    Record,
-    SessionLeased,
-    Store,
-    StoreUnavailable,
-    UnknownRevision,
-    UnknownSession,
-)
+from stateroom.errors import Conflict, DuplicateCall, SessionLeased, StoreUnavailable, UnknownRevision, UnknownSession
+from stateroom.store import Commit, Entry, Head, Loaded, Record, Store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.stateful import check_against_model
 from stateroom.store.url import BUILT_IN

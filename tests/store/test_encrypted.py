@@ -7,8 +7,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from stateroom.errors import BadData, UnknownStore
 from stateroom.state.large import digest_of

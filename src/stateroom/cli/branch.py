@@ -29,9 +29,8 @@ from stateroom.cli.options import (
 from stateroom.cli.output import console, counted, errors, new_bar, number, print_json, show_files, table
 from stateroom.environment import load_class
 from stateroom.errors import NotFound, StateroomError
-from stateroom.rollout import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles
-from stateroom.rollout import branch as grow_trees
-from stateroom.session.containment import contained
+from stateroom.rollout import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles, branch as grow_trees
+from stateroom.session import contained
 
 RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": MonteCarlo}
 

@@ -13,7 +13,7 @@ from stateroom.cli.options import make
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.cli.sessions import AsJSON, StoreURL, existing_store
 from stateroom.environment import find_environment, registered
-from stateroom.session.maintenance import Migrated, Migrator, kept_types
+from stateroom.session import Migrated, Migrator, kept_types
 from stateroom.state import State, schema_of
 from stateroom.store import Head
 

@@ -14,7 +14,7 @@ from stateroom.environment import Environment, find_environment
 from stateroom.errors import NotFound, StateroomError
 from stateroom.model import open_model
 from stateroom.rollout import RemoteEnvironment, RunFiles, example_file, read_tasks
-from stateroom.session.containment import contained
+from stateroom.session import contained
 
 NO_STORE = "memory://"
 """The store of a run that leaves no sessions behind."""

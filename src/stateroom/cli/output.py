@@ -26,7 +26,7 @@ from rich.table import Table
 from stateroom.model import Item, text_of
 from stateroom.rollout import RunFiles
 from stateroom.session import LogEntry
-from stateroom.state.describe import brief
+from stateroom.state import brief
 
 # Most of what is printed is the user's: nothing in it is markup or an emoji.
 console = Console(highlight=False, markup=False, emoji=False)

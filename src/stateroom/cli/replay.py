@@ -20,7 +20,7 @@ from stateroom.environment import Environment, find_environment
 from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines
 from stateroom.rollout import Replay, ReplayDifference, RunFiles, replay_rollouts, replay_session
-from stateroom.state.describe import brief
+from stateroom.state import brief
 
 SHOWN = 10
 """Differences, and lines of a difference, that are shown; --json has all."""

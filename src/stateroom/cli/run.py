@@ -31,8 +31,7 @@ from stateroom.cli.options import (
     settings_of,
 )
 from stateroom.cli.output import SOON, console, counted, errors, new_bar, number, print_json, show_files, table
-from stateroom.rollout import Left, Report, Run
-from stateroom.rollout import run as run_episodes
+from stateroom.rollout import Left, Report, Run, run as run_episodes
 from stateroom.store import without_secrets
 
 

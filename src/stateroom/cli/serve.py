@@ -14,7 +14,7 @@ import typer
 from stateroom.cli.output import console, errors
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError, NotFound
-from stateroom.session.sessions import WEEK
+from stateroom.session import WEEK
 from stateroom.store import open_store, store_class, without_secrets
 
 if TYPE_CHECKING:

@@ -14,14 +14,12 @@ import typer
 from msgspec import to_builtins
 from rich.text import Text
 
-from stateroom.agent import ThreadEnvironment, Threads, Utterance
-from stateroom.agent import transcript as read_transcript
+from stateroom.agent import ThreadEnvironment, Threads, Utterance, transcript as read_transcript
 from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
-from stateroom.session import AgentStatus, History, LogEntry, Sessions
-from stateroom.session.transcript import Transcript, entry_data, head_data
-from stateroom.state.describe import brief, differences
+from stateroom.session import AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
+from stateroom.state import brief, differences
 from stateroom.store import Head, Store, open_store, without_secrets
 
 app = typer.Typer(help="Look at the sessions in a store, and speak to their agents.", no_args_is_help=True)

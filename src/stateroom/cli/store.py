@@ -13,19 +13,19 @@ import typer
 from stateroom.cli.output import console, counted, print_json, shown_progress, size, table
 from stateroom.cli.sessions import AsJSON, StoreURL, existing_store
 from stateroom.errors import BadData, SessionError, StoreError, StoreUnavailable, UnknownSession
-from stateroom.session.maintenance import (
+from stateroom.session import (
+    SHARED,
     Copier,
     Cut,
-    Policy,
     Retention,
+    RetentionPolicy,
     Statistics,
     check_session,
-    count,
+    count_sessions,
     each_session,
+    shared_environment,
     side_by_side,
 )
-from stateroom.session.parameters import SHARED
-from stateroom.session.shared import shared_environment
 from stateroom.store import Size, Status, Store, open_store
 
 app = typer.Typer(help="Care for a store: check it, measure it, tidy it up and copy it.", no_args_is_help=True)
@@ -123,7 +123,7 @@ def stats(
 
 async def _count(url: str, top: int) -> Statistics:
     async with existing_store(url) as store, shown_progress("counting sessions") as step:
-        return await count(store, now=time.time(), top=top, done=step)
+        return await count_sessions(store, now=time.time(), top=top, done=step)
 
 
 def _as_data(found: Statistics) -> dict[str, Any]:
@@ -206,14 +206,14 @@ def prune(
         raise typer.BadParameter("say what may go, with one of them or both", param_hint="--keep, --closed-older-than")
     if keep is None and older_than:
         raise typer.BadParameter("it goes with --keep: how many revisions are to stay?", param_hint="--older-than")
-    cuts = asyncio.run(_prune(store, Policy(keep, older_than, closed_older_than), dry_run=dry_run))
+    cuts = asyncio.run(_prune(store, RetentionPolicy(keep, older_than, closed_older_than), dry_run=dry_run))
     if json_output:
         print_json({"dry_run": dry_run, "cuts": [_cut_data(cut) for cut in cuts]})
     else:
         _show_cuts(cuts, dry_run=dry_run)
 
 
-async def _prune(url: str, policy: Policy, *, dry_run: bool) -> list[Cut]:
+async def _prune(url: str, policy: RetentionPolicy, *, dry_run: bool) -> list[Cut]:
     async with existing_store(url) as store, shown_progress("looking at sessions") as step:
         retention = Retention(store, policy, time.time)
         cuts = []

@@ -15,7 +15,7 @@ from stateroom.cli.output import console, counted, number, print_json
 from stateroom.errors import NotFound
 from stateroom.model import text_of
 from stateroom.rollout import read_trees
-from stateroom.state.describe import brief
+from stateroom.state import brief
 
 Row = dict[str, Any]
 

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from random import Random
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin, get_type_hints
-from typing import TypeVar as TypingTypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar as TypingTypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypeVar

@@ -24,12 +24,8 @@ from stateroom.rollout.calls import NOT_REPEATABLE, RecordedCall, merged, parsed
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.rows import PARENT, SESSION, Key, Row, inputs_of, key_of, parse_row, task_of
 from stateroom.rollout.scorer import UNRECORDED
-from stateroom.session import History, LogEntry, Progress, Sessions
-from stateroom.session.log import write_body
-from stateroom.session.program import Operation
-from stateroom.session.reader import Reader
-from stateroom.state import decode, encode, schema_of
-from stateroom.state.describe import differences, readable
+from stateroom.session import History, LogEntry, Operation, Progress, Reader, Sessions, write_body
+from stateroom.state import decode, differences, encode, readable, schema_of
 from stateroom.store import Commit, Entry, Store, open_store
 
 Reads = Literal["skip", "check"]

@@ -32,7 +32,7 @@ from stateroom.rollout.rows import (
 )
 from stateroom.rollout.runner import run_all
 from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_scorer
-from stateroom.session.containment import contained
+from stateroom.session import contained
 from stateroom.store import Store
 
 RUNNERS_FIELDS = ("response", "tool_calls", "truncated")

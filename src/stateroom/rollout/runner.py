@@ -29,8 +29,7 @@ from stateroom.rollout.rows import (
     response_fields,
     verdict_fields,
 )
-from stateroom.session import Verdict, new_session_id
-from stateroom.session.containment import contained
+from stateroom.session import Verdict, contained, new_session_id
 
 T = TypeVar("T")
 

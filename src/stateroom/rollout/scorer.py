@@ -19,8 +19,7 @@ from stateroom.rollout.rows import (
     task_of,
     verdict_fields,
 )
-from stateroom.session import Progress, Sessions, Verdict
-from stateroom.session.rescore import Rescorer
+from stateroom.session import Progress, Rescorer, Sessions, Verdict
 from stateroom.store import Store, open_store
 
 UNRECORDED = frozenset({"rng", "clock", "new_id"})

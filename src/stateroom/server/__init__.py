@@ -1,25 +1,5 @@
 """How it is reached: environments and models over HTTP, MCP and OpenAI's APIs."""
 
-from stateroom.server.access import hosts_at, is_loopback
-from stateroom.server.app import Application
-from stateroom.server.keys import Key, read_keys
-from stateroom.server.model import ModelApplication, run_model
-from stateroom.server.options import Limits, Options
-from stateroom.server.process import ApplicationFactory, bind, run
-from stateroom.server.tokens import find_secrets
+import lazy_loader
 
-__all__ = [
-    "Application",
-    "ApplicationFactory",
-    "Key",
-    "Limits",
-    "ModelApplication",
-    "Options",
-    "bind",
-    "find_secrets",
-    "hosts_at",
-    "is_loopback",
-    "read_keys",
-    "run",
-    "run_model",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

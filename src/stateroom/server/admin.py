@@ -36,12 +36,8 @@ from stateroom.server.api import (
 )
 from stateroom.server.response import response_to
 from stateroom.server.services import Services
-from stateroom.session import AgentStatus, History
-from stateroom.session.log import VERDICT
-from stateroom.session.session import Pending
-from stateroom.session.transcript import Transcript, entry_data, head_data
-from stateroom.state import to_json
-from stateroom.state.describe import differences, readable
+from stateroom.session import VERDICT, AgentStatus, History, Pending, Transcript, entry_data, head_data
+from stateroom.state import differences, readable, to_json
 from stateroom.store import Head, Status
 
 SCANNED, SCANS = 1000, 10

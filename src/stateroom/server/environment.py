@@ -35,10 +35,8 @@ from stateroom.server.request import (
 from stateroom.server.response import STATUS_OF_RESULT, Endpoint, HTTPResponse, error_response, json_response
 from stateroom.server.sweep import SessionCount
 from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
-from stateroom.session import History, Progress, Session, Sessions, new_session_id
-from stateroom.session.log import checked_name, read_entry
-from stateroom.state import to_json
-from stateroom.state.sameness import Sameness
+from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
+from stateroom.state import Sameness, to_json
 
 NO_TOKEN = "this environment has a state: seed a session, and use the token that it gives"
 

@@ -19,9 +19,9 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
+    Tool as ListedTool,
     ToolAnnotations,
 )
-from mcp_types import Tool as ListedTool
 
 from stateroom.environment import Tool
 from stateroom.errors import Unauthorized

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from stateroom.server.keys import Key
-from stateroom.session.sessions import WEEK
+from stateroom.session import WEEK
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from stateroom.errors import Busy, StateroomError
 from stateroom.server.metrics import Metrics
-from stateroom.session import Sessions
-from stateroom.session.containment import contained
+from stateroom.session import Sessions, contained
 from stateroom.store import Store
 
 logger = logging.getLogger(__name__)

@@ -47,8 +47,19 @@ from msgspec.structs import replace
 from stateroom.errors import BadData, InvalidArguments
 from stateroom.session.lifecycle import INITIAL, AgentStatus
 from stateroom.session.progress import Progress
-from stateroom.state import Elsewhere, Large, Patch, decode, encode, encode_json, encode_patch, long_texts, put_in
-from stateroom.state.codec import LONG_TEXT, why_not_decoded
+from stateroom.state import (
+    LONG_TEXT,
+    Elsewhere,
+    Large,
+    Patch,
+    decode,
+    encode,
+    encode_json,
+    encode_patch,
+    long_texts,
+    put_in,
+    why_not_decoded,
+)
 from stateroom.store import Entry
 
 VERDICT = "\nverdict"

@@ -43,8 +43,7 @@ from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
 from stateroom.session.resource import why_not_again
 from stateroom.session.result import Failed, Result, failed, unknown_tool
-from stateroom.state import DraftContext, State, draft_of
-from stateroom.state.describe import Difference, diff
+from stateroom.state import Difference, DraftContext, State, diff, draft_of
 
 S = TypeVar("S", bound=State | None, default=Any)
 

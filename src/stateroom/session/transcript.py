@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 from stateroom.errors import UnknownRevision
 from stateroom.session.history import History
 from stateroom.session.log import LogEntry
-from stateroom.state.describe import describe, differences
+from stateroom.state import describe, differences
 from stateroom.store import Head, Store
 
 

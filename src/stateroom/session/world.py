@@ -17,8 +17,7 @@ from stateroom.session.document import write_document
 from stateroom.session.progress import Progress
 from stateroom.session.runtime import Runtime
 from stateroom.session.shared import shared_environment, shared_id
-from stateroom.state import Elsewhere, State, shape_of
-from stateroom.state.large import digest_of
+from stateroom.state import Elsewhere, State, digest_of, shape_of
 from stateroom.store import Head
 
 BEGINNING = Progress(0, 0.0)

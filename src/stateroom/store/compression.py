@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from stateroom.errors import BadData
-from stateroom.state.large import digest_of
+from stateroom.state import digest_of
 from stateroom.store.contract import Store
 from stateroom.store.wrapper import MARK, Location, TransformedStore, location_name
 

@@ -18,7 +18,7 @@ from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.rows import Row, failure_fields
 from stateroom.rollout.runner import run_all, session_fields
-from stateroom.session.containment import contained
+from stateroom.session import contained
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from stateroom.rollout.backend import Backend, EpisodeSession
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row, failure_fields
 from stateroom.rollout.runner import close_quietly, measured_fields
-from stateroom.session import AgentInMemory
-from stateroom.session.containment import contained
+from stateroom.session import AgentInMemory, contained
 
 Status = Literal["open", "completed", "incomplete", "failed"]
 """Whether an episode can continue from a node, or how it ended there: by itself, at a limit, or with an error."""

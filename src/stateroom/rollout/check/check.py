@@ -25,7 +25,7 @@ from stateroom.rollout.check.findings import (
 )
 from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import example_file, read_tasks
-from stateroom.session.containment import contained
+from stateroom.session import contained
 
 
 async def check_environment(

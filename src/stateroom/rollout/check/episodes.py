@@ -21,13 +21,8 @@ from stateroom.rollout.check.policies import CheckPolicy, idle_policy, random_po
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row
-from stateroom.session import Result, Session, Verdict
-from stateroom.session.containment import contained
-from stateroom.session.reader import Reader
-from stateroom.state import Patch, decode, encode, encode_patch
-from stateroom.state.describe import brief, differences, readable
-from stateroom.state.event_context import committed
-from stateroom.state.sameness import Sameness
+from stateroom.session import Reader, Result, Session, Verdict, contained
+from stateroom.state import Patch, Sameness, brief, committed, decode, differences, encode, encode_patch, readable
 
 LARGE = 4096
 """Bytes of a patch from which its share of the state is measured."""

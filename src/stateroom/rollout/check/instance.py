@@ -18,10 +18,8 @@ from stateroom.errors import InvalidState, ModelFailed, ModelUnavailable, ReadOn
 from stateroom.rollout.check.findings import Fault
 from stateroom.rollout.plan import EPOCH
 from stateroom.rollout.rows import Row
-from stateroom.session import Procedure, Session, Sessions
-from stateroom.session.containment import contained
-from stateroom.session.rescore import Rescorer
-from stateroom.state.describe import brief
+from stateroom.session import Procedure, Rescorer, Session, Sessions, contained
+from stateroom.state import brief
 from stateroom.store import Store, open_store
 
 EXPECTED = (ToolError, InvalidState, ModelFailed, ModelUnavailable)

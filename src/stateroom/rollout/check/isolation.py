@@ -28,10 +28,8 @@ from stateroom.rollout.check.findings import (
 )
 from stateroom.rollout.check.instance import Instance
 from stateroom.rollout.rows import Row
-from stateroom.session import Session
-from stateroom.session.containment import contained
-from stateroom.state import decode, encode
-from stateroom.state.describe import brief, differences, readable
+from stateroom.session import Session, contained
+from stateroom.state import brief, decode, differences, encode, readable
 
 USE_RNG = "take chance, time and ids from `rng`, `clock` and `new_id`, and keep nothing in a module or class"
 USE_METHODS = "change it by its own fields and methods only"

@@ -13,8 +13,8 @@ from stateroom.model import input_items, text_of
 from stateroom.rollout.check.findings import TASKS, Fault, Finding, finding, listed
 from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import generate_tasks
-from stateroom.session.containment import contained
-from stateroom.state.sameness import Sameness
+from stateroom.session import contained
+from stateroom.state import Sameness
 
 SAMPLE = 20
 """Tasks that are played by default."""

@@ -18,7 +18,7 @@ from stateroom.rollout.check.findings import (
     skipped,
 )
 from stateroom.rollout.metrics import SOLVED
-from stateroom.state.describe import brief
+from stateroom.state import brief
 
 LISTED_CALLS = 10
 """Calls of an episode that a message lists."""

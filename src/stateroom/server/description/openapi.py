@@ -8,8 +8,7 @@ from inspect import cleandoc
 from typing import Any, get_type_hints
 
 from stateroom.environment import Tool
-from stateroom.server.description import schemas as bodies
-from stateroom.server.description import threads
+from stateroom.server.description import schemas as bodies, threads
 from stateroom.server.description.schemas import (
     ACTING,
     READING,

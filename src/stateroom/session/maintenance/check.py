@@ -10,8 +10,7 @@ from stateroom.session.document import read_document
 from stateroom.session.history import History
 from stateroom.session.log import LogEntry, read_stored
 from stateroom.session.resource import contents
-from stateroom.state import Large
-from stateroom.state.large import digest_of
+from stateroom.state import Large, digest_of
 from stateroom.store import Head, Record, Store
 
 

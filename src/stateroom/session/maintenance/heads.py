@@ -93,7 +93,7 @@ class Statistics(NamedTuple):
     """The sessions that are the largest by what is their own, the largest first."""
 
 
-async def count(store: Store, *, now: float, top: int, done: Callable[[], None]) -> Statistics:
+async def count_sessions(store: Store, *, now: float, top: int, done: Callable[[], None]) -> Statistics:
     """Count what is in a store, and its largest sessions; `done` is called for each session."""
     sessions: dict[str, Counter[Status]] = defaultdict(Counter)
     largest: list[tuple[Head, Size]] = []

@@ -23,7 +23,7 @@ LEASE = 10.0
 """For how many seconds a session is held while its past is cut off."""
 
 
-class Policy(NamedTuple):
+class RetentionPolicy(NamedTuple):
     """How much is kept."""
 
     keep: int | None = None
@@ -54,7 +54,7 @@ class Retention:
     before or is refused. Only a fork of a revision that is being removed, or a fork that goes back to one, can be late.
     """
 
-    def __init__(self, store: Store, policy: Policy, now: Callable[[], float]) -> None:
+    def __init__(self, store: Store, policy: RetentionPolicy, now: Callable[[], float]) -> None:
         self.store = store
         self.policy = policy
         self.keep = max(policy.keep or 0, TRAIL)

@@ -6,21 +6,16 @@ import asyncio
 
 import pytest
 
-from stateroom.errors import StateroomError
-from stateroom.store import (
-    Commit,
+from stateroom.errors import (
     Conflict,
     DuplicateCall,
-    Entry,
-    Loaded,
     SessionClosed,
     SessionExpired,
-    Snapshot,
-    Store,
+    StateroomError,
     StoreError,
     UnknownSession,
-    open_store,
 )
+from stateroom.store import Commit, Entry, Loaded, Snapshot, Store, open_store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,

@@ -7,20 +7,16 @@ import random
 
 import pytest
 
-from stateroom.errors import StateroomError
-from stateroom.store import (
-    Commit,
+from stateroom.errors import (
     Conflict,
     DuplicateCall,
-    Loaded,
     SessionClosed,
     SessionExpired,
-    Size,
-    Snapshot,
-    Store,
+    StateroomError,
     StoreError,
     UnknownSession,
 )
+from stateroom.store import Commit, Loaded, Size, Snapshot, Store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,

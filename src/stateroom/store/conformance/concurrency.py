@@ -7,18 +7,8 @@ import random
 
 import pytest
 
-from stateroom.store import (
-    Commit,
-    Conflict,
-    DuplicateCall,
-    Loaded,
-    SessionClosed,
-    SessionLeased,
-    Snapshot,
-    Store,
-    UnknownSession,
-    open_store,
-)
+from stateroom.errors import Conflict, DuplicateCall, SessionClosed, SessionLeased, UnknownSession
+from stateroom.store import Commit, Loaded, Snapshot, Store, open_store
 from stateroom.store.conformance.helpers import (
     LATER,
     NOW,

@@ -7,19 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from stateroom.store import (
-    Commit,
-    Conflict,
-    DuplicateCall,
-    Head,
-    SessionClosed,
-    SessionExpired,
-    SessionLeased,
-    Snapshot,
-    Store,
-    UnknownSession,
-    open_store,
-)
+from stateroom.errors import Conflict, DuplicateCall, SessionClosed, SessionExpired, SessionLeased, UnknownSession
+from stateroom.store import Commit, Head, Snapshot, Store, open_store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,

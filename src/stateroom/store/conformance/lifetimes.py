@@ -8,17 +8,8 @@ from collections.abc import Awaitable
 import pytest
 from msgspec.structs import replace
 
-from stateroom.store import (
-    Commit,
-    Loaded,
-    SessionClosed,
-    SessionExpired,
-    Snapshot,
-    Store,
-    StoreError,
-    UnknownRevision,
-    UnknownSession,
-)
+from stateroom.errors import SessionClosed, SessionExpired, StoreError, UnknownRevision, UnknownSession
+from stateroom.store import Commit, Loaded, Snapshot, Store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,

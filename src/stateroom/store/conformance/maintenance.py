@@ -8,8 +8,8 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import StateroomError
-from stateroom.store import Commit, DuplicateCall, Entry, Loaded, Size, Snapshot, Store, UnknownRevision
+from stateroom.errors import DuplicateCall, StateroomError, UnknownRevision
+from stateroom.store import Commit, Entry, Loaded, Size, Snapshot, Store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,

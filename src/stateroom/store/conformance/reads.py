@@ -9,17 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from stateroom.store import (
-    Commit,
-    Loaded,
-    SessionClosed,
-    SessionExpired,
-    Snapshot,
-    Store,
-    StoreUnavailable,
-    UnknownSession,
-    open_store,
-)
+from stateroom.errors import SessionClosed, SessionExpired, StoreUnavailable, UnknownSession
+from stateroom.store import Commit, Loaded, Snapshot, Store, open_store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,

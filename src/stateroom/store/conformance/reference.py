@@ -7,23 +7,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stateroom.errors import StateroomError
-from stateroom.store import (
-    Blobs,
-    Commit,
+from stateroom.errors import (
     Conflict,
     DuplicateCall,
-    Entry,
-    Head,
-    Loaded,
-    Record,
     SessionLeased,
-    Snapshot,
-    Store,
+    StateroomError,
     StoreError,
     UnknownRevision,
     UnknownSession,
 )
+from stateroom.store import Blobs, Commit, Entry, Head, Loaded, Record, Snapshot, Store
 from stateroom.store.conformance.helpers import make_blobs, make_entry, make_head, outcome
 
 MAINTENANCE = ("export", "orphans", "sizes", "vacuum")

@@ -7,20 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from stateroom.store import (
-    Commit,
-    Conflict,
-    DuplicateCall,
-    Head,
-    Loaded,
-    Record,
-    Snapshot,
-    Store,
-    StoreError,
-    UnknownRevision,
-    UnknownSession,
-    open_store,
-)
+from stateroom.errors import Conflict, DuplicateCall, StoreError, UnknownRevision, UnknownSession
+from stateroom.store import Commit, Head, Loaded, Record, Snapshot, Store, open_store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,

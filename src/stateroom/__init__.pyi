@@ -1,0 +1,40 @@
+from .agent import (
+    Agent as Agent,
+    Context as Context,
+    Conversation as Conversation,
+    TaskState as TaskState,
+    Threads as Threads,
+)
+from .environment import (
+    Environment as Environment,
+    Task as Task,
+    TempFolder as TempFolder,
+    tool as tool,
+)
+from .errors import (
+    StateroomError as StateroomError,
+    ToolError as ToolError,
+)
+from .model import (
+    Judge as Judge,
+    Model as Model,
+    Policy as Policy,
+)
+from .session import (
+    Episode as Episode,
+    Lifecycle as Lifecycle,
+    Resource as Resource,
+    Session as Session,
+    SessionInfo as SessionInfo,
+    Sessions as Sessions,
+    Verdict as Verdict,
+)
+from .state import (
+    Comparison as Comparison,
+    Event as Event,
+    Merge as Merge,
+    State as State,
+    applies as applies,
+    compare as compare,
+)
+from .store import open_store as open_store

@@ -1,0 +1,49 @@
+from .agent import (
+    MAX_STEPS as MAX_STEPS,
+    Agent as Agent,
+    AgentLog as AgentLog,
+    Outcome as Outcome,
+    Workspace as Workspace,
+)
+from .calls import (
+    call_tool as call_tool,
+    output_text as output_text,
+)
+from .context import (
+    Anchor as Anchor,
+    Context as Context,
+)
+from .conversation import Conversation as Conversation
+from .loop import (
+    Trajectory as Trajectory,
+    TurnStatus as TurnStatus,
+    act as act,
+    run as run,
+)
+from .simulated_user import (
+    SimulatedUser as SimulatedUser,
+    UserSide as UserSide,
+)
+from .strategies import (
+    ClearToolResults as ClearToolResults,
+    DropOldest as DropOldest,
+    KeepLastTurns as KeepLastTurns,
+    Summarise as Summarise,
+)
+from .task import TaskState as TaskState
+from .threads import (
+    OnItems as OnItems,
+    Thread as Thread,
+    ThreadEnvironment as ThreadEnvironment,
+    Threads as Threads,
+)
+from .tokens import (
+    Estimate as Estimate,
+    Tiktoken as Tiktoken,
+    TokenizerFile as TokenizerFile,
+)
+from .transcript import (
+    Utterance as Utterance,
+    recall as recall,
+    transcript as transcript,
+)

@@ -1,0 +1,50 @@
+from .address import Limits as Limits
+from .chat import (
+    completion_message as completion_message,
+    items_of as items_of,
+    responses_tools as responses_tools,
+)
+from .items import (
+    Item as Item,
+    checked_items as checked_items,
+    function_call as function_call,
+    function_call_output as function_call_output,
+    input_items as input_items,
+    is_content as is_content,
+    kind_of as kind_of,
+    last_user_text as last_user_text,
+    message as message,
+    message_text as message_text,
+    outputs_of as outputs_of,
+    text_of as text_of,
+)
+from .judge import (
+    Judge as Judge,
+    Judgement as Judgement,
+    Reading as Reading,
+    Vote as Vote,
+    majority as majority,
+    read_score as read_score,
+)
+from .model import (
+    NO_SETTINGS as NO_SETTINGS,
+    Answer as Answer,
+    Model as Model,
+    Request as Request,
+    Usage as Usage,
+    answer_of as answer_of,
+)
+from .policy import (
+    Noisy as Noisy,
+    Policy as Policy,
+    Scripted as Scripted,
+)
+from .replay import Replayed as Replayed
+from .settings import (
+    chat_usage as chat_usage,
+    responses_settings as responses_settings,
+)
+from .source import (
+    ModelSource as ModelSource,
+    open_model as open_model,
+)

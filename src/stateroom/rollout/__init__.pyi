@@ -1,0 +1,49 @@
+from .branching import (
+    Beam as Beam,
+    BestOf as BestOf,
+    Branching as Branching,
+    Budget as Budget,
+    Grown as Grown,
+    MonteCarlo as MonteCarlo,
+    Node as Node,
+    Rule as Rule,
+    Tree as Tree,
+    TreeFiles as TreeFiles,
+    branch as branch,
+    read_trees as read_trees,
+)
+from .check import (
+    CheckReport as CheckReport,
+    Finding as Finding,
+    check_environment as check_environment,
+)
+from .files import RunFiles as RunFiles
+from .metrics import (
+    aggregate as aggregate,
+    pass_at_k as pass_at_k,
+)
+from .replay import (
+    Replay as Replay,
+    ReplayDifference as ReplayDifference,
+    replay_rollouts as replay_rollouts,
+    replay_session as replay_session,
+)
+from .rescore import (
+    RescoreReport as RescoreReport,
+    rescore_rollouts as rescore_rollouts,
+    score_failures as score_failures,
+    unscored_rows as unscored_rows,
+)
+from .resume import Left as Left
+from .rows import verdict_fields as verdict_fields
+from .runner import (
+    Report as Report,
+    Run as Run,
+    run as run,
+)
+from .tasks import (
+    RemoteEnvironment as RemoteEnvironment,
+    example_file as example_file,
+    generate_tasks as generate_tasks,
+    read_tasks as read_tasks,
+)

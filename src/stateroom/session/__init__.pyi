@@ -1,0 +1,100 @@
+from .agent import (
+    AgentInMemory as AgentInMemory,
+    SessionAgent as SessionAgent,
+    ended_call as ended_call,
+)
+from .cached_session import (
+    CachedSession as CachedSession,
+    Step as Step,
+    new_session as new_session,
+)
+from .commit import (
+    ATTEMPTS as ATTEMPTS,
+    back_off as back_off,
+)
+from .containment import contained as contained
+from .document import write_document as write_document
+from .episode import (
+    Episode as Episode,
+    Verdict as Verdict,
+)
+from .history import (
+    Checkpoint as Checkpoint,
+    History as History,
+    Occurred as Occurred,
+    refold as refold,
+)
+from .lifecycle import (
+    STANDARD as STANDARD,
+    AgentStatus as AgentStatus,
+    Lifecycle as Lifecycle,
+    Update as Update,
+)
+from .log import (
+    VERDICT as VERDICT,
+    LogEntry as LogEntry,
+    checked_name as checked_name,
+    read_entry as read_entry,
+    weight_of_snapshot as weight_of_snapshot,
+    write_body as write_body,
+)
+from .maintenance import (
+    Copier as Copier,
+    Cut as Cut,
+    Migrated as Migrated,
+    Migrator as Migrator,
+    Retention as Retention,
+    RetentionPolicy as RetentionPolicy,
+    Statistics as Statistics,
+    check_session as check_session,
+    count_sessions as count_sessions,
+    each_session as each_session,
+    kept_types as kept_types,
+    side_by_side as side_by_side,
+)
+from .parameters import (
+    INJECTED as INJECTED,
+    SHARED as SHARED,
+    SessionInfo as SessionInfo,
+)
+from .program import (
+    Effect as Effect,
+    Operation as Operation,
+    Procedure as Procedure,
+    Program as Program,
+)
+from .progress import (
+    Clock as Clock,
+    Progress as Progress,
+)
+from .reader import (
+    Reader as Reader,
+    StateAt as StateAt,
+)
+from .rescore import Rescorer as Rescorer
+from .resource import (
+    Resource as Resource,
+    check_resource as check_resource,
+)
+from .result import (
+    Code as Code,
+    Result as Result,
+)
+from .runtime import (
+    Limits as Limits,
+    new_session_id as new_session_id,
+)
+from .session import (
+    Pending as Pending,
+    Session as Session,
+)
+from .sessions import (
+    WEEK as WEEK,
+    Sessions as Sessions,
+)
+from .shared import shared_environment as shared_environment
+from .transcript import (
+    Transcript as Transcript,
+    entry_data as entry_data,
+    head_data as head_data,
+)

@@ -1,0 +1,75 @@
+from .codec import (
+    LONG_TEXT as LONG_TEXT,
+    Elsewhere as Elsewhere,
+    decode as decode,
+    encode as encode,
+    encode_json as encode_json,
+    encode_patch as encode_patch,
+    long_texts as long_texts,
+    to_json as to_json,
+    why_not_decoded as why_not_decoded,
+)
+from .commit import (
+    ENDED as ENDED,
+    Change as Change,
+    commit as commit,
+    refuse_tampering as refuse_tampering,
+)
+from .comparison import (
+    Comparison as Comparison,
+    compare as compare,
+)
+from .describe import (
+    Difference as Difference,
+    brief as brief,
+    describe as describe,
+    diff as diff,
+    differences as differences,
+    readable as readable,
+)
+from .draft import (
+    draft_of as draft_of,
+    is_draft as is_draft,
+)
+from .draft_context import DraftContext as DraftContext
+from .event_context import (
+    EventContext as EventContext,
+    committed as committed,
+    fold as fold,
+)
+from .events import (
+    Event as Event,
+    applies as applies,
+    event_facts as event_facts,
+    read_event as read_event,
+)
+from .large import (
+    Large as Large,
+    digest_of as digest_of,
+    large_in as large_in,
+    put_in as put_in,
+)
+from .merge import (
+    Merge as Merge,
+    merge as merge,
+    merge_rules as merge_rules,
+)
+from .model import (
+    State as State,
+    schema_of as schema_of,
+    shape_of as shape_of,
+)
+from .patch import (
+    Operation as Operation,
+    Patch as Patch,
+    apply as apply,
+    patched as patched,
+)
+from .sameness import Sameness as Sameness
+from .schema import (
+    Schema as Schema,
+    fingerprint_of as fingerprint_of,
+    first_difference as first_difference,
+)
+from .spare import leave_spares as leave_spares
+from .values import detach as detach

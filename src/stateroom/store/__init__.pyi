@@ -1,0 +1,27 @@
+from .contract import (
+    Maintenance as Maintenance,
+    Store as Store,
+)
+from .records import (
+    NO_BLOBS as NO_BLOBS,
+    Blobs as Blobs,
+    Commit as Commit,
+    Entry as Entry,
+    Head as Head,
+    Loaded as Loaded,
+    Record as Record,
+    Size as Size,
+    Snapshot as Snapshot,
+    Status as Status,
+)
+from .url import (
+    open_store as open_store,
+    parse_url as parse_url,
+    store_class as store_class,
+    without_secrets as without_secrets,
+)
+from .wrapper import (
+    OPERATIONS as OPERATIONS,
+    Work as Work,
+    WrappedStore as WrappedStore,
+)
