@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 
-from stateroom.model import Limits
+from stateroom.model import ModelLimits
 from stateroom.model.address import ModelAddress
 from stateroom.model.endpoint import ChatModel, Endpoint, ResponsesModel, Timing
 
@@ -135,11 +135,11 @@ class FakeTime:
 
 @asynccontextmanager
 async def asking(
-    kind: str, url: str, limits: Limits | None = None, clock: FakeTime | None = None, key: str = KEY
+    kind: str, url: str, limits: ModelLimits | None = None, clock: FakeTime | None = None, key: str = KEY
 ) -> AsyncIterator[ChatModel | ResponsesModel]:
     """A model behind a URL, which speaks `chat` or `responses`."""
     address = ModelAddress("m", url, key)
-    endpoint = Endpoint(f"{kind}:m@{url}", address, limits or Limits(), (clock or FakeTime()).timing)
+    endpoint = Endpoint(f"{kind}:m@{url}", address, limits or ModelLimits(), (clock or FakeTime()).timing)
     try:
         yield ChatModel(endpoint) if kind == "chat" else ResponsesModel(endpoint, tells_seed=True)
     finally:

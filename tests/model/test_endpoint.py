@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.model import Limits, Request, answer_of, input_items, text_of
+from stateroom.model import ModelLimits, Request, answer_of, input_items, text_of
 from tests.model.endpoints import FakeTime, Hang, Reply, Server, asking, says
 
 HELLO = Request(items=input_items("Hello."))
@@ -43,7 +43,7 @@ async def test_a_server_may_say_that_asking_again_is_in_vain(server: Server, kin
 async def test_a_server_that_stays_away_is_unavailable(server: Server, kind: str) -> None:
     server.replies = [Reply({"error": {"message": "overloaded"}}, 503)]
     clock = FakeTime()
-    async with asking(kind, server.url, Limits(attempts=4), clock) as model:
+    async with asking(kind, server.url, ModelLimits(attempts=4), clock) as model:
         with pytest.raises(ModelUnavailable, match=r"answered 503: overloaded \(attempts: 4, in 3.5 s\)"):
             await answer_of(model, HELLO)
     assert len(server.asked) == 4
@@ -75,7 +75,7 @@ async def test_a_server_says_when_it_wants_to_be_asked_again(
 async def test_nothing_is_asked_beyond_the_deadline(server: Server, kind: str) -> None:
     server.replies = [Reply({}, 429, {"retry-after": "60"}), says(kind, "Hi.")]
     clock = FakeTime()
-    async with asking(kind, server.url, Limits(deadline=30), clock) as model:
+    async with asking(kind, server.url, ModelLimits(deadline=30), clock) as model:
         with pytest.raises(ModelUnavailable, match="attempts: 1"):
             await answer_of(model, HELLO)
     assert clock.pauses == []
@@ -84,14 +84,14 @@ async def test_nothing_is_asked_beyond_the_deadline(server: Server, kind: str) -
 
 async def test_a_server_that_hangs_is_left_and_asked_again(server: Server, kind: str) -> None:
     server.replies = [Hang(), says(kind, "Hi.")]
-    async with asking(kind, server.url, Limits(timeout=1)) as model:
+    async with asking(kind, server.url, ModelLimits(timeout=1)) as model:
         answer = await answer_of(model, HELLO)
     assert text_of(answer.items[0]) == "Hi."
 
 
 async def test_one_that_always_hangs_is_unavailable(server: Server, kind: str) -> None:
     server.replies = [Hang()]
-    async with asking(kind, server.url, Limits(timeout=0.05, attempts=2)) as model:
+    async with asking(kind, server.url, ModelLimits(timeout=0.05, attempts=2)) as model:
         with pytest.raises(ModelUnavailable, match=r"did not answer in 0.05 s \(attempts: 2"):
             await answer_of(model, HELLO)
 
@@ -109,7 +109,7 @@ async def test_who_waits_for_an_answer_can_be_cancelled(server: Server, kind: st
 
 
 async def test_nobody_there_is_unavailable(kind: str) -> None:
-    async with asking(kind, "http://127.0.0.1:1/v1", Limits(attempts=3)) as model:
+    async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=3)) as model:
         with pytest.raises(ModelUnavailable, match=r"cannot be reached: .*attempts: 3"):
             await answer_of(model, HELLO)
 
@@ -164,7 +164,7 @@ async def test_half_of_a_character_does_no_harm(server: Server, kind: str, writt
 
 async def test_no_more_are_asked_at_once_than_may_be(server: Server, kind: str) -> None:
     server.replies = [says(kind, "Hi.")]
-    async with asking(kind, server.url, Limits(concurrency=3)) as model:
+    async with asking(kind, server.url, ModelLimits(concurrency=3)) as model:
         await asyncio.gather(*(answer_of(model, HELLO) for _ in range(24)))
     assert len(server.asked) == 24
     assert 1 <= server.most_at_once <= 3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stateroom.errors import NotFound, StateroomError
-from stateroom.model import Limits, Request, answer_of, input_items, open_model, text_of
+from stateroom.model import ModelLimits, Request, answer_of, input_items, open_model, text_of
 from stateroom.model.address import ModelAddress
 from tests.model.endpoints import KEY, Asked, Hang, Reply, Server, asking, says
 
@@ -37,7 +37,7 @@ async def test_no_error_and_no_log_has_the_key(
 ) -> None:
     server.replies = [FAULTS[fault]]
     caplog.set_level(logging.DEBUG)
-    async with asking(kind, server.url, Limits(attempts=2, timeout=0.2 if fault == "hangs" else 30)) as model:
+    async with asking(kind, server.url, ModelLimits(attempts=2, timeout=0.2 if fault == "hangs" else 30)) as model:
         with pytest.raises(StateroomError) as caught:
             await answer_of(model, HELLO)
         seen = [repr(model), model.name, repr(caught.value), *map(repr, caught.value.args)]
@@ -49,7 +49,7 @@ async def test_no_error_and_no_log_has_the_key(
 
 
 async def test_nobody_there_does_not_show_the_key(kind: str) -> None:
-    async with asking(kind, "http://127.0.0.1:1/v1", Limits(attempts=1)) as model:
+    async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=1)) as model:
         with pytest.raises(StateroomError) as caught:
             await answer_of(model, HELLO)
     assert KEY not in "".join(traceback.format_exception(caught.value))

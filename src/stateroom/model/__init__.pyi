@@ -1,4 +1,4 @@
-from .address import Limits as Limits
+from .address import ModelLimits as ModelLimits
 from .chat import (
     completion_message as completion_message,
     items_of as items_of,

@@ -22,8 +22,8 @@ _KEY = re.compile(r"[!-~]+")
 """Characters that a header may contain."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on the requests to a remote model."""
+class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """ModelLimits on the requests to a remote model."""
 
     attempts: int = 6
     """Attempts per answer, before the model counts as unavailable."""

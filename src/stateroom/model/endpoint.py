@@ -15,7 +15,7 @@ from time import monotonic, time
 from typing import Any, Literal, NamedTuple
 
 from stateroom.errors import ModelFailed, ModelUnavailable, NotFound
-from stateroom.model.address import Limits, ModelAddress
+from stateroom.model.address import ModelAddress, ModelLimits
 from stateroom.model.chat import chat_tools, completion_items, messages_of
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.settings import chat_settings, usage_of
@@ -69,7 +69,7 @@ class Trouble(NamedTuple):
 class Endpoint:
     """A connection to a server of models, with its limits. Close it after use."""
 
-    def __init__(self, name: str, address: ModelAddress, limits: Limits, timing: Timing | None = None) -> None:
+    def __init__(self, name: str, address: ModelAddress, limits: ModelLimits, timing: Timing | None = None) -> None:
         self.name = name
         self.address = address
         self._limits = limits
@@ -78,7 +78,7 @@ class Endpoint:
         self._client = openai.AsyncOpenAI(
             api_key=address.key,
             base_url=address.url,
-            max_retries=0,  # Limits has them
+            max_retries=0,  # ModelLimits has them
             timeout=openai.Timeout(None, connect=CONNECT),
         )
         # Resolved here: the SDK imports much for them, which must not count as part of an attempt.
@@ -235,7 +235,9 @@ def _token_ids(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in reported.items() if value is not None}
 
 
-async def retry(attempt: Callable[[float], Awaitable[str | Trouble]], limits: Limits, timing: Timing, name: str) -> str:
+async def retry(
+    attempt: Callable[[float], Awaitable[str | Trouble]], limits: ModelLimits, timing: Timing, name: str
+) -> str:
     """Repeat an attempt until it succeeds, its trouble will not pass, or a limit is reached.
 
     `attempt` is given its timeout in seconds. Raises `ModelFailed` or `ModelUnavailable`.
@@ -257,7 +259,7 @@ async def retry(attempt: Callable[[float], Awaitable[str | Trouble]], limits: Li
     raise AssertionError
 
 
-def _pause(attempts: int, after: float | None, limits: Limits, timing: Timing) -> float:
+def _pause(attempts: int, after: float | None, limits: ModelLimits, timing: Timing) -> float:
     """A random pause below a bound that doubles, so that requests that failed together do not retry together."""
     longest = min(limits.longest_pause, limits.first_pause * 2 ** min(attempts - 1, 30))
     return (after or 0.0) + timing.between(0.0, longest)

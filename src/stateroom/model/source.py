@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from stateroom.environment import load_class
 from stateroom.errors import ModelFailed, NotFound, StateroomError
-from stateroom.model.address import Limits, ModelAddress
+from stateroom.model.address import ModelAddress, ModelLimits
 from stateroom.model.model import Model
 from stateroom.model.policy import Policy
 from stateroom.model.replay import Replayed
@@ -97,7 +97,7 @@ class SharedModel:
                 await source.close()
 
 
-def open_model(spec: str, policies: Mapping[str, Any], *, limits: Limits | None = None) -> ModelSource:
+def open_model(spec: str, policies: Mapping[str, Any], *, limits: ModelLimits | None = None) -> ModelSource:
     """Open the model that a spec names; `policies` are those that a name alone selects.
 
     `limits` apply to a model behind an address. Raises `NotFound` if there is no such model, file or package.
@@ -107,7 +107,7 @@ def open_model(spec: str, policies: Mapping[str, Any], *, limits: Limits | None 
     kind, _, rest = spec.partition(":")
     match kind:
         case "openai" | "responses" | "chat" if rest:
-            return _remote(spec, kind, rest, limits or Limits())
+            return _remote(spec, kind, rest, limits or ModelLimits())
         case "replay" if rest:
             return _shared(spec, Replayed.of_file(Path(rest), spec))
         case "local" if rest or spec == "local":
@@ -122,7 +122,7 @@ def _shared(name: str, model: Model, closing: Callable[[], Awaitable[None]] | No
     return ModelSource(name, lambda seed: model, closing)
 
 
-def _remote(spec: str, kind: str, rest: str, limits: Limits) -> ModelSource:
+def _remote(spec: str, kind: str, rest: str, limits: ModelLimits) -> ModelSource:
     variables = os.environ
     address = ModelAddress.of_openai(rest, variables) if kind == "openai" else ModelAddress.of_text(rest, variables)
     from stateroom.model.endpoint import ChatModel, Endpoint, ResponsesModel  # noqa: PLC0415 - imports the openai SDK

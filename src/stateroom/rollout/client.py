@@ -157,7 +157,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-class AdminAPI:
+class AdminClient:
     """The admin API of a Stateroom server, which forks sessions."""
 
     def __init__(self, connection: ServerConnection, token: str | None, stateless: bool) -> None:
@@ -183,7 +183,7 @@ class AdminAPI:
         return _content(reply, what).get("sessions") or []
 
 
-async def find_admin_api(client: aiohttp.ClientSession, root: str, token: str | None) -> AdminAPI:
+async def find_admin_api(client: aiohttp.ClientSession, root: str, token: str | None) -> AdminClient:
     """The admin API of the server whose environment is at a URL.
 
     On a server with several environments it is one path segment above the environment.
@@ -197,7 +197,7 @@ async def find_admin_api(client: aiohttp.ClientSession, root: str, token: str | 
                 "Give the token of `stateroom serve --admin-token` as --admin-token or STATEROOM_ADMIN_TOKEN"
             )
         if reply.status == 200 and "sessions" in reply.content:
-            return AdminAPI(connection, token, await is_stateless(ServerConnection(client, root)))
+            return AdminClient(connection, token, await is_stateless(ServerConnection(client, root)))
     raise NotFound(f"the server at {root} has no admin API, as Stateroom's have: it cannot fork sessions")
 
 

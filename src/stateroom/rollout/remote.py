@@ -19,7 +19,7 @@ from stateroom.agent import AgentLog, Outcome
 from stateroom.environment import RESERVED, Environment
 from stateroom.errors import BadVerdict, JudgeFailed, NotFound, ServerFailed, ServerUnavailable
 from stateroom.rollout.backend import EpisodeSession
-from stateroom.rollout.client import AdminAPI, ServerConnection, ServerReply, bearer, find_admin_api, is_stateless
+from stateroom.rollout.client import AdminClient, ServerConnection, ServerReply, bearer, find_admin_api, is_stateless
 from stateroom.rollout.rows import SESSION, Row, given_row
 from stateroom.session import AgentInMemory, Code, Result, Verdict
 
@@ -198,9 +198,9 @@ class RemoteBackend:
         self.lifecycle = environment.lifecycle
         self._api_key = api_key
         self._admin_token = admin_token
-        self._admin: AdminAPI | None = None
+        self._admin: AdminClient | None = None
 
-    async def admin(self) -> AdminAPI:
+    async def admin(self) -> AdminClient:
         """The server's admin API; raises if it has none, or refuses the token."""
         if self._admin is None:
             self._admin = await find_admin_api(self._client, self._root, self._admin_token)

@@ -23,6 +23,7 @@ from stateroom.errors import InvalidArguments
 from stateroom.server.asgi import REQUEST
 from stateroom.server.request import HTTPRequest, Receive, Scope, Send, wrong_field
 from stateroom.server.response import Endpoint, HTTPResponse
+from stateroom.session import AgentStatus
 from stateroom.state import to_json
 
 HEARTBEAT = 15.0
@@ -84,6 +85,11 @@ def allowed_methods(error: HTTPException) -> list[str]:
 def json_body(value: Any) -> Response:
     """A value as JSON, with status 200."""
     return Response(to_json(value), media_type="application/json")
+
+
+def agent_status(status: AgentStatus) -> Response:
+    """The status of an agent, as JSON."""
+    return json_body({"phase": status.phase, "question": status.question})
 
 
 # Parameters.

@@ -22,32 +22,14 @@ from stateroom.agent import Agent, Context, OnItems, Thread, ThreadEnvironment, 
 from stateroom.environment import Environment
 from stateroom.errors import Conflict, NotFound, Unauthorized
 from stateroom.model import Item, ModelSource, open_model
+from stateroom.server import api
 from stateroom.server.access import check_admin
-from stateroom.server.api import (
-    After,
-    Amount,
-    EventStream,
-    Name,
-    Nothing,
-    Parameters,
-    RevisionOrName,
-    Text,
-    cursor_of,
-    event,
-    http_request,
-    json_body,
-    read_body,
-    read_cursor,
-    read_query,
-    route,
-)
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.options import Options
 from stateroom.server.request import bearer_token, wrong_field
 from stateroom.server.response import response_to
 from stateroom.server.services import Services
 from stateroom.server.tokens import Signer
-from stateroom.session import AgentStatus
 from stateroom.state import to_json
 
 PURPOSE = "/threads"
@@ -113,10 +95,10 @@ class MessageItem(TypedDict):
     content: str | list[MessagePart]
 
 
-class NewThread(Parameters):
+class NewThread(api.Parameters):
     environment: str = ThreadEnvironment.name
     """The environment whose tools the thread has; by default it has none."""
-    user: Name | None = None
+    user: api.Name | None = None
     metadata: dict[str, Any] = {}
     instructions: str = ""
     """A system message at the start."""
@@ -124,19 +106,19 @@ class NewThread(Parameters):
     """The task row from which the environment seeds its state."""
 
 
-class ThreadList(Parameters):
+class ThreadList(api.Parameters):
     environment: str = ThreadEnvironment.name
-    user: Name | None = None
+    user: api.Name | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
     cursor: str | None = None
 
 
-class ThreadPart(Parameters):
-    after: After = 0
-    limit: Amount = 100
+class ThreadPart(api.Parameters):
+    after: api.After = 0
+    limit: api.Amount = 100
 
 
-class ThreadMessage(Parameters):
+class ThreadMessage(api.Parameters):
     message: (
         Annotated[str, Field(min_length=1)]
         | MessageItem
@@ -147,12 +129,12 @@ class ThreadMessage(Parameters):
     """Whether the model always sees it, however long the conversation is."""
 
 
-class ThreadFork(Parameters):
-    at: RevisionOrName | None = None
+class ThreadFork(api.Parameters):
+    at: api.RevisionOrName | None = None
 
 
-class ThreadCancel(Parameters):
-    reason: Text = ""
+class ThreadCancel(api.Parameters):
+    reason: api.Text = ""
 
 
 # Endpoints.
@@ -170,18 +152,18 @@ class ThreadsAPI:
     def routes(self) -> list[BaseRoute]:
         thread = "/threads/{thread:id}"
         return [
-            route("/threads", GET=self.list_threads, POST=self.create),
-            route(thread, GET=self.show, DELETE=self.delete),
-            route(f"{thread}/items", GET=self.items),
-            route(f"{thread}/messages", POST=self.messages),
-            route(f"{thread}/run", POST=self.run),
-            route(f"{thread}/fork", POST=self.fork),
-            route(f"{thread}/cancel", POST=self.cancel),
+            api.route("/threads", GET=self.list_threads, POST=self.create),
+            api.route(thread, GET=self.show, DELETE=self.delete),
+            api.route(f"{thread}/items", GET=self.items),
+            api.route(f"{thread}/messages", POST=self.messages),
+            api.route(f"{thread}/run", POST=self.run),
+            api.route(f"{thread}/fork", POST=self.fork),
+            api.route(f"{thread}/cancel", POST=self.cancel),
         ]
 
     def _known(self, request: Request) -> tuple[str, ServedEnvironment]:
         """The thread in the path and its environment, if the request has the thread's token."""
-        thread, asked = request.path_params["thread"], http_request(request)
+        thread, asked = request.path_params["thread"], api.http_request(request)
         given = bearer_token(asked.headers)
         if given is None:
             raise Unauthorized("there is no bearer token: send the thread's token as Authorization: Bearer TOKEN")
@@ -203,19 +185,19 @@ class ThreadsAPI:
 
     def _described(self, thread: Thread, request: Request) -> dict[str, Any]:
         """A thread as JSON data, with a new token."""
-        token = self.signer.sign(f"{thread.environment}/{thread.id}", http_request(request).key).decode()
+        token = self.signer.sign(f"{thread.environment}/{thread.id}", api.http_request(request).key).decode()
         return {**msgspec.to_builtins(thread), "token": token}
 
     # All threads.
 
     async def create(self, request: Request) -> Response:
         """A new thread, and its token."""
-        asked = http_request(request)
+        asked = api.http_request(request)
         if any(served.cookies.missing(asked) for served in self.services.environments.values()):
             # A model's calls have its session's cookie, and it must not get more.
             raise Conflict("", 0, "this client has a session already: send no cookie to create a thread")
         self.services.keys.admit(asked, None)
-        wanted = read_body(request, NewThread)
+        wanted = api.read_body(request, NewThread)
         served = self._served(wanted.environment)
         self.services.keys.admit_session(asked)
         with await served.count.admit():
@@ -223,42 +205,42 @@ class ThreadsAPI:
                 wanted.user, metadata=wanted.metadata, instructions=wanted.instructions, task=wanted.task
             )
         served.metrics.created(served.name)
-        return json_body(self._described(made, request))
+        return api.json_body(self._described(made, request))
 
     async def list_threads(self, request: Request) -> Response:
         """Threads, the newest first, for the operator of the server."""
-        check_admin(http_request(request), self.services.options.admin_token)
-        wanted = read_query(request, ThreadList)
-        after = None if wanted.cursor is None else read_cursor(wanted.cursor)
+        check_admin(api.http_request(request), self.services.options.admin_token)
+        wanted = api.read_query(request, ThreadList)
+        after = None if wanted.cursor is None else api.read_cursor(wanted.cursor)
         threads = Threads(self._served(wanted.environment).sessions)
         page = await threads.list(wanted.user, after=after, limit=wanted.limit)
-        cursor = None if page.next is None else cursor_of(*page.next)
-        return json_body({"threads": [self._described(thread, request) for thread in page.found], "next": cursor})
+        cursor = None if page.next is None else api.cursor_of(*page.next)
+        return api.json_body({"threads": [self._described(thread, request) for thread in page.found], "next": cursor})
 
     # One thread.
 
     async def show(self, request: Request) -> Response:
         thread, served = self._known(request)
-        read_query(request, Nothing)
-        return json_body(self._described(await Threads(served.sessions).get(thread), request))
+        api.read_query(request, api.Nothing)
+        return api.json_body(self._described(await Threads(served.sessions).get(thread), request))
 
     async def items(self, request: Request) -> Response:
         thread, served = self._known(request)
-        wanted = read_query(request, ThreadPart)
+        wanted = api.read_query(request, ThreadPart)
         found = await Threads(served.sessions).items(thread, after=wanted.after, limit=wanted.limit)
-        return json_body(msgspec.to_builtins(found))
+        return api.json_body(msgspec.to_builtins(found))
 
     async def messages(self, request: Request) -> Response:
         """Add a message, or answer the question of an agent that waits."""
         thread, served = self._known(request)
-        wanted = read_body(request, ThreadMessage)
+        wanted = api.read_body(request, ThreadMessage)
         message: Any = wanted.message
-        return _agent_status(await Threads(served.sessions).add(thread, message, pin=wanted.pin))
+        return api.agent_status(await Threads(served.sessions).add(thread, message, pin=wanted.pin))
 
     async def run(self, request: Request) -> Response:
         """Let the server's model answer."""
         thread, served = self._known(request)
-        read_body(request, Nothing)
+        api.read_body(request, api.Nothing)
         agent = self.models.agent(served.name, thread)
         meter = served.metrics.runs(served.name)
 
@@ -279,30 +261,26 @@ class ThreadsAPI:
 
     async def fork(self, request: Request) -> Response:
         thread, served = self._known(request)
-        wanted = read_body(request, ThreadFork)
-        self.services.keys.admit_session(http_request(request))
+        wanted = api.read_body(request, ThreadFork)
+        self.services.keys.admit_session(api.http_request(request))
         with await served.count.admit():
             made = await Threads(served.sessions).fork(thread, wanted.at)
         served.metrics.created(served.name)
-        return json_body(self._described(made, request))
+        return api.json_body(self._described(made, request))
 
     async def cancel(self, request: Request) -> Response:
         thread, served = self._known(request)
-        wanted = read_body(request, ThreadCancel)
-        return _agent_status(await Threads(served.sessions).cancel(thread, wanted.reason))
+        wanted = api.read_body(request, ThreadCancel)
+        return api.agent_status(await Threads(served.sessions).cancel(thread, wanted.reason))
 
     async def delete(self, request: Request) -> Response:
         thread, served = self._known(request)
-        read_query(request, Nothing)
+        api.read_query(request, api.Nothing)
         live = (await self.services.store.head(thread)).status(self.services.now()) == "live"
         await Threads(served.sessions).delete(thread)
         if live:
             served.count.remove()
-        return json_body({"deleted": thread})
-
-
-def _agent_status(status: AgentStatus) -> Response:
-    return json_body({"phase": status.phase, "question": status.question})
+        return api.json_body({"deleted": thread})
 
 
 async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> Response:
@@ -317,15 +295,15 @@ async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> R
         nonlocal started
         started = True
         for item in items:
-            queue.put_nowait(event("item", to_json(item)))
+            queue.put_nowait(api.event("item", to_json(item)))
 
     async def work() -> None:
         try:
-            queue.put_nowait(event("end", await run(tell)))
+            queue.put_nowait(api.event("end", await run(tell)))
         except Exception as error:
             if not started:
                 raise
-            queue.put_nowait(event("error", response_to(error, what).body))
+            queue.put_nowait(api.event("error", response_to(error, what).body))
         finally:
             queue.put_nowait(None)
 
@@ -344,4 +322,4 @@ async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> R
             yield found
             found = await queue.get()
 
-    return EventStream(events(), task)
+    return api.EventStream(events(), task)

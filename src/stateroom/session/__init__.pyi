@@ -81,7 +81,7 @@ from .result import (
     Result as Result,
 )
 from .runtime import (
-    Limits as Limits,
+    SessionLimits as SessionLimits,
     new_session_id as new_session_id,
 )
 from .session import (

@@ -18,7 +18,7 @@ from stateroom.session.log import LogEntry, Stored, Weight, progress_after, read
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt, schema_facts
 from stateroom.session.resources import SessionResources
-from stateroom.session.runtime import Limits
+from stateroom.session.runtime import SessionLimits
 from stateroom.state import Elsewhere, Patch, State, decode, encode_json, patched
 from stateroom.store import NO_BLOBS, Blobs, Commit, Entry, Head, Snapshot
 
@@ -73,7 +73,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 class CachedSession:
     """The newest state of a session, and what is needed to commit to it with one round trip to the store."""
 
-    def __init__(self, reader: Reader, head: Head, limits: Limits) -> None:
+    def __init__(self, reader: Reader, head: Head, limits: SessionLimits) -> None:
         self.reader = reader
         self.store = reader.store
         self.state_type = reader.state_type
@@ -360,7 +360,7 @@ def new_session(
     state: State,
     progress: Progress,
     facts: dict[str, Any],
-    limits: Limits,
+    limits: SessionLimits,
     start: Start | None = None,
 ) -> tuple[CachedSession, Sequence[Entry], Snapshot, Blobs]:
     """A session that is about to be created, with its first entry and snapshot, and its large values.

@@ -20,7 +20,7 @@ RENEWED = 0.99
 """An expiry that is this share of the time to live away is not renewed."""
 
 
-class Limits:
+class SessionLimits:
     """What sessions are held to, and their clock.
 
     `max_state` is how many bytes a state may have, `max_log` how many may be stored for a session in all, and `ttl` how
@@ -42,7 +42,7 @@ class Limits:
         """While an expiry is this many seconds away it is not renewed, which saves the store work."""
 
 
-class Runtime(Limits):
+class Runtime(SessionLimits):
     """One environment on one store, with the limits that `Sessions` was given."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Runtime(Limits):
         self.store = store
         self.timeout = timeout
         self.kept = kept
-        self.limits_of_shared = Limits(max_state, now=now)
+        self.limits_of_shared = SessionLimits(max_state, now=now)
         """Of states that sessions share, which are kept for a time of their own."""
         self.runner = Runner()
         self.reader = Reader(store, environment.state_type or State)

@@ -21,9 +21,9 @@ from stateroom.lru import LRU
 from stateroom.session import (
     ATTEMPTS,
     CachedSession,
-    Limits,
     Progress,
     Reader,
+    SessionLimits,
     StateAt,
     Step,
     back_off,
@@ -54,7 +54,7 @@ class GraphThreads:
         self.ttl = ttl
         self.hot = hot
         self.now = now
-        self._limits = Limits(MAX_BYTES, ttl=ttl or 0.0, now=now)
+        self._limits = SessionLimits(MAX_BYTES, ttl=ttl or 0.0, now=now)
         self._cached: LRU[str, CachedSession] = LRU(hot)
         self._reader = Reader(store, GraphThread)
 

@@ -21,7 +21,7 @@ from stateroom.session.log import VERDICT
 from stateroom.session.maintenance.heads import each_session
 from stateroom.session.program import Program
 from stateroom.session.reader import Reader
-from stateroom.session.runtime import Limits
+from stateroom.session.runtime import SessionLimits
 from stateroom.session.shared import shared_environment
 from stateroom.state import State
 from stateroom.store import Head, Store
@@ -101,7 +101,9 @@ class Migrator:
         """What is to become of a session; and the session itself, if it is to be migrated."""
         if head.environment not in self.types:
             return Migrated("foreign"), None
-        cached = CachedSession(Reader(self.store, self.types[head.environment]), head, Limits(NO_LIMIT, now=self.now))
+        cached = CachedSession(
+            Reader(self.store, self.types[head.environment]), head, SessionLimits(NO_LIMIT, now=self.now)
+        )
         try:
             standing, document = await cached.reader.read(head.id, head.revision)
         except (SchemaChanged, InvalidState, BadData, UnknownRevision) as error:

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.lru import LRU
 from stateroom.store.contract import Gate
-from stateroom.store.objects.backend import Backend, Missing, Moved, Version
+from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
 from stateroom.store.objects.layout import (
     TAIL,
     Gone,
@@ -93,7 +93,7 @@ class SessionChange(NamedTuple):
 class Access:
     """Reads and changes the sessions of a backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: ObjectBackend) -> None:
         self.backend = backend
         self._views: LRU[str, SessionView] = LRU(KNOWN)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -66,7 +66,7 @@ class Listed(NamedTuple):
     """Changes with the content; None if the backend does not list it."""
 
 
-class Backend(ABC):
+class ObjectBackend(ABC):
     """Objects by name. What is acknowledged is durable, and seen by every later reader and listing.
 
     Raises `StoreUnavailable` for all that fails for now.
@@ -116,7 +116,7 @@ class Backend(ABC):
         """Release all resources."""
 
 
-class Folder(Backend):
+class Folder(ObjectBackend):
     """Objects in a folder."""
 
     remote = False

@@ -29,7 +29,7 @@ from obstore.exceptions import (
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from stateroom.errors import StoreUnavailable, UnknownStore
-from stateroom.store.objects.backend import Backend, Found, Listed, Missing, Moved, Version
+from stateroom.store.objects.backend import Found, Listed, Missing, Moved, ObjectBackend, Version
 from stateroom.store.url import StoreURL, without_secrets
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _renamed(options: dict[str, Any], **names: str) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in options.items()}
 
 
-class Bucket(Backend):
+class Bucket(ObjectBackend):
     """Objects in a bucket."""
 
     remote = True

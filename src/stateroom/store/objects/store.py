@@ -23,7 +23,7 @@ from stateroom.errors import (
 )
 from stateroom.store.contract import Gate, Store
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
-from stateroom.store.objects.backend import Backend, Folder, Missing, Moved
+from stateroom.store.objects.backend import Folder, Missing, Moved, ObjectBackend
 from stateroom.store.objects.bucket import OPTIONS, Bucket
 from stateroom.store.objects.layout import (
     FOLDERS,
@@ -81,7 +81,7 @@ class ObjectStore(Store):
     For another session, an append first reads the head and, like `find_call` and `blobs`, the indexes of all segments.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: ObjectBackend) -> None:
         self.backend = backend
         self.remote = backend.remote
         self.gate = Gate(f"the store {backend.url}")
@@ -348,7 +348,7 @@ class ObjectStore(Store):
         return _size((await self._access.fetch(session)).root)
 
 
-def _find_backend(url: str) -> Backend:
+def _find_backend(url: str) -> ObjectBackend:
     scheme = url.partition("://")[0]
     if scheme != "file":
         return Bucket(scheme, parse_url(url, options=OPTIONS[scheme]))
