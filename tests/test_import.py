@@ -8,7 +8,7 @@ import pytest
 
 from tests.patience import PATIENCE
 
-HEAVY = ["typer", "rich", "sqlite3", "docstring_parser"]
+HEAVY = ["typer", "rich", "sqlite3", "docstring_parser", "starlette"]
 
 
 def loaded_by(statement: str) -> list[str]:
