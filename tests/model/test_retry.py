@@ -49,8 +49,6 @@ async def test_no_attempt_may_take_longer_than_is_left() -> None:
     clock = FakeTime()
     limits = ModelLimits(timeout=10, deadline=12, first_pause=1)
     found, given = await asked([BUSY, BUSY, BUSY, "done"], limits, clock.timing)
-        [BUSY, BUSY, BUSY, "done"], ModelLimits(timeout=10, deadline=12, first_pause=1), clock.timing
-    )
     assert found == "done"
     assert given == [10, 10, 9, 5]
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stateroom import open_store
 from stateroom.session import cached_session
 from stateroom.session.log import write_body
-from stateroom.session.maintenance import count, each_session, heads
+from stateroom.session.maintenance import count_sessions, each_session, heads
 from stateroom.store import Entry, Head, Store, contract
 from stateroom.store.memory import MemoryStore
 from tests.session.caring import family, go_on, new, problems, sessions_of
@@ -211,10 +211,10 @@ async def test_counting(store: Store) -> None:
     await new(store, 1, now=lambda: 5.0, ttl=1.0)
     calls = []
     now = (await store.head(parent)).created + 1
-    found = await count(store, now=now, top=2, done=lambda: calls.append(1))
+    found = await count_sessions(store, now=now, top=2, done=lambda: calls.append(1))
     assert found.sessions == {"notes": {"live": 3, "closed": 1, "expired": 1}}
     assert {head.id for head, _ in found.largest} == {parent, fork}
     assert found.largest[0][1] == await store.size(found.largest[0][0].id)
     assert found.sizes == await store.maintenance.sizes()
     assert len(calls) == 5
-    assert (await count(store, now=now, top=0, done=lambda: None)).largest == []
+    assert (await count_sessions(store, now=now, top=0, done=lambda: None)).largest == []
