@@ -1,5 +1,41 @@
 """How it is reached: environments and models over HTTP, MCP and OpenAI's APIs."""
 
-import lazy_loader
+from stateroom.server.access import (
+    hosts_at,
+    is_loopback,
+)
+from stateroom.server.app import Application
+from stateroom.server.keys import (
+    Key,
+    read_keys,
+)
+from stateroom.server.model import (
+    ModelApplication,
+    run_model,
+)
+from stateroom.server.options import (
+    Limits,
+    Options,
+)
+from stateroom.server.process import (
+    ApplicationFactory,
+    bind,
+    run,
+)
+from stateroom.server.tokens import find_secrets
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "Application",
+    "ApplicationFactory",
+    "Key",
+    "Limits",
+    "ModelApplication",
+    "Options",
+    "bind",
+    "find_secrets",
+    "hosts_at",
+    "is_loopback",
+    "read_keys",
+    "run",
+    "run_model",
+]

@@ -150,10 +150,6 @@ class ConnectionThread:
         self.path = path
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
-        self._identity: tuple[int, int] | None = None
-        """The file as it was opened."""
-        self._replaced = False
-        """Whether another file, or none, is at the path."""
         self._waiting: deque[Job] = deque()
         self._signals: SimpleQueue[bool] = SimpleQueue()
         """True when jobs wait, False when no more will come."""
@@ -214,11 +210,6 @@ class ConnectionThread:
             self._signals.put(True)
         return done
 
-    def _acknowledge(self, outcomes: list[Outcome]) -> None:
-        """Answer writes. Only now is it checked that they are in the file at the path."""
-        self._replaced = _identity_of(self.path) != self._identity
-        _answer([(done, None, self._lost()) for done, *_ in outcomes] if self._replaced else outcomes)
-
     def _die(self, cause: BaseException) -> None:
         """Fail all pending and later jobs. In the event loop, so that no job can come in between."""
         self._ended = lambda: self._stopped(cause)
@@ -229,7 +220,7 @@ class ConnectionThread:
         stopped.__cause__ = cause
         return stopped
 
-    def _lost(self) -> StoreUnavailable:
+    def _replaced(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
             "put the file back, or restart what uses it"
@@ -240,7 +231,7 @@ class ConnectionThread:
     def _serve(self, started: asyncio.Future[None]) -> None:
         try:
             connection = connect(self.path)
-            self._identity = _identity_of(self.path)
+            identity = _identity_of(self.path)
         except StateroomError as error:
             self._call(_answer, [(started, None, error)])
             return
@@ -250,7 +241,7 @@ class ConnectionThread:
         self._call(_answer, [(started, None, None)])
         with closing(connection):
             try:
-                self._work(connection)
+                self._work(connection, identity)
             except BaseException as error:  # noqa: BLE001 (all callers are told)
                 self._call(self._die, error)
 
@@ -259,9 +250,9 @@ class ConnectionThread:
         with suppress(RuntimeError):  # the loop is closed, and no caller is left
             self._loop.call_soon_threadsafe(function, argument)
 
-    def _work(self, connection: sqlite3.Connection) -> None:
+    def _work(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
         rest: list[Job] = []
-        more = True
+        more, there = True, True
         while True:
             idle = not rest and not self._waiting
             if idle:
@@ -279,9 +270,11 @@ class ConnectionThread:
             share = first_batch(len(writes)) if idle else len(writes)
             if reads:
                 outcomes = do_together(reads, connection) or []
-                self._call(_answer, failed(reads, self._lost()) if self._replaced else outcomes)
+                self._call(_answer, outcomes if there else failed(reads, self._replaced()))
             if writes:
-                self._call(self._acknowledge, write_all(writes[:share], connection))
+                outcomes = write_all(writes[:share], connection)
+                there = _identity_of(self.path) == identity  # only now: what is acknowledged is in the file at the path
+                self._call(_answer, outcomes if there else failed(writes[:share], self._replaced()))
             self._taken = rest = writes[share:]
 
 
