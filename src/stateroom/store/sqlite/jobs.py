@@ -83,10 +83,6 @@ class ConnectionThread:
         self.path = path
         self._loop = asyncio.get_running_loop()
         self._thread: threading.Thread | None = None
-        self._identity: tuple[int, int] | None = None
-        """The file as it was opened."""
-        self._replaced = False
-        """Whether another file, or none, is at the path."""
         self._waiting: deque[Job] = deque()
         self._signals: SimpleQueue[bool] = SimpleQueue()
         """True when jobs wait, False when no more will come."""
@@ -147,11 +143,6 @@ class ConnectionThread:
             self._signals.put(True)
         return done
 
-    def _acknowledge(self, outcomes: list[Outcome]) -> None:
-        """Answer writes. Only now is it checked that they are in the file at the path."""
-        self._replaced = identity_of(self.path) != self._identity
-        _answer([(done, None, self._lost()) for done, *_ in outcomes] if self._replaced else outcomes)
-
     def _die(self, cause: BaseException) -> None:
         """Fail all pending and later jobs. In the event loop, so that no job can come in between."""
         self._ended = lambda: self._stopped(cause)
@@ -162,7 +153,7 @@ class ConnectionThread:
         stopped.__cause__ = cause
         return stopped
 
-    def _lost(self) -> StoreUnavailable:
+    def _replaced(self) -> StoreUnavailable:
         return StoreUnavailable(
             f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
             "put the file back, or restart what uses it"
@@ -173,7 +164,7 @@ class ConnectionThread:
     def _serve(self, started: asyncio.Future[None]) -> None:
         try:
             connection = connect(self.path)
-            self._identity = identity_of(self.path)
+            identity = identity_of(self.path)
         except StateroomError as error:
             self._call(_answer, [(started, None, error)])
             return
@@ -183,7 +174,7 @@ class ConnectionThread:
         self._call(_answer, [(started, None, None)])
         with closing(connection):
             try:
-                self._work(connection)
+                self._work(connection, identity)
             except BaseException as error:  # noqa: BLE001 (all callers are told)
                 self._call(self._die, error)
 
@@ -192,9 +183,9 @@ class ConnectionThread:
         with suppress(RuntimeError):  # the loop is closed, and no caller is left
             self._loop.call_soon_threadsafe(function, argument)
 
-    def _work(self, connection: sqlite3.Connection) -> None:
+    def _work(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
         rest: list[Job] = []
-        more = True
+        more, there = True, True
         while True:
             idle = not rest and not self._waiting
             if idle:
@@ -212,9 +203,11 @@ class ConnectionThread:
             share = (len(writes) + 1) // 2 if idle and len(writes) > FEW else len(writes)
             if reads:
                 outcomes = _do_together(reads, connection) or []
-                self._call(_answer, _failed(reads, self._lost()) if self._replaced else outcomes)
+                self._call(_answer, outcomes if there else _failed(reads, self._replaced()))
             if writes:
-                self._call(self._acknowledge, _write(writes[:share], connection))
+                outcomes = _write(writes[:share], connection)
+                there = identity_of(self.path) == identity  # only now: what is acknowledged is in the file at the path
+                self._call(_answer, outcomes if there else _failed(writes[:share], self._replaced()))
             self._taken = rest = writes[share:]
 
 
