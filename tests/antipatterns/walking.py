@@ -19,7 +19,7 @@ ROWS = (list, tuple, set, frozenset, deque, WeakSet)
 
 JUSTIFIED = {
     "stateroom.session.runner._garbage.collected": "Python collects garbage for the whole process, at its own times",
-    "stateroom.store.redis.layout.session_key": "the key of a session's name, a bounded cache of a pure function",
+    "stateroom.store.redis.layout.keys_of": "the keys of a session's name, a bounded cache of a pure function",
     ".__stateroom_shape__": "what a class of the author's compiles to, made once and kept on the class",
     ".__stateroom_schema__": "the same of its schema",
 }

@@ -505,7 +505,7 @@ async def test_a_folder_may_be_relative(tmp_path: Path, monkeypatch: pytest.Monk
 
 async def test_a_place_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ForeignStore, match="other things are there"):
+    with pytest.raises(ForeignStore, match="it holds other objects"):
         await ObjectStore.open(f"file://{tmp_path}")
     assert not (tmp_path / "stateroom").exists()
 
