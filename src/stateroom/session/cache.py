@@ -31,35 +31,32 @@ class SessionCache:
             tool.effect == "external" for tool in runtime.environment.tools.values()
         )
         """Whether a call may have effects that no store knows of."""
-        self._sessions: OrderedDict[str, CachedSession] = OrderedDict()
-
-    def get(self, session_id: str) -> CachedSession | None:
-        """A session that is in memory, if it is."""
-        return self._sessions.get(session_id)
+        self.sessions: OrderedDict[str, CachedSession] = OrderedDict()
+        """By id, the one used last at the end."""
 
     def add(self, cached: CachedSession) -> CachedSession:
         """Keep a session in memory, as the one that was used last; another may be dropped for it."""
-        self._sessions[cached.head.id] = cached
-        self._sessions.move_to_end(cached.head.id)
-        if len(self._sessions) > self.most:
+        self.sessions[cached.head.id] = cached
+        self.sessions.move_to_end(cached.head.id)
+        if len(self.sessions) > self.most:
             self.drop(self._least_missed(cached))
         return cached
 
     def drop(self, session_id: str) -> None:
         """Keep nothing of a session in memory: the next use reads it from the store."""
-        cached = self._sessions.pop(session_id, None)
+        cached = self.sessions.pop(session_id, None)
         if cached is not None and cached.resources:
             self.resources.own(self._stop_resources(cached))
 
     def drop_expired(self) -> None:
         now = self.runtime.now()
-        for session_id in [each.head.id for each in self._sessions.values() if each.head.expires <= now]:
+        for session_id in [each.head.id for each in self.sessions.values() if each.head.expires <= now]:
             self.drop(session_id)
-        self._sessions = OrderedDict(self._sessions)  # a dict that has been large stays so; its copy does not
+        self.sessions = OrderedDict(self.sessions)  # a dict that has been large stays so; its copy does not
 
     async def stop(self) -> None:
         """Drop all sessions, and stop all resources of this process."""
-        for session_id in [*self._sessions]:
+        for session_id in [*self.sessions]:
             self.drop(session_id)
         await self.resources.stop()
 
@@ -105,26 +102,26 @@ class SessionCache:
         """The resources that this process has for a session, for as long as it keeps the session in memory."""
         if cached.resources is None:
             cached.resources = SessionResources(self.resources)
-        self.add(self._sessions.get(cached.head.id, cached))
-        if self._sessions.get(cached.head.id) is not cached:
+        self.add(self.sessions.get(cached.head.id, cached))
+        if self.sessions.get(cached.head.id) is not cached:
             self.resources.own(self._stop_resources(cached))
         return cached.resources
 
     async def _stop_resources(self, cached: CachedSession) -> None:
         """Stop a session's resources as soon as nobody uses them, unless the session is in memory again."""
         async with cached.lock:
-            if cached.resources and self._sessions.get(cached.head.id) is not cached:
+            if cached.resources and self.sessions.get(cached.head.id) is not cached:
                 await cached.resources.let_go()
 
     async def mend(self, *tampered: CachedSession) -> None:
         """Read again what an author's code may have tampered with: these, and all that share states with others."""
-        forks = [other.head for other in self._sessions.values() if other.head.parent is not None]
+        forks = [other.head for other in self.sessions.values() if other.head.parent is not None]
         related = {*(each.head.id for each in tampered), *(head.id for head in forks), *(head.parent for head in forks)}
         if self.runtime.environment.founding is not None:  # all may share the world
-            related = {*self._sessions}
+            related = {*self.sessions}
             self.worlds.forget()
             self.runtime.reader.forget()
-        spoiled = {*tampered, *(other for other in self._sessions.values() if other.head.id in related)}
+        spoiled = {*tampered, *(other for other in self.sessions.values() if other.head.id in related)}
         self.shared.forget()
         for other in spoiled:  # all at once, before anybody can use one
             other.forget()
@@ -136,6 +133,6 @@ class SessionCache:
 
     def _least_missed(self, newest: CachedSession) -> str:
         """The session to drop for a new one: the oldest without a lease; before all others, one without resources."""
-        free = (other for other in self._sessions.values() if other.lease is None and other is not newest)
+        free = (other for other in self.sessions.values() if other.lease is None and other is not newest)
         first = next(free, newest)
         return next((other for other in chain((first,), free) if not other.resources), first).head.id

@@ -197,13 +197,13 @@ class Sessions(Generic[S]):
 
         A closed one can be opened too, to be read and forked, if that is asked for.
         """
-        cached = self.cache.get(session_id) if isinstance(session_id, str) else None
+        cached = self.cache.sessions.get(session_id) if isinstance(session_id, str) else None
         if cached is None:
             read = await self._read(checked_text("session_id", session_id), closed_too)
-            cached = self.cache.get(session_id) or read  # another task may have opened it meanwhile
+            cached = self.cache.sessions.get(session_id) or read  # another task may have opened it meanwhile
         else:
             await self.cache.refresh(cached, closed_too=closed_too)
-            cached = self.cache.get(session_id) or cached
+            cached = self.cache.sessions.get(session_id) or cached
         return Session(self.cache, self.cache.add(cached))
 
     async def _read(self, session_id: str, closed_too: bool) -> CachedSession:
@@ -239,8 +239,11 @@ class Sessions(Generic[S]):
 
     def loaded(self, session_id: str) -> Session[S] | None:
         """The same without waiting, if this process has the session in memory; each use looks for the newest state."""
-        cached = self.cache.get(session_id)
-        return None if cached is None or cached.head.closed else Session(self.cache, self.cache.add(cached))
+        cached = self.cache.sessions.get(session_id)
+        if cached is None or cached.head.closed:
+            return None
+        self.cache.sessions.move_to_end(session_id)
+        return Session(self.cache, cached)
 
     def stateless(self, session_id: str, progress: Progress, task: Any = None) -> Session[S]:
         """A session of an environment without a state, which is nothing but what is given here."""
