@@ -81,7 +81,7 @@ class RateLimited(StateroomError):
 
 
 class Forbidden(StateroomError):
-    """A request may not be made from where it came, or by whoever made it."""
+    """This client, or this origin, may not make the request."""
 
 
 class Busy(StateroomError):

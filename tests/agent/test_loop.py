@@ -166,7 +166,7 @@ async def test_a_deadline_in_a_tool_leaves_no_call_open(session: Session[Tally])
 
 
 async def test_a_deadline_passes_although_nothing_ever_waits(session: Session[Tally]) -> None:
-    limits = {"max_steps": 20_000, "max_strikes": 20_000, "deadline": 0.02}
+    limits = {"max_steps": 20_000, "max_invalid_calls": 20_000, "deadline": 0.02}
     assert (await go(session, Says([raw_call("{not json")]), ASK, **limits)).reason == "deadline"
 
 
@@ -174,7 +174,7 @@ async def test_calls_that_cannot_be_tried_end_the_episode_when_they_are_too_many
     session: Session[Tally],
 ) -> None:
     bad, good = raw_call("{}", name="subtract"), function_call("add", "c", number=1)
-    trajectory = await go(session, Says([bad, bad], [bad, good], [bad], [bad, bad]), ASK, max_strikes=3)
+    trajectory = await go(session, Says([bad, bad], [bad, good], [bad], [bad, bad]), ASK, max_invalid_calls=3)
     assert (trajectory.status, trajectory.reason, session.agent.status.phase) == ("incomplete", "bad_calls", "done")
     assert [output if output == 1 else output["error"]["code"] for output in outputs(trajectory)] == [
         *("unknown_tool", "unknown_tool", "unknown_tool"),
@@ -334,7 +334,7 @@ async def test_a_turn_that_is_done_runs_nothing_more(session: Session[Tally]) ->
 
 async def test_bad_calls_of_one_turn_are_not_held_against_the_next(session: Session[Tally]) -> None:
     bad = [function_call("nothing", "c")]
-    limited = Agent(Says(bad, bad, bad, DONE), max_strikes=2)
+    limited = Agent(Says(bad, bad, bad, DONE), max_invalid_calls=2)
     assert (await run(limited, session)).reason == "bad_calls"
     await session.agent.say(Update(ASK, "user", ("new_task",)))
     assert (await run(limited, session)).status == "completed"

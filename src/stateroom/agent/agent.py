@@ -13,7 +13,7 @@ from stateroom.session import AgentStatus, LogEntry, Update
 MAX_STEPS = 50
 """Answers of a model in one turn, by default."""
 
-MAX_STRIKES = 10
+MAX_INVALID_CALLS = 10
 """Consecutive tool calls that could not run, by default."""
 
 ASK_USER: Item = {
@@ -48,7 +48,7 @@ class Agent:
     """Answers of the model in one turn."""
     deadline: float | None = None
     """Seconds of work on a turn, in one process."""
-    max_strikes: int = MAX_STRIKES
+    max_invalid_calls: int = MAX_INVALID_CALLS
     """Consecutive tool calls that could not run: of unknown tools, or with invalid arguments."""
     asks: bool = False
     """Whether the model can ask for input, with the tool `ask_user`."""

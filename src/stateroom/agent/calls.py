@@ -31,7 +31,7 @@ class ToolCall(NamedTuple):
 class Outcomes:
     """The results of calls, one after another."""
 
-    strikes: int
+    invalid_calls: int
     """Consecutive calls that could not run."""
     results: list[Item] = field(default_factory=list)
     logged: int = 0
@@ -60,7 +60,7 @@ class Outcomes:
             self.asking, self.question = call.id, outcome.content["error"]["message"]
             return
         untried = outcome.code in UNTRIED
-        self.strikes = self.strikes + 1 if untried else 0
+        self.invalid_calls = self.invalid_calls + 1 if untried else 0
         self.volatile = self.volatile or read or (outcome.code is not None and not untried)
         self.results.append(function_call_output(call.item["call_id"], output_text(outcome)))
 

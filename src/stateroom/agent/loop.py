@@ -161,13 +161,13 @@ class _Turn:
             return await self._end(status, outcomes.new, "deadline")
         if status.step >= self._agent.max_steps:
             return await self._end(status, outcomes.new, "max_steps")
-        if outcomes.strikes >= self._agent.max_strikes:
+        if outcomes.invalid_calls >= self._agent.max_invalid_calls:
             return await self._end(status, outcomes.new, "bad_calls")
         return await self._think(status, outcomes)
 
     async def _outcomes(self, status: AgentStatus) -> tuple[AgentStatus, Outcomes]:
         """Run the model's calls that have no result yet."""
-        outcomes = Outcomes(status.strikes)
+        outcomes = Outcomes(status.invalid_calls)
         if not status.step:  # the turn before ended while these were open
             outcomes.results.extend(ended_call(call_id, "cancelled", "the turn was ended") for call_id in status.open)
             return status, outcomes
@@ -196,7 +196,7 @@ class _Turn:
         results = outcomes.new
         counts = self._agent.context.count(results)
         self._window.add(results, counts)
-        status = await self._say(status, results, counts, moves=(), strikes=outcomes.strikes)
+        status = await self._say(status, results, counts, moves=(), invalid_calls=outcomes.invalid_calls)
         outcomes.mark_logged()
         return status
 
@@ -209,7 +209,7 @@ class _Turn:
             self._window.add(results, counts)
             if not context.fits(self._window, Anchor(status.counted, status.reported)):
                 if results:  # the compacted view must include them
-                    status = await self._say(status, results, counts, moves=(), strikes=outcomes.strikes)
+                    status = await self._say(status, results, counts, moves=(), invalid_calls=outcomes.invalid_calls)
                     results, counts = [], []
                 compacted = await self._compact(status)
                 if compacted is None:
@@ -230,7 +230,7 @@ class _Turn:
         if status.phase == "idle":
             moves.insert(0, "new_task")
         called = any(item["type"] == "function_call" for item in answer.items)
-        changes: dict[str, Any] = {"strikes": outcomes.strikes}
+        changes: dict[str, Any] = {"invalid_calls": outcomes.invalid_calls}
         usage = answer.usage
         if usage is not None:
             self._usage = usage if self._usage is None else self._usage + usage

@@ -39,7 +39,7 @@ EnvSpec = Annotated[
 def list_sessions(
     store: StoreURL,
     environment: Annotated[str | None, typer.Option(help="Only sessions of this environment.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many sessions.")] = 20,
     json_output: AsJSON = False,
 ) -> None:
     """List sessions, the newest first.
@@ -156,7 +156,7 @@ def cancel(
     env: EnvSpec = None,
     json_output: AsJSON = False,
 ) -> None:
-    """End what a session's agent is doing. Whoever runs it finds out before its next step.
+    """Cancel what a session's agent is doing. The process that runs it stops before its next step.
 
     Example: stateroom sessions cancel ID --store sqlite:///rooms.db --reason "it takes too long"
     """

@@ -1,4 +1,4 @@
-"""`stateroom store`: care for a store."""
+"""`stateroom store`: maintenance of a store."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from stateroom.session import (
 )
 from stateroom.store import Size, Status, Store, open_store
 
-app = typer.Typer(help="Care for a store: check it, measure it, tidy it up and copy it.", no_args_is_help=True)
+app = typer.Typer(help="Check a store, measure it, prune it and copy it.", no_args_is_help=True)
 
 ROWS = 20
-"""So many lines of a table are shown; --json gives them all."""
+"""Lines of a table that are shown; --json gives them all."""
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -88,7 +88,7 @@ async def _check(url: str) -> tuple[int, list[tuple[str | None, str]]]:
 @app.command()
 def stats(
     store: StoreURL,
-    top: Annotated[int, typer.Option(min=0, help="Show so many of the largest sessions.")] = 10,
+    top: Annotated[int, typer.Option(min=0, help="Show this many of the largest sessions.")] = 10,
     json_output: AsJSON = False,
 ) -> None:
     """Show how much is in a store: by kind, by environment, and the largest sessions.
@@ -175,11 +175,13 @@ def prune(
     store: StoreURL,
     keep: Annotated[
         int | None,
-        typer.Option(min=0, help="Cut off the log before each session's last so many revisions; at least 8 stay."),
+        typer.Option(min=0, help="Keep each session's last N revisions, at least 8, and remove the log before them."),
     ] = None,
     older_than: Annotated[
         float,
-        typer.Option(parser=duration, metavar="TIME", help="--keep is only for sessions unused for so long: 30d, 12h."),
+        typer.Option(
+            parser=duration, metavar="TIME", help="Apply --keep only to sessions unused for this long: 30d, 12h."
+        ),
     ] = "0s",  # type: ignore[assignment]
     closed_older_than: Annotated[
         float | None,

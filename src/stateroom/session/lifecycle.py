@@ -109,7 +109,7 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """The session's id of the call that asks."""
     inputs: tuple[Any, ...] = ()
     """What that call was told so far."""
-    strikes: int = 0
+    invalid_calls: int = 0
     """How many tool calls in a row of this turn could not even be tried."""
     counted: int = 0
     """What the newest view counted whose size the model has told."""
@@ -125,10 +125,10 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
         Raises `InvalidMove` if it cannot be said now.
         """
-        phase, turn, step, answers, strikes = self.phase, self.turn, self.step, self.answers, self.strikes
+        phase, turn, step, answers, invalid_calls = self.phase, self.turn, self.step, self.answers, self.invalid_calls
         for event in said.moves:
             if event == "new_task":
-                turn, step, strikes = (turn if phase == lifecycle.start else turn + 1), 0, 0
+                turn, step, invalid_calls = (turn if phase == lifecycle.start else turn + 1), 0, 0
             with contained:
                 phase = lifecycle.after(phase, event)
         if said.by == "model":
@@ -141,7 +141,7 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
             answers=answers,
             said=self.said + 1,
             open=open_calls(said.items, self.open),
-            **{**_NOT_ASKING, "strikes": strikes, **changes},
+            **{**_NOT_ASKING, "invalid_calls": invalid_calls, **changes},
         )
 
     def plain(self) -> dict[str, Any]:

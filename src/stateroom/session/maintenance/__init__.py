@@ -1,4 +1,4 @@
-"""Care for a store: whether all in it can be read, how much it is, what of it may go, and copying it to another one.
+"""Maintenance of a store: check it, measure it, prune it, migrate it, and copy it to another store.
 
 All of it goes through the `Store` contract alone, so it works on every store.
 """
