@@ -17,6 +17,7 @@ from stateroom.cli.app import app
 from tests.pages import FENCE, PageError, reader_variables, run_page, shows, steps_of, warm_commands
 
 ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "stateroom"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 GALLERY = sorted((ROOT / "src" / "stateroom" / "gallery").glob("*/README.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS, *GALLERY]
@@ -198,6 +199,20 @@ def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: P
         html = page.read_text(encoding="utf-8")
         assert not re.findall(r"<(?:script|link|img|iframe)\b[^>]*https?://[^>]*>", html), page
         assert "doc-symbol-module" not in html, f"{page}: where a module has the name of what is in it, say MODULE.NAME"
+
+
+@pytest.mark.parametrize("package", sorted(path.parent.name for path in SOURCE.glob("*/__init__.py")))
+def test_the_map_has_every_module_of_a_package(package: str) -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    section = re.search(rf"^### `{package}`: .*?(?=^##)", text, re.MULTILINE | re.DOTALL)
+    if section is None:
+        assert package in ("cli", "gallery"), "it has no section"
+        return
+    rows = re.findall(r"^\| (`.*?) \|", section[0], re.MULTILINE) or section[0].splitlines()[1:]
+    listed = {name for row in rows for name in re.findall(r"`([\w/]+)`", row)}
+    folder = SOURCE / package
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("__")}
+    assert listed == modules | {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
 
 
 def test_the_api_reference_has_all_that_pages_import() -> None:

@@ -71,7 +71,7 @@ def steps_of(page: str) -> list[Step]:
             steps += _commands(line, body)
         elif language in PARSERS:
             _check_syntax(language, body, line)
-        elif language != "text":
+        elif language not in ("text", "mermaid"):
             raise PageError(f"line {line - 1}: a block in {language or 'no language'} is not run by anything")
     return steps
 
