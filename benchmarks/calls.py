@@ -35,6 +35,6 @@ async def calls() -> list[Figure]:
         bare, ours = await interleaved(lambda: repeated(by_hand, 2000), lambda: repeated(call, 2000))
     return [
         Figure(
-            "a call in process against the same by hand", ours / bare, 8, "at most", f"{micro(ours)} / {micro(bare)}"
+            "a call in process against the same by hand", ours / bare, 5, "at most", f"{micro(ours)} / {micro(bare)}"
         )
     ]

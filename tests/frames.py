@@ -1,4 +1,4 @@
-"""The way of a call, counted in Python frames: a layer more shows here."""
+"""The way of a call, counted in Python frames: another layer shows here."""
 
 from __future__ import annotations
 

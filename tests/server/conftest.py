@@ -154,7 +154,6 @@ class Command:
 
     def __init__(self, folder: Path, command: list[str], variables: dict[str, str | None]) -> None:
         environ = dict(os.environ)
-        environ |= {"PYTHONMALLOC": "malloc"}  # or it would choose that itself, and start again
         environ |= {"STATEROOM_SECRET": SECRET, "XDG_DATA_HOME": str(folder / "data"), "TMPDIR": str(folder)}
         self.folder = folder
         self.log = folder / f"log-{time.monotonic_ns()}"

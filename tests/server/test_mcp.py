@@ -271,7 +271,7 @@ async def test_a_call_id_makes_a_call_once(serve: Any) -> None:
             await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": "a"})
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 4}
         bad = await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": 7})
-        assert error_of(bad)["message"] == "a call id is a text of printable characters"
+        assert error_of(bad)["message"] == "a call id is a text of at least one printable character"
     call = message("tools/call", name="increment_counter", arguments={"count": 1})
     for key in ("b", "b", "a"):
         await post(served, call, {**headers, "Idempotency-Key": key})

@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -128,49 +127,6 @@ async def test_the_log_has_what_a_tool_raised(launch: Any, connect: Any, room: s
     assert "lamp" not in str(body)
     command.wait_until(lambda: "RuntimeError: the lamp has gone out" in command.said)
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ WARNING stateroom\.", command.said)
-
-
-# The allocator.
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no other allocator to choose")
-class TestAllocator:
-    def chosen(self, process: int) -> str | None:
-        variables = Path(f"/proc/{process}/environ").read_text().split("\0")
-        return dict(variable.partition("=")[::2] for variable in variables if variable).get("PYTHONMALLOC")
-
-    @pytest.mark.parametrize("starter", [None, MODULE])
-    async def test_it_is_the_one_of_the_c_library_in_the_same_process(
-        self, launch: Any, connect: Any, starter: tuple[str, ...] | None
-    ) -> None:
-        command = launch("counter", PYTHONMALLOC=None, **({"starter": starter} if starter else {}))
-        assert self.chosen(command.process.pid) == "malloc"
-        client = await connect(command.url)
-        assert await client.get("/ready") == (200, {"status": "ok"})
-        command.signal(signal.SIGTERM)
-        assert command.wait() == 0
-
-    def test_the_users_choice_stands(self, launch: Any) -> None:
-        assert self.chosen(launch("counter", PYTHONMALLOC="pymalloc").process.pid) == "pymalloc"
-
-    def test_there_is_no_second_start_when_python_ignores_its_variables(self, launch: Any) -> None:
-        command = launch("counter", PYTHONMALLOC=None, starter=(sys.executable, "-E", "-m", "stateroom.cli"))
-        assert self.chosen(command.process.pid) == "malloc"
-
-    def test_an_exit_code_comes_through(self, tmp_path: Path) -> None:
-        ended = subprocess.run([*MODULE, "serve", "nothing"], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert len(ended.stderr.splitlines()) == 1
-
-    def test_another_program_that_runs_the_command_is_not_started_again(self, tmp_path: Path) -> None:
-        program = (
-            "import sys; print('begun', flush=True); sys.argv = ['stateroom', 'serve', 'nothing'];"
-            "from stateroom.cli import main; main()"
-        )
-        ended = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert (ended.returncode, ended.stdout) == (2, "begun\n")
 
 
 async def test_it_outlives_its_terminal_under_nohup(launch: Any, connect: Any) -> None:

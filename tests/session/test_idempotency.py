@@ -125,3 +125,8 @@ async def test_another_process_committed_it_before(session: Session[Counter], st
     first = await other.call(name, call_id="c")
     assert await session.call(name, call_id="c") == first
     assert session.state.value == 1
+
+
+async def test_an_empty_call_id_is_refused(session: Session[Counter]) -> None:
+    assert (await session.call("increment", call_id="")).code == "invalid_arguments"
+    assert session.revision == 1

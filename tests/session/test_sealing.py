@@ -184,7 +184,7 @@ async def test_a_verdict_on_a_response_is_of_that_response(store: Store) -> None
     assert (await session.verify({"output": ["right"]})).reward == 1.0
     for handle in (session, await Sessions[Tally](environment, store).open(session.id)):
         assert (await handle.verify({"output": ["right"]})).reward == 1.0
-        with pytest.raises(SessionSealed, match="it is of another response than this one"):
+        with pytest.raises(SessionSealed, match="it was given for another response"):
             await handle.verify({"output": ["wrong"]})
 
 

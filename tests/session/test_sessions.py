@@ -480,6 +480,15 @@ async def test_a_state_that_no_longer_fits_its_type_is_an_error(store: Store) ->
         await Sessions(Renamed(), store).open(session.id)
 
 
+async def test_a_fork_has_as_many_ids_as_sessions() -> None:
+    async with open_store("memory://") as store:
+        session = await Sessions[Counter](CounterEnvironment(), store).seed({"initial_count": 1})
+        for wrong in (session.fork(ids=["a", "b"]), session.fork(n=3, ids=["a"])):  # type: ignore[call-overload]
+            with pytest.raises(InvalidArguments, match="ids need n="):
+                await wrong
+        assert await store.count(0.0) == 1
+
+
 # Ids, owners and names are text.
 
 NO_TEXT: dict[str, Any] = {"uuid": uuid4(), "dict": {"a": 1}, "bytes": b"bytes", "half a pair": "half \ud800"}

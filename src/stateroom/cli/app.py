@@ -52,8 +52,6 @@ app.add_typer(model.app, name="model")
 
 def main() -> None:
     """Run the command; a user's mistake is a message and not a traceback."""
-    if sys.argv[1:2] == ["serve"]:
-        serve.choose_allocator()
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -138,21 +136,6 @@ def serve(
         _warn(f"{host} can be reached from elsewhere; {'; and '.join(missing)}")
     _announce(listening, environments, options, workers)
     server.run(server.ApplicationFactory(tuple(envs), options), listening, workers)
-
-
-def choose_allocator() -> None:
-    """Start this process again with the C library's allocator, unless the user has chosen one.
-
-    An allocator can be chosen only before Python starts. Python's own returns a megabyte to the system only when no
-    byte of it is in use: after 10,000 sessions have expired the process keeps 1.21 times the memory it had before, with
-    the C library's 1.01 times (`make bench`, `idle`). A call costs 2 to 5% more. The C library's allocator returns
-    blocks above its threshold at once, but would raise the threshold by itself.
-    """
-    own = sys.orig_argv[1:][-len(sys.argv[1:]) :] == sys.argv[1:]  # else this is another program's process
-    if sys.platform == "linux" and own and "PYTHONMALLOC" not in os.environ:
-        os.environ["PYTHONMALLOC"] = "malloc"
-        os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**20))
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _check_store(url: str, workers: int, environments: list[type[Environment[Any, Any]]]) -> None:

@@ -38,6 +38,10 @@ from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, Verifi
 from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
 from stateroom.state import Sameness, to_json
 
+FOREIGN_TOKEN = (
+    "the session token in the cookie belongs to another environment; send no cookie, or that of a session seeded here"
+)
+
 NO_TOKEN = "this environment has a state: seed a session, and use the token that it gives"
 
 
@@ -96,7 +100,7 @@ class ServedEnvironment:
         """The token in the request's cookie, which goes back with the response; None if there is no cookie."""
         found = self.cookies.read(request)
         if found is None and self._has_foreign(request):
-            raise Unauthorized(f"the session token in the cookie is of another environment; {NO_TOKEN}")
+            raise Unauthorized(FOREIGN_TOKEN)
         self.keys.admit(request, found and found.token)
         return found
 

@@ -275,7 +275,7 @@ class CachedSession:
             self.digests[0].update(commit.blobs)
         expires = commit.expires or self.head.expires
         self.head = replace(self.head, revision=entry.revision, expires=expires, closed=commit.closes)
-        if entry.call_id is not None and entry.call_id[0] != OWN:
+        if entry.call_id is not None and not entry.call_id.startswith(OWN):
             self.calls[0].add(entry.call_id)
         self.judged = step.judged or self.judged
         self.settle(step.standing)

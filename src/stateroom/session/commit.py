@@ -36,12 +36,13 @@ async def commit(
 
     Before each attempt, in this order:
 
-    1. what others have committed is loaded, if this process may not have it (without the state, if `unread`);
+    1. what others have committed is loaded, if this process might lack it (without the state, if `unread`);
     2. a session that has its verdict is refused with `SessionSealed`, unless `sealed_too`;
     3. while another process has the lease, this one waits, unless `leased_too`.
 
-    An attempt that raises `Superseded` is made again after a growing pause. After `attempts` of them `Conflict` is
-    raised, which says `what` was refused; and `SessionLeased` after `ATTEMPTS` pauses for the lease.
+    An attempt that raises `Superseded` is made again: at once the first time, then after growing pauses. After
+    `attempts` of them `Conflict` is raised, which says `what` was refused; and `SessionLeased` after `ATTEMPTS` pauses
+    for the lease.
     """
     waited = 0
     for number in range(attempts):
@@ -61,7 +62,7 @@ async def commit(
             return await attempt()
         except Superseded:
             cached.stale = True
-    raise too_busy(runtime, cached, what)
+    raise too_busy(runtime, cached, what, attempts)
 
 
 async def back_off(number: int) -> None:
@@ -70,10 +71,10 @@ async def back_off(number: int) -> None:
         await asyncio.sleep(random() * min(0.001 * 2 ** min(number, 6), 0.05))
 
 
-def too_busy(runtime: Runtime, cached: CachedSession, what: str) -> SessionLeased | Conflict:
+def too_busy(runtime: Runtime, cached: CachedSession, what: str, attempts: int = ATTEMPTS) -> SessionLeased | Conflict:
     """Why a write was given up."""
     session = cached.head.id
     if cached.is_leased_elsewhere(runtime.now()):
         return SessionLeased(session)
-    message = f"session {session!r} is too busy: {what} was refused {ATTEMPTS} times because others wrote first"
+    message = f"session {session!r} is too busy: {what} was refused {attempts} times because others wrote first"
     return Conflict(session, cached.head.revision, message)

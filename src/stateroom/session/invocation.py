@@ -121,8 +121,8 @@ def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) ->
     if type(arguments) is not dict and not isinstance(arguments, Mapping | None):
         message = "the arguments of a call must be an object: a value for each parameter, by name"
         raise Failed(message, "invalid_arguments")
-    if call_id is not None and not (isinstance(call_id, str) and call_id.isprintable()):
-        raise Failed("a call id is a text of printable characters", "invalid_arguments")
+    if call_id is not None and not (isinstance(call_id, str) and call_id and call_id.isprintable()):
+        raise Failed("a call id is a text of at least one printable character", "invalid_arguments")
     try:
         plain: dict[str, Any] = to_jsonable_python(arguments if type(arguments) is dict else dict(arguments or {}))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
@@ -151,7 +151,7 @@ async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], s
                 pace = runner.paces.get(function)
                 if pace is None or not pace.on_loop:
                     returned = await runner.run(tool.procedure, arguments, timeout)
-                else:  # as `Pace.run` does, in one call less
+                else:  # as `Pace.run` does, with one call fewer
                     start = perf_counter()
                     try:
                         returned = function(**arguments)
@@ -171,7 +171,7 @@ async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], s
                 shared = {name: one for name, one in ended.items() if one.patch}
             if draft is not None:
                 change = _end(draft, context, reads)
-        except BaseException:
+        except BaseException:  # as `with contained:` around all of it would do, at no cost when nothing is raised
             with contained:
                 raise
     except Busy:

@@ -2,12 +2,12 @@
 
 | kind | facts |
 |---|---|
-| `seed` | `input`: the task row; `schema`; `world`: that it starts from; `replaces`: the session whose place it took |
+| `seed` | `input`: the task row; `schema`; `world`: the id of its world; `replaces`: the session whose place it took |
 | `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
 | `started` | `name`, `input`: an external call is about to run |
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
-| `rewind` | `to`: the revision whose state is the state again; `pending` if external calls are |
+| `rewind` | `to`: the revision whose state is the state again; `pending`: external calls whose outcome is unknown |
 | `verdict` | `verdict`: of the state before; `response`, `views`: which ones it looked at |
 | `close` | `replaced_by`: the session that took its place |
 | `migrated` | `schema` |
@@ -26,7 +26,7 @@ and the fields of each event that was emitted. `resources` are the versions of t
 `schema` is the version of the state's class and its places. Any entry may have one: with it comes a snapshot in a newer
 schema than that of the state before, which newer code has migrated.
 
-In the log of a shared state (see `scopes`), `session` and `revision` say whose change it is:
+In the log of a shared state (see `shared`), `session` and `revision` say whose change it is:
 
 | kind | what |
 |---|---|

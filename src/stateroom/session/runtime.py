@@ -82,7 +82,7 @@ class Runtime(SessionLimits):
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,
-            fence=int(now * 1e6),  # of a session that is deleted and seeded again under its id: another one
+            fence=int(now * 1e6),  # so that a session that is deleted and seeded again under its id has another fence
         )
 
 

@@ -143,7 +143,7 @@ class Session(Generic[S]):
         """
         cache, cached = self._cache, self._cached
         if cached.head.closed or cached.head.expires <= cache.runtime.now():
-            await cache.refresh(cached)  # unless another process has renewed it, this says why not
+            await cache.refresh(cached)  # raises, unless another process has renewed it
         if cached.judged is not None:
             raise SessionSealed(cached.head.id)
         try:
@@ -151,15 +151,15 @@ class Session(Generic[S]):
             tool = cache.runtime.environment.tools.get(name)
             if tool is None:
                 raise unknown_tool(name, cache.runtime.environment.tools)
+            call = Call(cache, cached, tool, given, call_id)
             if tool.effect == "read" and not cache.resources.is_exclusive(tool.procedure):
-                return await Call(cache, cached, tool, given, call_id).read()
-            await cached.lock.acquire()  # as `async with` does, with two coroutines less
+                return await call.read()
+            await cached.lock.acquire()  # as `async with` does, with two fewer coroutines
             try:
                 if tool.effect == "read":
-                    return await Call(cache, cached, tool, given, call_id).read()
+                    return await call.read()
                 if tool.effect == "write":
-                    attempt = Call(cache, cached, tool, given, call_id).write
-                    return await commit(cache.runtime, cached, attempt, name)
+                    return await commit(cache.runtime, cached, call.write, name)
                 return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12)).result()
             finally:
                 cached.lock.release()
@@ -192,9 +192,9 @@ class Session(Generic[S]):
     async def verify(self, response: Any = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
 
-        That seals the session: nothing can be changed any more, and to verify it again, even closed, gives the same
-        verdict. It is refused if the verifier had looked at another response than this: else a made-up one that was
-        handed in first, by a model that is let near this, say, would be judged.
+        This seals the session: nothing can be changed any more. Verifying again, even after it is closed, gives the
+        same verdict. If the verifier read the response, verifying again with another one raises `SessionSealed`:
+        otherwise a model that can reach `verify` could submit a better response first.
         """
         cache, cached = self._cache, self._cached
 
@@ -217,7 +217,7 @@ class Session(Generic[S]):
         async with cached.lock:
             verdict = await commit(cache.runtime, cached, attempt, "its verdict", sealed_too=True)
             if cached.resources:
-                cached.resources.let_go()
+                cached.resources.let_go()  # not awaited: the verdict does not wait until they have stopped
             return verdict
 
     async def _judge(self, response: Any) -> tuple[Verdict, dict[str, Any]]:
@@ -253,7 +253,7 @@ class Session(Generic[S]):
     def _refuse_other(self, response: Any) -> None:
         judged = self._cached.judged or {}
         if judged.get("response", digest(response)) != digest(response):
-            raise SessionSealed(self.id, "it is of another response than this one")
+            raise SessionSealed(self.id, "it was given for another response")
 
     def lease(self, seconds: float = SECONDS) -> Lease:
         """Keep all other processes from changing the session while a block runs: `async with session.lease():`.
@@ -266,7 +266,7 @@ class Session(Generic[S]):
     # Going back, and branching off.
 
     async def checkpoint(self, name: str = "") -> Checkpoint:
-        """Mark the state of now, to come back to. A session has each name once; a checkpoint can do without."""
+        """Mark the current state, to come back to. A name can be used once in a session; a checkpoint needs none."""
         checked_name("name", name)
         async with self._cached.lock:
             await self._cache.refresh(self._cached, unread=True)
@@ -336,6 +336,8 @@ class Session(Generic[S]):
             raise CannotFork(self.id, revision, f"what became of call {standing.progress.pending[0]!r} is not known")
         if why := why_not_again(standing.progress.resources, {}):
             raise CannotFork(self.id, revision, why)
+        if ids is not None and len(ids) != n:
+            raise InvalidArguments(f"ids: {len(ids)} ids need n={len(ids)}, not n={n}")
         for name in ids or ():
             checked_text("ids", name)
         names: Sequence[str | None] = ids or [None] * (1 if n is None else n)

@@ -39,7 +39,7 @@ class Change(NamedTuple):
 def commit(draft: S) -> Change:
     """End a draft, check it, and give the new state with the patch that leads to it."""
     context: DraftContext = draft._draft_context  # type: ignore[attr-defined]
-    context.closed = ENDED  # before it is checked: what another thread changes meanwhile would not be
+    context.closed = ENDED  # before it is checked: what another thread changes meanwhile would go unchecked
     patch: Patch = []
     ruled: list[Path] = []
     _check_model(cast(Any, draft), (), patch, ruled)
@@ -335,7 +335,7 @@ def _settle_model(draft: DraftModel) -> Any:
         return base
     if len(old) > len(shape.fields):
         return shape.changed(base, changed)
-    made = object.__new__(shape.model)  # as `shape.changed` does, in two calls less: every write comes here
+    made = object.__new__(shape.model)  # as `shape.changed` does, with two fewer calls: every write comes here
     put = object.__setattr__
     put(made, "__dict__", {**old, **changed})
     put(made, "__pydantic_fields_set__", base.__pydantic_fields_set__)
