@@ -21,7 +21,7 @@ from stateroom.errors import (
 )
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call
 from stateroom.session import AgentStatus, Progress, Session, SessionInfo, Update
-from stateroom.session.cached_session import LIGHT, TRAIL
+from stateroom.session.cached_session import SMALL_STATE, STATES_IN_MEMORY
 from stateroom.session.log import progress_after
 from stateroom.store import Store
 
@@ -360,8 +360,8 @@ async def test_a_handle_from_before_goes_on_from_where_others_have_come_to(store
 
 async def test_after_a_rewind_that_has_not_read_a_large_state_an_agent_goes_on(store: Store) -> None:
     session = await sessions_in(store).seed({})
-    await session.call("note", {"text": "large" * LIGHT})
-    for _ in range(TRAIL):
+    await session.call("note", {"text": "large" * SMALL_STATE})
+    for _ in range(STATES_IN_MEMORY):
         await session.call("note", {"text": "more"})
     await session.rewind(2)
     with pytest.raises(SessionError, match="is not loaded"):

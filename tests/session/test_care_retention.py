@@ -112,11 +112,11 @@ async def test_as_many_revisions_stay_as_a_process_has_at_hand(store: Store) -> 
     session = await new(store, 30)
     cut = (await prune(store, keep=0))[session.id]
     assert cut.below is not None
-    assert cut.below <= 30 - cached_session.TRAIL
-    await session.rewind(to=30 - cached_session.TRAIL + 1)
-    assert len((await reopened(store, session.id)).state.notes) == 30 - cached_session.TRAIL
+    assert cut.below <= 30 - cached_session.STATES_IN_MEMORY
+    await session.rewind(to=30 - cached_session.STATES_IN_MEMORY + 1)
+    assert len((await reopened(store, session.id)).state.notes) == 30 - cached_session.STATES_IN_MEMORY
     await session.rewind(to=31)
-    await session.rewind(to=30 - cached_session.TRAIL + 1)
+    await session.rewind(to=30 - cached_session.STATES_IN_MEMORY + 1)
 
 
 async def test_a_process_that_was_away_reads_on(store: Store) -> None:
@@ -445,8 +445,8 @@ def test_whatever_is_pruned_all_that_stays_reads_as_it_was(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_session, "MIN_SNAPSHOT", smallest)
         patch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
-        patch.setattr(cached_session, "TRAIL", 1)  # so that short histories can be cut
-        patch.setattr(retention, "TRAIL", 1)
+        patch.setattr(cached_session, "STATES_IN_MEMORY", 1)  # so that short histories can be cut
+        patch.setattr(retention, "STATES_IN_MEMORY", 1)
         asyncio.run(run("memory://" if kind == "memory" else f"sqlite:///{Path(folder) / 'rooms.db'}"))
 
 

@@ -133,7 +133,7 @@ async def test_one_copy_serves_input_output_state_snapshots_and_forks(
     sessions: Sessions[Library], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 500)
-    monkeypatch.setattr(cached_session, "DIGESTING", 2**30)  # else there would be no snapshot so soon
+    monkeypatch.setattr(cached_session, "LARGE_PER_BYTE", 2**30)  # else there would be no snapshot so soon
     text = document(1_000_000)
     session = await sessions.seed({"texts": {"seeded": text}})
     await session.call("echo", {"text": text})

@@ -41,7 +41,7 @@ programs = st.fixed_dictionaries(
         "smallest": st.sampled_from([1, 60, 300]),
         "ratio": st.sampled_from([0, 2]),
         "trail": st.sampled_from([1, 2, 8]),
-        "light": st.sampled_from([0, cached_session.LIGHT]),
+        "light": st.sampled_from([0, cached_session.SMALL_STATE]),
         "large": st.sampled_from([200, Store.large]),
     }
 )
@@ -55,9 +55,9 @@ def check_program(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_session, "MIN_SNAPSHOT", smallest)
         patch.setattr(cached_session, "SNAPSHOT_RATIO", ratio)
-        patch.setattr(cached_session, "LIGHT", light)
+        patch.setattr(cached_session, "SMALL_STATE", light)
         for module in (cached_session, retention):
-            patch.setattr(module, "TRAIL", trail)
+            patch.setattr(module, "STATES_IN_MEMORY", trail)
         asyncio.run(carry_out(url, program, large))
 
 
@@ -77,7 +77,7 @@ def test_every_session_is_what_it_must_be_at_every_revision(
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every state counts as large: going back to one that is not at hand does not read it."""
-    monkeypatch.setattr(cached_session, "LIGHT", 0)
+    monkeypatch.setattr(cached_session, "SMALL_STATE", 0)
 
 
 async def cut_off(store: Store) -> None:

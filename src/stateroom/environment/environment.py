@@ -42,7 +42,9 @@ REPLY_INJECTED = frozenset({"message", *INJECTED}) - {"ask"}
 TAKEN = frozenset({"self", "task", "message", "ask"}) | VERIFY_INJECTED
 """Names that no resource can have."""
 
-SERVING = frozenset({"tools", "founding", "seeding", "verifying"})
+SERVING = frozenset(
+    {"tools", "world_function", "seed_function", "verify_function", "reply_tool", "shared_seed_functions"}
+)
 """Cached properties that sessions ask for: an instance that has one is in use."""
 
 
@@ -290,7 +292,7 @@ class Environment(Generic[S, T]):
 
         With a `world`, change the world's `state` for the task; by default nothing changes.
         """
-        return self.state_type() if self.state_type is not None and self.founding is None else None
+        return self.state_type() if self.state_type is not None and self.world_function is None else None
 
     def user_of(self, task: Any) -> str:
         """The user of a task, for the state of that user; by default the task's `user`."""
@@ -336,20 +338,20 @@ class Environment(Generic[S, T]):
         return cls.world is not Environment.world
 
     @cached_property
-    def founding(self) -> Procedure | None:
+    def world_function(self) -> Procedure | None:
         return procedure_of(self.world, frozenset()) if self._has_world() else None
 
     @cached_property
-    def seeding(self) -> Procedure:
+    def seed_function(self) -> Procedure:
         return procedure_of(self.seed, frozenset(_parameters(type(self).seed)))
 
     @cached_property
-    def verifying(self) -> Procedure:
+    def verify_function(self) -> Procedure:
         needs = frozenset(_parameters(type(self).verify))
         return procedure_of(self.verify, needs, resources=needs & self.resources.keys())
 
     @cached_property
-    def replying(self) -> ReplyHook | None:
+    def reply_tool(self) -> ReplyHook | None:
         if type(self).reply is Environment.reply:
             return None
         needs = frozenset(_parameters(type(self).reply))
@@ -357,7 +359,7 @@ class Environment(Generic[S, T]):
         return ReplyHook(procedure, "message" in needs)
 
     @cached_property
-    def seeding_shared(self) -> Mapping[str, Procedure]:
+    def shared_seed_functions(self) -> Mapping[str, Procedure]:
         hooks: dict[str, Callable[..., Any]] = {"user": self.seed_user, "app": self.seed_app}
         return {
             name: procedure_of(hooks[name], frozenset({"task"} if name == "user" else ())) for name in self.shared_types

@@ -210,7 +210,7 @@ class _Replayer:
             return Progress(int(found[1], 16), float(began))
         environment = self._sessions.environment
         used = [environment.tools[call.name].procedure for call in calls if call.name in environment.tools]
-        for procedure in (environment.seeding, *used):
+        for procedure in (environment.seed_function, *used):
             if asked := procedure.needs & UNRECORDED:
                 names = " and ".join(sorted(asked))
                 raise BadTask(f"the environment uses {names}, and without the session nothing tells what that was")

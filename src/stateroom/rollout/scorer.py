@@ -97,8 +97,8 @@ class RowScorer:
         self._inputs = inputs
 
     async def score(self, row: Row) -> Scored:
-        needs = self._environment.verifying.needs
-        if unrecorded := (needs & UNRECORDED) | self._environment.verifying.resources:
+        needs = self._environment.verify_function.needs
+        if unrecorded := (needs & UNRECORDED) | self._environment.verify_function.resources:
             asked = " and ".join(sorted(unrecorded))
             raise BadTask(f"verify asks for {asked}: without a state, nothing has recorded what that was")
         session = row.get(SESSION)

@@ -90,7 +90,7 @@ class ServedEnvironment:
         }
         for name in self.environment.tools:
             routes["POST", f"/{name}"] = self._tool(name)
-        if self.environment.replying is not None:
+        if self.environment.reply_tool is not None:
             routes["POST", "/reply"] = self.reply
         return {(method, self.prefix + path): endpoint for (method, path), endpoint in routes.items()}
 
@@ -292,7 +292,7 @@ class ServedEnvironment:
             "headers": {"X-NeMo-Gym-Session-Token": token.decode()},
         }
         found = {"session_id": token.partition(b".")[0].partition(b"~")[0].decode(), "mcp": mcp}
-        return found if self.environment.replying is None else {**found, "replies": True}
+        return found if self.environment.reply_tool is None else {**found, "replies": True}
 
     # The rest of an episode.
 

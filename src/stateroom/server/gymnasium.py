@@ -68,7 +68,7 @@ class Gymnasium:
 
     async def _answer(self, subject: str | None, response: dict[str, Any], step_id: str | None) -> str | None:
         """The answer of the environment's user to a response; None if there is no user, or the episode is over."""
-        if self.environment.environment.replying is None:
+        if self.environment.environment.reply_tool is None:
             return None
         session = await self.environment.session(subject, closed_too=True)
         if session.verdict is not None:

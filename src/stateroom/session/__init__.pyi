@@ -5,7 +5,7 @@ from .agent import (
 )
 from .cached_session import (
     CachedSession as CachedSession,
-    Step as Step,
+    PreparedCommit as PreparedCommit,
     new_session as new_session,
 )
 from .commit import (

@@ -117,7 +117,7 @@ class SessionCache:
         """Read again what an author's code may have tampered with: these, and all that share states with others."""
         forks = [other.head for other in self.sessions.values() if other.head.parent is not None]
         related = {*(each.head.id for each in tampered), *(head.id for head in forks), *(head.parent for head in forks)}
-        if self.runtime.environment.founding is not None:  # all may share the world
+        if self.runtime.environment.world_function is not None:  # all may share the world
             related = {*self.sessions}
             self.worlds.forget()
             self.runtime.reader.forget()

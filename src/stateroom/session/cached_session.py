@@ -22,7 +22,7 @@ from stateroom.session.runtime import SessionLimits
 from stateroom.state import Elsewhere, Patch, State, decode, encode_json, patched
 from stateroom.store import NO_BLOBS, Blobs, Commit, Entry, Head, Snapshot
 
-TRAIL = 8
+STATES_IN_MEMORY = 8
 """Number of newest revisions whose states stay in memory, so that going back to one costs nothing."""
 
 MIN_SNAPSHOT = 4096
@@ -31,23 +31,25 @@ MIN_SNAPSHOT = 4096
 SNAPSHOT_RATIO = 2
 """A snapshot is written when the changes since the last one weigh this many times as much as it does."""
 
-DIGESTING = 64
+LARGE_PER_BYTE = 64
 """Bytes of large values that weigh as much as one byte of a snapshot, which needs their digests."""
 
 
-FOREBEARS = 16
+MAX_ANCESTORS = 16
 """Number of ancestors whose call ids and large values a fork remembers."""
 
 
-LIGHT = 64 * 1024
+SMALL_STATE = 64 * 1024
 """A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
 
-ALWAYS = ("verdict", "close", "failed", "asked", "migrated")
+KINDS_BEYOND_MAX_LOG = ("verdict", "close", "failed", "asked", "migrated")
 """The kinds of entries that a session gets however long its log is: they end it, or what was begun before."""
 
-FULL = "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
+LOG_IS_FULL = (
+    "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
+)
 
-OWN = "\n"
+OWN_CALL_ID = "\n"
 """How a call id of our own begins; no caller's does."""
 
 
@@ -60,7 +62,7 @@ class HeldLease(msgspec.Struct):
     """Until then, by the monotonic clock, nobody else can have changed the session."""
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class PreparedCommit(msgspec.Struct, frozen=True, gc=False):
     """A commit that is about to be made, and what the cached session has after it."""
 
     commit: Commit
@@ -119,7 +121,7 @@ class CachedSession:
         trail, newest = self._trail, self.head.revision
         if not self.stale:
             trail[newest] = standing
-        while trail and (oldest := next(iter(trail))) <= newest - TRAIL:  # others may have gone on by many
+        while trail and (oldest := next(iter(trail))) <= newest - STATES_IN_MEMORY:  # others may have gone on by many
             del trail[oldest]
 
     def is_leased_elsewhere(self, now: float) -> bool:
@@ -214,16 +216,18 @@ class CachedSession:
         *,
         saved: Blobs = NO_BLOBS,
         decided: bool = False,
-    ) -> Step:
+    ) -> PreparedCommit:
         """The step that enters these facts; `after` is the state and progress then, by default those of now.
 
         `saved` is what was saved of resources, which is stored with it.
         If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
         """
         limits = self.limits
-        if self._weight.log >= limits.max_log and not (kind in ALWAYS or decided or call_id in self.progress.pending):
+        if self._weight.log >= limits.max_log and not (
+            kind in KINDS_BEYOND_MAX_LOG or decided or call_id in self.progress.pending
+        ):
             self.stale = True  # should some of it be pruned, the next attempt finds that out
-            raise TooLarge(f"the session's log has the {limits.max_log:,} bytes that it may have: {FULL}")
+            raise TooLarge(f"the session's log has the {limits.max_log:,} bytes that it may have: {LOG_IS_FULL}")
         large = self.store.large
         standing = after or StateAt(self.state, progress_after(self.progress, kind, call_id, facts), self.outdated)
         unread = standing.state is None
@@ -234,7 +238,7 @@ class CachedSession:
         head, at = self.head, limits.now()
         expires = None if head.expires - at > limits.renewed else at + limits.ttl
         if call_id is None and self.store.remote:
-            call_id = OWN + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
+            call_id = OWN_CALL_ID + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)
         blobs = self._unstored({**body.blobs, **saved}) if body.blobs or saved else NO_BLOBS
         judged = decode(encode_json(facts)) if kind == "verdict" else None
@@ -244,7 +248,7 @@ class CachedSession:
         is_small = fits and (weight.tail <= MIN_SNAPSHOT or _is_small(weight))
         if unread or (not migrates and (is_small or standing.outdated)):
             commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close")
-            return Step(commit, standing, weight, judged)
+            return PreparedCommit(commit, standing, weight, judged)
         elsewhere = Elsewhere(large)
         snapshot = Snapshot(
             entry.revision, write_document(standing.state, standing.progress, elsewhere, log=weight.log)
@@ -256,7 +260,7 @@ class CachedSession:
             raise TooLarge(f"the state would be larger than the {limits.max_state:,} bytes that it may have")
         standing = StateAt(standing.state, standing.progress)
         commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close")
-        return Step(commit, standing, weight, judged)
+        return PreparedCommit(commit, standing, weight, judged)
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
         """Those of the large values that are not known to be stored."""
@@ -265,7 +269,7 @@ class CachedSession:
         new = [digest for digest in blobs if not any(digest in known for known in self.digests)]
         return blobs if len(new) == len(blobs) else {digest: blobs[digest] for digest in new}
 
-    async def append(self, step: Step) -> None:
+    async def append(self, step: PreparedCommit) -> None:
         """Make a commit that was prepared."""
         commit, entry = step.commit, step.commit.entry
         self.stale = True  # until the store has said yes, whatever happens
@@ -275,18 +279,18 @@ class CachedSession:
             self.digests[0].update(commit.blobs)
         expires = commit.expires or self.head.expires
         self.head = replace(self.head, revision=entry.revision, expires=expires, closed=commit.closes)
-        if entry.call_id is not None and not entry.call_id.startswith(OWN):
+        if entry.call_id is not None and not entry.call_id.startswith(OWN_CALL_ID):
             self.calls[0].add(entry.call_id)
         self.judged = step.judged or self.judged
         self.settle(step.standing)
 
-    def known(self, revision: int) -> StateAt | None:
+    def in_memory(self, revision: int) -> StateAt | None:
         """The state and progress at a revision, if they are in memory."""
         return self._trail.get(revision)
 
     async def at(self, revision: int) -> StateAt:
         """The state and progress at a revision."""
-        known = self.known(revision)
+        known = self.in_memory(revision)
         if known is not None:
             return known
         found, document = await self.reader.read(self.head.id, revision)
@@ -307,9 +311,9 @@ class CachedSession:
         await history.refuse_pruned(head, revision)
 
     @property
-    def is_light(self) -> bool:
+    def is_small(self) -> bool:
         """Whether the state is so small that reading it is no matter."""
-        return self._weight.state + self._weight.tail <= LIGHT
+        return self._weight.state + self._weight.tail <= SMALL_STATE
 
     def is_new(self, call_id: str) -> bool:
         """Whether it is known here that no entry has this call id."""
@@ -320,7 +324,7 @@ class CachedSession:
                 return False
         return True
 
-    async def recorded(self, call_id: str) -> LogEntry | None:
+    async def find_call(self, call_id: str) -> LogEntry | None:
         """The entry of a call that was committed before."""
         if self.is_new(call_id):
             return None
@@ -330,10 +334,10 @@ class CachedSession:
         """The cached session of a fork of this session, which shares the state."""
         fork = CachedSession(self.reader, head, self.limits)
         fork.seeded = self.seeded
-        fork.calls = (set(), *self.calls[:FOREBEARS])
-        fork.all_calls_known = self.all_calls_known and len(self.calls) <= FOREBEARS
+        fork.calls = (set(), *self.calls[:MAX_ANCESTORS])
+        fork.all_calls_known = self.all_calls_known and len(self.calls) <= MAX_ANCESTORS
         if self.digests[0]:
-            self.digests = (set(), *self.digests[:FOREBEARS])
+            self.digests = (set(), *self.digests[:MAX_ANCESTORS])
         fork.digests = (set(), *self.digests[1:])
         fork._weight = replace(self._weight, log=0)
         fork.settle(standing)
@@ -351,7 +355,7 @@ def _size(blobs: Blobs) -> int:
 
 def _is_small(weight: Weight) -> bool:
     """Whether the changes since the last snapshot are not yet worth another."""
-    return weight.tail <= SNAPSHOT_RATIO * (weight.snapshot + weight.large // DIGESTING)
+    return weight.tail <= SNAPSHOT_RATIO * (weight.snapshot + weight.large // LARGE_PER_BYTE)
 
 
 def new_session(

@@ -12,13 +12,13 @@ import msgspec
 
 from stateroom.errors import Conflict, DuplicateCall, TooLarge, UnknownSession
 from stateroom.session.cache import SessionCache
-from stateroom.session.cached_session import CachedSession, Step
+from stateroom.session.cached_session import CachedSession, PreparedCommit
 from stateroom.session.commit import Superseded, commit
-from stateroom.session.invocation import NOTHING, Ran, Scene, run_tool
+from stateroom.session.invocation import NOTHING, CallContext, ToolRun, run_tool
 from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, progress_after
 from stateroom.session.program import Operation, Procedure
 from stateroom.session.reader import StateAt
-from stateroom.session.result import Failed, Result, recorded
+from stateroom.session.result import Failed, Result, result_of_entry
 from stateroom.session.shared import SharedConflict, View
 from stateroom.state import event_facts
 from stateroom.store import NO_BLOBS
@@ -48,9 +48,9 @@ class Call(msgspec.Struct, gc=False):
         """Run a tool on the newest state, and commit what it did: an attempt, for `commit`."""
         cached, tool, call_id = self.cached, self.tool, self.call_id
         if call_id is not None and not cached.is_new(call_id):
-            entry = await cached.recorded(call_id)
+            entry = await cached.find_call(call_id)
             if entry is not None:
-                return recorded(entry)
+                return result_of_entry(entry)
         views = await shared_views(self.cache, cached, tool.procedure) if tool.procedure.shared else NOTHING
         try:
             ran = await self.run(tool.bind(self.given), views)
@@ -71,11 +71,11 @@ class Call(msgspec.Struct, gc=False):
         except (Conflict, DuplicateCall):
             raise Superseded from None
 
-    def run(self, arguments: dict[str, Any], views: Mapping[str, View]) -> Awaitable[Ran]:
+    def run(self, arguments: dict[str, Any], views: Mapping[str, View]) -> Awaitable[ToolRun]:
         """Run the tool on the state that is loaded, with arguments that are bound."""
         cache, cached, tool, call_id = self.cache, self.cached, self.tool, self.call_id
         agent = cached.progress.agent
-        scene = Scene(
+        call = CallContext(
             cached.state,
             cached.progress,
             cached.head.id,
@@ -87,10 +87,10 @@ class Call(msgspec.Struct, gc=False):
             answers=agent.inputs if agent.asking is not None and agent.asking == call_id else (),
         )
         if tool.procedure.resources:
-            return cache.resources_of(cached).run(tool, arguments, scene)
-        return run_tool(cache.runtime.runner, tool, arguments, scene, cache.runtime.timeout)
+            return cache.resources_of(cached).run(tool, arguments, call)
+        return run_tool(cache.runtime.runner, tool, arguments, call, cache.runtime.timeout)
 
-    async def commit_shared(self, ran: Ran, views: Mapping[str, View]) -> None:
+    async def commit_shared(self, ran: ToolRun, views: Mapping[str, View]) -> None:
         """Commit what the tool did, to the session and to the shared states that it changed, if any."""
 
         async def decide(facts: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Call(msgspec.Struct, gc=False):
                     raise SharedConflict(view.shared) from error
             raise
 
-    def step(self, ran: Ran, more: Mapping[str, Any] = NOTHING) -> Step:
+    def step(self, ran: ToolRun, more: Mapping[str, Any] = NOTHING) -> PreparedCommit:
         """The step that commits a run."""
         name, cached = self.tool.name, self.cached
         facts = {"name": name, "input": self.given, "output": ran.output}

@@ -19,7 +19,7 @@ from stateroom.errors import BadTask, BadVerdict, DefinitionError, InvalidArgume
 from stateroom.session.containment import PathNotLoaded, contained
 from stateroom.session.document import Document
 from stateroom.session.history import History
-from stateroom.session.invocation import NOTHING, READ_ONLY, Scene, plain_arguments, run_tool
+from stateroom.session.invocation import NOTHING, READ_ONLY, CallContext, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
 from stateroom.session.program import Operation, Procedure, Program
 from stateroom.session.reader import Reader, StateAt, typed
@@ -201,8 +201,8 @@ class Rehearsal:
         if elsewhere := operation.procedure.shared | operation.procedure.resources:
             raise Failed(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
         progress = standing.progress
-        scene = Scene(standing.state, progress, self._session, 0, self._task, None, None, NOTHING)
-        ran = await run_tool(self._runner, operation, operation.bind(given), scene, self._timeout)
+        call = CallContext(standing.state, progress, self._session, 0, self._task, None, None, NOTHING)
+        ran = await run_tool(self._runner, operation, operation.bind(given), call, self._timeout)
         return StateAt(ran.state, progress.after(ran.advanced))
 
     def _meant(self, action: Action) -> tuple[Operation, dict[str, Any]]:
@@ -212,10 +212,10 @@ class Rehearsal:
             if name not in tools:
                 raise unknown_tool(name, tools)
             return tools[name], arguments
-        replying = self._environment.replying
-        if replying is None:
+        reply_tool = self._environment.reply_tool
+        if reply_tool is None:
             raise Failed("nobody answers here: the environment has no `reply`")
-        return replying, {"message": action["message"]}
+        return reply_tool, {"message": action["message"]}
 
 
 class Episode:
@@ -299,20 +299,20 @@ def digest(response: Any) -> str:
 async def run_verifier(
     runner: Runner,
     procedure: Procedure,
-    scene: Scene,
+    call: CallContext,
     episode: Episode,
     timeout: float,
     load_path: Callable[[], Awaitable[Path]],
-    lend: Callable[[Procedure, Scene], Awaitable[Scene]] | None = None,
+    lend: Callable[[Procedure, CallContext], Awaitable[CallContext]] | None = None,
 ) -> Verdict:
-    """Run a verifier in a scene; what it raises is the caller's to see.
+    """Run a verifier; what it raises is the caller's to see.
 
     The path is loaded only for a verifier that looks back: when one does so for the first time, it is run again.
-    Before each run, `lend` adds resources to the scene.
+    Before each run, `lend` adds resources to what it is given.
     """
     if procedure.function in runner.look_back:
         episode.look_back(await load_path())
-    lent = scene if lend is None else await lend(procedure, scene)
+    lent = call if lend is None else await lend(procedure, call)
     found = None
     try:
         found = await runner.run(procedure, _judges_by(procedure, lent, episode), timeout)
@@ -323,7 +323,7 @@ async def run_verifier(
             raise
     if episode.path_is_missed:
         runner.look_back.add(procedure.function)
-        return await run_verifier(runner, procedure, scene, episode, timeout, load_path, lend)
+        return await run_verifier(runner, procedure, call, episode, timeout, load_path, lend)
     with contained:  # a number may be of a class of the author's
         verdict = Verdict(float(found)) if isinstance(found, int | float) else found
         if isinstance(verdict, Verdict) and isinstance(verdict.reward, int | float) and isfinite(verdict.reward):
@@ -332,12 +332,12 @@ async def run_verifier(
         raise BadVerdict(f"verify must return a finite number, or a Verdict with one as its reward, not {given}")
 
 
-def _judges_by(procedure: Procedure, scene: Scene, episode: Episode) -> dict[str, Any]:
+def _judges_by(procedure: Procedure, call: CallContext, episode: Episode) -> dict[str, Any]:
     """What a verifier is given, to be read."""
     arguments: dict[str, Any] = {}
-    drafts = {name: draft_of(state, DraftContext(READ_ONLY)) for name, state in scene.shared.items()}
-    scene.fill(
-        procedure, arguments, None if scene.state is None else draft_of(scene.state, DraftContext(READ_ONLY)), drafts
+    drafts = {name: draft_of(state, DraftContext(READ_ONLY)) for name, state in call.shared.items()}
+    call.fill(
+        procedure, arguments, None if call.state is None else draft_of(call.state, DraftContext(READ_ONLY)), drafts
     )
     if "episode" in procedure.needs:
         arguments["episode"] = episode

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from stateroom.errors import Conflict, DuplicateCall, SchemaChanged, TooLarge
 from stateroom.session.call import CHANGED, Call, append, shared_views
 from stateroom.session.commit import Superseded, commit
-from stateroom.session.invocation import Ran
+from stateroom.session.invocation import ToolRun
 from stateroom.session.log import UNSTORABLE
 from stateroom.session.progress import ASKED, STARTED
-from stateroom.session.result import Code, Failed, Result, recorded
+from stateroom.session.result import Code, Failed, Result, result_of_entry
 from stateroom.session.shared import SharedConflict, View
 
 PATIENT = 1000
@@ -36,19 +36,19 @@ class ExternalCall(Call, gc=False):
         arguments = tool.bind(self.given)  # bad ones start nothing
         if cached.stale:
             await cached.refresh()
-        entry = await cached.recorded(call_id)
+        entry = await cached.find_call(call_id)
         if entry is not None:
-            return recorded(entry)
+            return result_of_entry(entry)
         agent = cached.progress.agent
         told = f"/{len(agent.inputs)}" if agent.asking == call_id and agent.inputs else ""  # each answer lets it start
-        asked = await cached.recorded(call_id + ASKED + told)
+        asked = await cached.find_call(call_id + ASKED + told)
         if asked is not None:
             raise Failed(asked.facts["question"], "needs_input")
         if not await self._start(told):
             await cached.refresh()  # another process may have finished it
-            entry = await cached.recorded(call_id)
+            entry = await cached.find_call(call_id)
             if entry is not None:
-                return recorded(entry)
+                return result_of_entry(entry)
             if not tool.retries_unknown:
                 raise Failed(
                     f"{tool.name} was started before and its outcome is unknown; it was not run again. "
@@ -60,7 +60,7 @@ class ExternalCall(Call, gc=False):
     async def _start(self, told: str) -> bool:
         """Note that the call starts; False if that was noted before."""
         name, call_id = self.tool.name, self.call_id + STARTED + told
-        if await self.cached.recorded(call_id) is not None:
+        if await self.cached.find_call(call_id) is not None:
             return False
         try:
             await self._append("started", {}, call_id)
@@ -91,7 +91,7 @@ class ExternalCall(Call, gc=False):
             return await self._fail(str(failure), failure.code)
         return await self._succeed(ran, views)
 
-    async def _succeed(self, ran: Ran, views: Mapping[str, View]) -> Result:
+    async def _succeed(self, ran: ToolRun, views: Mapping[str, View]) -> Result:
         """Commit what came of the call, or else note why that could not be done."""
         cached, tool = self.cached, self.tool
 
@@ -129,7 +129,7 @@ class ExternalCall(Call, gc=False):
 
     async def _recorded(self) -> Result:
         await self.cached.refresh(unread=True)
-        return recorded(await self.cached.recorded(self.call_id))
+        return result_of_entry(await self.cached.find_call(self.call_id))
 
     async def _append(self, kind: str, facts: dict[str, Any], call_id: str) -> None:
         said = {"name": self.tool.name, "input": self.given, **facts}

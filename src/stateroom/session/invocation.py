@@ -51,7 +51,7 @@ NO_CHANGE = Change(None, [])
 READ_ONLY = "this state may only be read; change it in a tool with effect='write'"
 
 
-class Ran(msgspec.Struct, frozen=True, gc=False):
+class ToolRun(msgspec.Struct, frozen=True, gc=False):
     """A run that went well: where it began, the output, and what became of the state."""
 
     revision: int
@@ -69,7 +69,7 @@ class Ran(msgspec.Struct, frozen=True, gc=False):
     """What became of the resources that it asks for."""
 
 
-class Scene(msgspec.Struct, frozen=True, gc=False):
+class CallContext(msgspec.Struct, frozen=True, gc=False):
     """What a function of the author's may be given: where in a session it runs."""
 
     state: State | None
@@ -131,18 +131,20 @@ def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) ->
     return plain
 
 
-async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], scene: Scene, timeout: float) -> Ran:
-    """Run a tool in a scene, with arguments that are bound; raises `Failed`, and then nothing has changed."""
+async def run_tool(
+    runner: Runner, tool: Operation, arguments: dict[str, Any], call: CallContext, timeout: float
+) -> ToolRun:
+    """Run a tool, with arguments that are bound; raises `Failed`, and then nothing has changed."""
     reads = tool.effect == "read"
-    closed = f"{tool.name} is declared as a read, so it cannot change state" if reads else None
-    if scene.state is not None and scene.state.__appliers__ and not reads:
-        context: DraftContext = EventContext.of(scene.state, scene.spares)
+    read_only = f"{tool.name} is declared as a read, so it cannot change state" if reads else None
+    if call.state is not None and call.state.__appliers__ and not reads:
+        context: DraftContext = EventContext.of(call.state, call.spares)
     else:
-        context = DraftContext(closed, scene.spares)
-    draft = None if scene.state is None else draft_of(scene.state, context)
-    beside = DraftContext(closed)
-    drafts = {name: draft_of(state, beside) for name, state in scene.shared.items()} if scene.shared else {}
-    clock = scene.fill(tool.procedure, arguments, draft, drafts)
+        context = DraftContext(read_only, call.spares)
+    draft = None if call.state is None else draft_of(call.state, context)
+    shared_context = DraftContext(read_only)
+    drafts = {name: draft_of(state, shared_context) for name, state in call.shared.items()} if call.shared else {}
+    clock = call.fill(tool.procedure, arguments, draft, drafts)
     change, shared = NO_CHANGE, NOTHING
     try:
         try:
@@ -162,15 +164,15 @@ async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], s
                         if perf_counter() - start > QUICK:
                             pace.took(start)
             finally:  # first of all: a thread that goes on by itself changes nothing any more
-                context.closed = beside.closed = ENDED
+                context.closed = shared_context.closed = ENDED
             output = to_jsonable_python(returned)
             del returned
             arguments.clear()  # nothing here holds on to the draft
             if drafts:
-                ended = {name: _end(one, beside, reads) for name, one in drafts.items()}
+                ended = {name: _finish(one, shared_context, reads) for name, one in drafts.items()}
                 shared = {name: one for name, one in ended.items() if one.patch}
             if draft is not None:
-                change = _end(draft, context, reads)
+                change = _finish(draft, context, reads)
         except BaseException:  # as `with contained:` around all of it would do, at no cost when nothing is raised
             with contained:
                 raise
@@ -178,20 +180,20 @@ async def run_tool(runner: Runner, tool: Operation, arguments: dict[str, Any], s
         raise  # it was not run
     except (Exception, Asked) as error:
         raise _failure(tool, error, draft, *drafts.values()) from error
-    return Ran(
-        scene.revision,
-        scene.state,
+    return ToolRun(
+        call.revision,
+        call.state,
         output,
         change.patch,
         change.state,
-        scene.progress,
+        call.progress,
         clock.advanced if clock else 0.0,
         shared,
         tuple(context.emitted),
     )
 
 
-def _end(draft: Any, context: DraftContext, reads: bool) -> Change:
+def _finish(draft: Any, context: DraftContext, reads: bool) -> Change:
     """What became of a draft; raises if that may not be."""
     if reads:
         refuse_tampering(draft)

@@ -67,15 +67,15 @@ class Program(Protocol):
     @property
     def tools(self) -> Mapping[str, Operation]: ...
     @property
-    def founding(self) -> Procedure | None:
+    def world_function(self) -> Procedure | None:
         """What makes the world that its sessions start from, if they share one."""
 
     @property
-    def seeding(self) -> Procedure: ...
+    def seed_function(self) -> Procedure: ...
     @property
-    def verifying(self) -> Procedure: ...
+    def verify_function(self) -> Procedure: ...
     @property
-    def replying(self) -> Operation | None:
+    def reply_tool(self) -> Operation | None:
         """What answers the agent's messages, if anything does."""
 
     @property
@@ -87,7 +87,7 @@ class Program(Protocol):
         """The types of the shared states that there are."""
 
     @property
-    def seeding_shared(self) -> Mapping[str, Procedure]:
+    def shared_seed_functions(self) -> Mapping[str, Procedure]:
         """What gives each of them on its first use."""
 
     @property

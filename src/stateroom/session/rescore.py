@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from stateroom.errors import DefinitionError, SessionError, UnknownRevision
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.history import History, line_to
-from stateroom.session.invocation import NOTHING, Scene
+from stateroom.session.invocation import NOTHING, CallContext
 from stateroom.session.log import VERDICT, LogEntry, read_entry
 from stateroom.session.program import Program
 from stateroom.session.reader import Reader, StateAt
@@ -71,7 +71,7 @@ class Rescorer:
         standing = await self._reader.understood(document)
         seeded = await history.seed(head, first)
         row = read_entry(seeded).input
-        procedure = environment.verifying
+        procedure = environment.verify_function
         shared = NOTHING
         if procedure.shared:
             shared = await self._shared(session, entry if revision == judged else None, sorted(procedure.shared))
@@ -79,7 +79,7 @@ class Rescorer:
         def task() -> Any:
             return environment.parse_task(read_entry(seeded).input)
 
-        scene = Scene(standing.state, standing.progress, session, revision, task, None, None, shared)
+        call = CallContext(standing.state, standing.progress, session, revision, task, None, None, shared)
         first_state = partial(self._first, session)
         rehearsal = partial(Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._mend)
         episode = Episode(environment.parse_task(row), response, rehearsal)
@@ -87,7 +87,7 @@ class Rescorer:
         holding = SessionResources(self._manager)
         try:
             verdict = await run_verifier(
-                self._runner, procedure, scene, episode, self._timeout, path, holding.lend_to_judge
+                self._runner, procedure, call, episode, self._timeout, path, holding.lend_to_judge
             )
         finally:
             if holding:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
 from stateroom.session.history import History
-from stateroom.session.invocation import Ran, Scene, run_tool
+from stateroom.session.invocation import CallContext, ToolRun, run_tool
 from stateroom.session.log import UNSTORABLE
 from stateroom.session.program import Operation, Procedure
 from stateroom.session.resource import NO_VERSION, Resource, ResourceVersion, Used, identity, saved_as, why_not_again
@@ -80,18 +80,18 @@ class ResourceManager:
         """Whether there is something that can only be started afresh."""
         return any(resource.kind == "restart_only" for resource in self.resources.values())
 
-    async def stateless(self, name: str, scene: Scene) -> Any:
+    async def stateless(self, name: str, call: CallContext) -> Any:
         """What all sessions share, started on its first use."""
         async with self._lock:
             if name not in self._stateless:
-                self._stateless[name] = await self.started(name, scene)
+                self._stateless[name] = await self.started(name, call)
             return self._stateless[name]
 
-    async def started(self, name: str, scene: Scene) -> Any:
-        return await self._make(name, "started", self.resources[name].start, scene.info())
+    async def started(self, name: str, call: CallContext) -> Any:
+        return await self._make(name, "started", self.resources[name].start, call.info())
 
-    async def restored(self, name: str, scene: Scene, content: bytes) -> Any:
-        return await self._make(name, "restored", self.resources[name].restore, decode(content), scene.info())
+    async def restored(self, name: str, call: CallContext, content: bytes) -> Any:
+        return await self._make(name, "restored", self.resources[name].restore, decode(content), call.info())
 
     async def _make(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
         """What a hook makes; if nobody waits for it any more, it is stopped when it is there."""
@@ -191,39 +191,39 @@ class SessionResources:
         self._manager = manager
         self._held: dict[str, HeldResource] = {}
 
-    async def lend(self, procedure: Procedure, scene: Scene) -> Scene:
-        """The scene, with the resources that a function asks for as they are there."""
-        resources = {name: await self._current(name, scene) for name in sorted(procedure.resources)}
-        return replace(scene, resources=resources)
+    async def lend(self, procedure: Procedure, call: CallContext) -> CallContext:
+        """The context of a call, with the resources that its function asks for."""
+        resources = {name: await self._current(name, call) for name in sorted(procedure.resources)}
+        return replace(call, resources=resources)
 
-    async def lend_to_judge(self, procedure: Procedure, scene: Scene) -> Scene:
+    async def lend_to_judge(self, procedure: Procedure, call: CallContext) -> CallContext:
         """The same for a verifier: whatever others have left in what can be restored, or it leaves there, is gone.
 
         Raises a `SessionError` if it would be given one afresh in place of one that was used.
         """
-        versions = {name: version for name, version in scene.progress.resources.items() if name in procedure.resources}
+        versions = {name: version for name, version in call.progress.resources.items() if name in procedure.resources}
         there = {name: {"used": one.identity} for name, one in self._held.items() if one.sure and not one.restarted}
         if why := why_not_again(versions, there):
-            raise SessionError(scene.session, f"session {scene.session!r} cannot be judged here: {why}")
+            raise SessionError(call.session, f"session {call.session!r} cannot be judged here: {why}")
         self._distrust(procedure)
-        scene = await self.lend(procedure, scene)
+        call = await self.lend(procedure, call)
         self._distrust(procedure)
-        return scene
+        return call
 
     def _distrust(self, procedure: Procedure) -> None:
         for name in procedure.resources & self._held.keys():
             self._held[name].sure &= self._manager.resources[name].kind != "exportable"
 
-    async def run(self, tool: Operation, arguments: dict[str, Any], scene: Scene) -> Ran:
+    async def run(self, tool: Operation, arguments: dict[str, Any], call: CallContext) -> ToolRun:
         """Run a tool that asks for resources; raises as `run_tool` does, and then they are what they were."""
         try:
-            scene = await self.lend(tool.procedure, scene)
+            call = await self.lend(tool.procedure, call)
         except HOOK_FAILED as error:
             raise _failure(tool, error) from error
         held = {name: self._held[name] for name in sorted(tool.procedure.resources & self._held.keys())}
         _trust(held.values(), False)
         try:
-            ran = await run_tool(self._manager.runner, tool, arguments, scene, self._manager.timeout)
+            ran = await run_tool(self._manager.runner, tool, arguments, call, self._manager.timeout)
         except Busy:  # it was not run
             _trust(held.values(), True)
             raise
@@ -240,30 +240,30 @@ class SessionResources:
         except HOOK_FAILED as error:
             raise _failure(tool, error) from error
 
-    async def _current(self, name: str, scene: Scene) -> Any:
-        """A resource as it is at the scene's revision."""
+    async def _current(self, name: str, call: CallContext) -> Any:
+        """A resource as it is at the call's revision."""
         manager = self._manager
         if manager.resources[name].kind == "stateless":
-            return await manager.stateless(name, scene)
-        version = scene.progress.resources.get(name, NO_VERSION)
+            return await manager.stateless(name, call)
+        version = call.progress.resources.get(name, NO_VERSION)
         held = self._held.get(name)
         if held is not None and held.sure and held.identity == identity(version):
             return held.handle
         if held is not None:
             del self._held[name]
             await manager.let_go((name, held.handle))
-        held = self._held[name] = await self._made(name, version, scene)
+        held = self._held[name] = await self._made(name, version, call)
         return held.handle
 
-    async def _made(self, name: str, version: ResourceVersion, scene: Scene) -> HeldResource:
+    async def _made(self, name: str, version: ResourceVersion, call: CallContext) -> HeldResource:
         manager = self._manager
         large = saved_as(version)
         if manager.resources[name].kind == "exportable" and large is not None:
-            content = await History(manager.store).content(scene.session, large)
-            return HeldResource(await manager.restored(name, scene, content), large.digest, restarted=False)
+            content = await History(manager.store).content(call.session, large)
+            return HeldResource(await manager.restored(name, call, content), large.digest, restarted=False)
         if version:
-            logger.warning("the %s of session %s is started afresh: the one that was used is gone", name, scene.session)
-        return HeldResource(await manager.started(name, scene), identity(version), restarted=bool(version))
+            logger.warning("the %s of session %s is started afresh: the one that was used is gone", name, call.session)
+        return HeldResource(await manager.started(name, call), identity(version), restarted=bool(version))
 
     async def _used(self, held: Mapping[str, HeldResource]) -> Used:
         """What a call that went well has made of resources; what they are from now on is known."""

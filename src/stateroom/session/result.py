@@ -59,14 +59,14 @@ class Failed(Exception):
         self.code: Code = code
 
 
-def failed(failure: Failed | InvalidArguments) -> Result:
+def result_of_failure(failure: Failed | InvalidArguments) -> Result:
     """The result of a call that failed."""
     if isinstance(failure, InvalidArguments):
         return Result(False, None, str(failure), "invalid_arguments", failure.fields)
     return Result(False, None, str(failure), failure.code)
 
 
-def recorded(entry: LogEntry | None) -> Result:
+def result_of_entry(entry: LogEntry | None) -> Result:
     """The result of a call that is in the log."""
     assert entry is not None
     if entry.kind == "failed":

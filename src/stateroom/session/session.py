@@ -36,13 +36,13 @@ from stateroom.session.commit import Superseded, commit
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, History, Occurred, occurred
-from stateroom.session.invocation import READ_ONLY, Scene, plain_arguments
+from stateroom.session.invocation import READ_ONLY, CallContext, plain_arguments
 from stateroom.session.lease import SECONDS, Lease
 from stateroom.session.log import CHECKPOINT, UNSTORABLE, VERDICT, LogEntry, checked_name, checked_text
 from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
 from stateroom.session.resource import why_not_again
-from stateroom.session.result import Failed, Result, failed, unknown_tool
+from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
 from stateroom.state import Difference, DraftContext, State, diff, draft_of
 
 S = TypeVar("S", bound=State | None, default=Any)
@@ -94,7 +94,7 @@ class Session(Generic[S]):
     @property
     def replies(self) -> bool:
         """Whether the environment answers its agent's messages."""
-        return self._cache.runtime.environment.replying is not None
+        return self._cache.runtime.environment.reply_tool is not None
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -166,15 +166,15 @@ class Session(Generic[S]):
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure, Failed) and failure.tampered:
                 await cache.mend(cached)
-            return failed(failure)
+            return result_of_failure(failure)
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         """What the environment's user answers to a message of the agent's; None if that was all.
 
         Under a call id that was used before it is the same answer, and nobody is asked again.
         """
-        replying = self._cache.runtime.environment.replying
-        if replying is None:
+        reply_tool = self._cache.runtime.environment.reply_tool
+        if reply_tool is None:
             return None
         checked_name("call_id", call_id)
         cache, cached = self._cache, self._cached
@@ -182,8 +182,8 @@ class Session(Generic[S]):
             await cache.refresh(cached)
         try:
             async with cached.lock:
-                attempt = Call(cache, cached, replying, {"message": message}, call_id).write
-                return reply_text(await commit(cache.runtime, cached, attempt, replying.name))
+                attempt = Call(cache, cached, reply_tool, {"message": message}, call_id).write
+                return reply_text(await commit(cache.runtime, cached, attempt, reply_tool.name))
         except Failed as failure:
             if failure.tampered:
                 await cache.mend(cached)
@@ -223,14 +223,16 @@ class Session(Generic[S]):
     async def _judge(self, response: Any) -> tuple[Verdict, dict[str, Any]]:
         """Run the verifier; gives its verdict, and what the log says of it."""
         cache, cached = self._cache, self._cached
-        runtime, procedure = cache.runtime, cache.runtime.environment.verifying
+        runtime, procedure = cache.runtime, cache.runtime.environment.verify_function
         episode = Episode(self.task, response, self._rehearsal)
         views = await shared_views(cache, cached, procedure)
         path = partial(load_path, cached.reader, self.id, cached.head.revision)
         lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
         shared = {name: view.state for name, view in views.items()}
-        scene = Scene(cached.state, cached.progress, self.id, self.revision, lambda: self.task, None, shared=shared)
-        verdict = await run_verifier(runtime.runner, procedure, scene, episode, runtime.timeout, path, lend)
+        call = CallContext(
+            cached.state, cached.progress, self.id, self.revision, lambda: self.task, None, shared=shared
+        )
+        verdict = await run_verifier(runtime.runner, procedure, call, episode, runtime.timeout, path, lend)
         facts: dict[str, Any] = {"verdict": vars(verdict)}
         if views:
             facts["views"] = {name: [view.shared.cached.head.id, view.revision] for name, view in views.items()}
@@ -353,7 +355,7 @@ class Session(Generic[S]):
         So to go back costs the same, whatever the size of the state.
         """
         cached = self._cached
-        if cached.known(revision) or cached.is_light or whole:
+        if cached.in_memory(revision) or cached.is_small or whole:
             return await cached.at(revision)
         await cached.refuse_pruned(revision)
         return StateAt(None, Progress(0, 0.0))

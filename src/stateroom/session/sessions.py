@@ -146,7 +146,7 @@ class Sessions(Generic[S]):
         """The first state of a session, its progress, and the start that the state follows from, if it does."""
         first, clock = replace(progress, steps=-1), progress.clock()  # the first call has random state of its own
         available = {"task": lambda: task, "rng": first.rng, "clock": lambda: clock, "new_id": first.new_id}
-        if self.environment.founding is None:
+        if self.environment.world_function is None:
             state, start = await self._seeded_state(available), None
         else:
             state, start = await self._seeded_in_world(available)
@@ -175,7 +175,7 @@ class Sessions(Generic[S]):
         return state, Start(world.id, world.size, patch)
 
     async def _run_seed(self, available: dict[str, Callable[[], Any]]) -> Any:
-        procedure = self.environment.seeding
+        procedure = self.environment.seed_function
         arguments = {name: available[name]() for name in procedure.needs}
         try:
             return await self.runtime.runner.run(procedure, arguments, self.runtime.timeout)

@@ -305,7 +305,7 @@ class SharedStates:
 
     async def _seeded(self, name: str, cached: CachedSession) -> State:
         runtime = self._runtime
-        procedure = runtime.environment.seeding_shared[name]
+        procedure = runtime.environment.shared_seed_functions[name]
         arguments = {"task": runtime.task_of(cached.seeded)} if "task" in procedure.needs else {}
         where = f"{runtime.environment.name}.seed_{name}"
         try:

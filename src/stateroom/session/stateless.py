@@ -10,12 +10,12 @@ from stateroom.errors import InvalidArguments, SessionClosed, SessionError
 from stateroom.session.agent import AgentInMemory
 from stateroom.session.cache import SessionCache
 from stateroom.session.episode import Episode, Verdict, no_path, run_verifier
-from stateroom.session.invocation import Ran, Scene, plain_arguments, run_tool
+from stateroom.session.invocation import CallContext, ToolRun, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
 from stateroom.session.program import Operation
 from stateroom.session.progress import Progress
 from stateroom.session.resources import SessionResources
-from stateroom.session.result import Failed, Result, failed, unknown_tool
+from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
 from stateroom.session.runtime import new_session_id
 from stateroom.session.session import no_reply, reply_text
 
@@ -49,7 +49,7 @@ class StatelessSession:
     @property
     def replies(self) -> bool:
         """Whether the environment answers its agent's messages."""
-        return self._cache.runtime.environment.replying is not None
+        return self._cache.runtime.environment.reply_tool is not None
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -65,41 +65,41 @@ class StatelessSession:
         """A new session that starts as this one did: with the same task, random state and clock."""
         return StatelessSession(self._cache, new_session_id(), deepcopy(self.task), self._first)
 
-    def _scene(self, call_id: str | None = None) -> Scene:
+    def _context(self, call_id: str | None = None) -> CallContext:
         if self.closed:
             raise SessionClosed(self.id)
         progress = self._progress if call_id is None else self._progress.of_call(call_id)
-        return Scene(None, progress, self.id, 0, lambda: deepcopy(self.task), call_id)
+        return CallContext(None, progress, self.id, 0, lambda: deepcopy(self.task), call_id)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
     ) -> Result:
         """Call a tool; see `Session.call`."""
-        scene = self._scene(call_id)
+        call = self._context(call_id)
         try:
             given = plain_arguments(arguments, call_id)
             tool = self._cache.runtime.environment.tools.get(name)
             if tool is None:
                 raise unknown_tool(name, self._cache.runtime.environment.tools)
-            ran = await self._run(scene, tool, tool.bind(given))
+            ran = await self._run(call, tool, tool.bind(given))
         except (Failed, InvalidArguments) as failure:
-            return failed(failure)
+            return result_of_failure(failure)
         if call_id is None and tool.effect != "read":
             self._progress = self._progress.after(ran.advanced)
         return Result(True, ran.output)
 
-    async def _run(self, scene: Scene, tool: Operation, arguments: dict[str, Any]) -> Ran:
+    async def _run(self, call: CallContext, tool: Operation, arguments: dict[str, Any]) -> ToolRun:
         if tool.procedure.resources:
-            return await SessionResources(self._cache.resources).run(tool, arguments, scene)
-        return await run_tool(self._cache.runtime.runner, tool, arguments, scene, self._cache.runtime.timeout)
+            return await SessionResources(self._cache.resources).run(tool, arguments, call)
+        return await run_tool(self._cache.runtime.runner, tool, arguments, call, self._cache.runtime.timeout)
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         """What the environment's user answers to a message of the agent's; None if that was all."""
-        replying = self._cache.runtime.environment.replying
-        if replying is None:
+        reply_tool = self._cache.runtime.environment.reply_tool
+        if reply_tool is None:
             return None
         try:
-            ran = await self._run(self._scene(call_id), replying, replying.bind({"message": message}))
+            ran = await self._run(self._context(call_id), reply_tool, reply_tool.bind({"message": message}))
         except Failed as failure:
             raise no_reply(failure) from failure
         return reply_text(Result(True, ran.output))
@@ -110,7 +110,13 @@ class StatelessSession:
         lend = SessionResources(self._cache.resources).lend_to_judge
         episode = Episode(deepcopy(self.task), response)
         return await run_verifier(
-            runtime.runner, runtime.environment.verifying, self._scene(), episode, runtime.timeout, no_path, lend
+            runtime.runner,
+            runtime.environment.verify_function,
+            self._context(),
+            episode,
+            runtime.timeout,
+            no_path,
+            lend,
         )
 
     async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:

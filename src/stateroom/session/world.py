@@ -78,10 +78,10 @@ class Worlds:
     async def _make(self) -> World:
         runtime = self._runtime
         environment, wanted = runtime.environment, runtime.environment.state_type
-        assert environment.founding is not None
+        assert environment.world_function is not None
         assert wanted is not None
         try:
-            state = await runtime.runner.run(environment.founding, {}, runtime.timeout)
+            state = await runtime.runner.run(environment.world_function, {}, runtime.timeout)
         except TimedOut as error:
             raise TimedOut(f"{environment.name}.world did not finish within {error}") from None
         if type(state) is not wanted:

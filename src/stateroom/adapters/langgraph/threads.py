@@ -21,11 +21,11 @@ from stateroom.lru import LRU
 from stateroom.session import (
     ATTEMPTS,
     CachedSession,
+    PreparedCommit,
     Progress,
     Reader,
     SessionLimits,
     StateAt,
-    Step,
     back_off,
     new_session,
     weight_of_snapshot,
@@ -224,7 +224,7 @@ class GraphThreads:
 
     # Steps.
 
-    async def _step(self, cached: CachedSession, facts: dict[str, Any], edit: Edit) -> Step | None:
+    async def _step(self, cached: CachedSession, facts: dict[str, Any], edit: Edit) -> PreparedCommit | None:
         """The step of an edit; None if it changes nothing."""
         change = ThreadChange(cached.state)
         await edit(cached, change)
@@ -233,7 +233,7 @@ class GraphThreads:
         after = StateAt(change.thread, cached.progress.after(0.0))
         return cached.prepare("call", facts, change.patch, after)
 
-    def _with_snapshot(self, step: Step) -> Step:
+    def _with_snapshot(self, step: PreparedCommit) -> PreparedCommit:
         commit = step.commit
         if commit.snapshot is not None:
             return step

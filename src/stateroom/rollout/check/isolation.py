@@ -52,7 +52,7 @@ async def check_seed(episodes: Episodes) -> Finding:
             continue
         if first != again and (lines := await _first_differences(episodes, task, row)):
             faults.append(Fault(f"task {task}: its first state differs each time: {listed(lines, 1)}; {USE_RNG}"))
-    has_world = episodes.instance.environment.founding is not None
+    has_world = episodes.instance.environment.world_function is not None
     return finding(SEED, faults, f"{'the world and each seed are' if has_world else 'each seed is'} the same twice")
 
 

@@ -200,7 +200,7 @@ class _Endpoints:
         paths = {
             "/seed_session": {"post": self._seed_session()},
             **{f"/{tool.name}": {"post": self._tool(tool)} for tool in self.served.environment.tools.values()},
-            **({} if self.served.environment.replying is None else {"/reply": {"post": self._reply()}}),
+            **({} if self.served.environment.reply_tool is None else {"/reply": {"post": self._reply()}}),
             "/verify": {"post": self._verify()},
             "/close_session": {"post": self._close_session()},
             "/aggregate_metrics": {"post": self._aggregate_metrics()},

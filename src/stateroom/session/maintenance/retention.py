@@ -13,7 +13,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from stateroom.errors import SessionLeased, UnknownRevision, UnknownSession
-from stateroom.session.cached_session import TRAIL
+from stateroom.session.cached_session import STATES_IN_MEMORY
 from stateroom.session.history import PAGE, History
 from stateroom.session.log import VERDICT, read_entry
 from stateroom.session.maintenance.heads import descendants, each_session
@@ -57,7 +57,7 @@ class Retention:
     def __init__(self, store: Store, policy: RetentionPolicy, now: Callable[[], float]) -> None:
         self.store = store
         self.policy = policy
-        self.keep = max(policy.keep or 0, TRAIL)
+        self.keep = max(policy.keep or 0, STATES_IN_MEMORY)
         """How many revisions of each session are kept before its newest."""
         self.now = now
 
