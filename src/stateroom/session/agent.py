@@ -68,7 +68,7 @@ class SessionAgent:
         return await self._enter("compaction", enter)
 
     async def move(self, event: str, reason: str | None = None) -> AgentStatus:
-        """Apply an event of the agent's lifecycle; `InvalidMove` if it leads nowhere from the phase of now."""
+        """Apply an event of the agent's lifecycle; `InvalidMove` if it leads nowhere from the current phase."""
         return await self.say(Update([], "agent", (event,), reason=reason))
 
     async def answer(self, given: Any) -> AgentStatus:
@@ -106,7 +106,7 @@ class SessionAgent:
         return await self._enter("message", enter, breaks_lease=True)
 
     async def said(self, since: int = 0) -> list[LogEntry]:
-        """What was said on the way to the status of now, in order, from a revision on: messages and compactions.
+        """What was said on the way to the current status, in order, from a revision on: messages and compactions.
 
         What a rewind has undone is not among it. Raises `UnknownRevision` if some of it was pruned.
         """

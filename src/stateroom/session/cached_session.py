@@ -98,7 +98,7 @@ class CachedSession:
         """Of large values that are stored for this session, and for those that it was forked from. Only the first set
         grows; the others are shared with forks."""
         self.seeded = Entry(0, "seed", 0.0, b"")
-        """The entry with the task, nothing of it missing; in bytes it is small, and `memory://` may have it anyway."""
+        """The seed entry with its large values, as bytes, which take less memory than the decoded task."""
         self.judged: dict[str, Any] | None = None
         """What the entry with the verdict says, if there is one: it seals the session."""
         self.lease: HeldLease | None = None
@@ -217,7 +217,7 @@ class CachedSession:
         saved: Blobs = NO_BLOBS,
         decided: bool = False,
     ) -> PreparedCommit:
-        """The step that enters these facts; `after` is the state and progress then, by default those of now.
+        """The commit that enters these facts; `after` is the state and progress then, by default the current ones.
 
         `saved` is what was saved of resources, which is stored with it.
         If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
@@ -312,7 +312,7 @@ class CachedSession:
 
     @property
     def is_small(self) -> bool:
-        """Whether the state is so small that reading it is no matter."""
+        """Whether the state is small enough to be read at once."""
         return self._weight.state + self._weight.tail <= SMALL_STATE
 
     def is_new(self, call_id: str) -> bool:

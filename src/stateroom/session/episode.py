@@ -78,7 +78,7 @@ class Stretch(Protocol):
 
 
 class _Current:
-    """States in the schema of now: they share what they have in common."""
+    """States in the current schema: they share what they have in common."""
 
     def __init__(self, state: State, patches: Sequence[Patch]) -> None:
         self._patches = patches

@@ -325,7 +325,7 @@ async def occurred(
 
 
 async def refold(seeded: S, events: AsyncIterable[Occurred]) -> S:
-    """What events make of a seeded state: the state of a session as the classes of now would have it."""
+    """What events make of a seeded state: the state of a session as the current classes would have it."""
     state, call, revision = seeded, list[Event](), 0
     async for each in events:
         if each.revision != revision:

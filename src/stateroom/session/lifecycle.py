@@ -13,7 +13,7 @@ from stateroom.errors import InvalidMove
 from stateroom.session.containment import contained
 
 Table = Mapping[tuple[str, str], str]
-"""The next phase, by the phase of now and the event."""
+"""The next phase, by the current phase and the event."""
 
 
 class Lifecycle:

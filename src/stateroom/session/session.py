@@ -428,10 +428,10 @@ class Session(Generic[S]):
             yield entry
 
     async def events(self, after: int = 0) -> AsyncIterator[Occurred]:
-        """The events that led to the state of now, in order, or only those after a revision.
+        """The events that led to the current state, in order, or only those after a revision.
 
         A fork's begin with its parent's. What a rewind has undone is not among them, but in the log. Raises
-        `UnknownRevision` if some were pruned, and `SchemaChanged` if the code of now cannot read one.
+        `UnknownRevision` if some were pruned, and `SchemaChanged` if the current code cannot read one.
         """
         head, cached = await self._cache.look(self._cached), self._cached
         async for each in occurred(cached.store, self.id, cached.state_type, after=after, until=head.revision):

@@ -39,7 +39,7 @@ _NATIVE = frozenset({float, bool, type(None), msgspec.Raw})
 """Types whose values are written as they are; what is raw has been encoded before."""
 
 _SIMPLE = frozenset({int, float, bool, type(None)})
-"""Types of which any value, or almost any, is as it stands."""
+"""Types whose values msgpack writes unchanged, except integers beyond 64 bits."""
 
 _KEYS = frozenset({str, int})
 """Types of steps that are written as they are, in almost any path."""

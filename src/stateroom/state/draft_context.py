@@ -58,7 +58,7 @@ class DraftContext(msgspec.Struct, eq=False):
 
 
 Past = list[tuple[Any, list[Any]]]
-"""Committed containers of old, each with the places at which the next one differs.
+"""Older committed containers, each with the places at which the next one differs.
 
 Nobody may hold them any more. Then the oldest, brought up to date at a few places, spares a copy of the newest.
 """
@@ -67,10 +67,10 @@ MOST_PAST = 16
 
 
 def free_container(past: Past) -> tuple[Any, list[list[Any]]]:
-    """The oldest container of the past that nobody else holds, and where it differs from the newest; or None."""
+    """The oldest container that nothing else refers to, and where it differs from the newest; else (None, [])."""
     if len(past) > MOST_PAST:
-        del past[0]  # somebody holds it, a fork perhaps, and may do so for long
-    if not past or getrefcount(past[0][0]) != 2:  # the past itself, and the question
+        del past[0]  # something refers to it, such as a fork, perhaps for long
+    if not past or getrefcount(past[0][0]) != 2:  # `past`, and the argument of `getrefcount`
         return None, []
     changed = [places for _, places in past]
     return past.pop(0)[0], changed

@@ -321,7 +321,7 @@ class DraftList(list[Any]):
         return bool(lost) or len(self) != len(self.seen)
 
     def changes(self, path: Path) -> tuple[list[Splice], Order | None]:
-        """The splices that lead from the base to the items of now, or one splice at the end and a new order."""
+        """The splices that lead from the base to the current items, or one splice at the end and a new order."""
         base, touched = self._draft_base, self.touched
         unseen = self.look_for_unseen_edits(path)
         self._notice_swap()
@@ -380,7 +380,7 @@ def _splices_at(changed: list[int], size: int, old_size: int) -> list[Splice]:
 
 
 def _compare(now: list[Any], old: list[Any], front: int, back: int) -> tuple[list[Splice], Order | None]:
-    """What leads from the old items to those of now, which are the same objects: the smaller of two ways.
+    """What leads from the old items to the current ones, which are the same objects: the smaller of two ways.
 
     Splices store again what was moved past others. An order stores an index for each item. At least `front` and `back`
     items at either end are the same.

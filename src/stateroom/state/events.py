@@ -141,7 +141,7 @@ def event_facts(event: Event) -> list[Any]:
 
 
 def read_event(state: type, appliers: Appliers, facts: Any) -> Event:
-    """A stored event, by migrations if it is an old one; `SchemaChanged` if the classes of now cannot read it."""
+    """A stored event, by migrations if it is an old one; `SchemaChanged` if the current classes cannot read it."""
     name, version, fields = facts
     known = appliers.get(name)
     if known is None:
