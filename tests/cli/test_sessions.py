@@ -9,7 +9,7 @@ import pytest
 
 from stateroom import Environment, Event, Sessions, State, applies, tool
 from stateroom.store import open_store
-from tests.session.caring import sessions_of
+from tests.session.stored_sessions import sessions_of
 
 
 class Notebook(State):

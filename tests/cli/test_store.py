@@ -13,7 +13,7 @@ import pytest
 from stateroom import open_store
 from stateroom.cli import output
 from stateroom.session import cached_session
-from tests.session.caring import family, go_on, new, sessions_of
+from tests.session.stored_sessions import family, go_on, new, sessions_of
 
 STORE = "sqlite:///rooms.db"
 

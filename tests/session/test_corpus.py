@@ -21,7 +21,7 @@ from tests.corpus.settling import VillageEnvironment
 from tests.corpus.sharing import ShopEnvironment, Visit
 from tests.corpus.telling import readable, tell, whole
 from tests.corpus.voyage import VoyageEnvironment
-from tests.session.caring import problems
+from tests.session.stored_sessions import problems
 
 FORMATS = sorted(path.parent for path in make.HERE.glob("*/expected.json"))
 KEPT = [pytest.param((folder, kind), id=f"{folder.name}-{kind}") for folder in FORMATS for kind in kinds_in(folder)]

@@ -16,9 +16,9 @@ from stateroom.session.maintenance import Retention, RetentionPolicy, retention
 from stateroom.store import Store
 from tests.examples import share
 from tests.servers.stores import fresh_store
-from tests.session.caring import go_on, new, problems, sessions_of
 from tests.session.shelf import ShelfEnvironment
-from tests.session.travelling import Run, steps
+from tests.session.stored_sessions import go_on, new, problems, sessions_of
+from tests.session.travel_model import Run, steps
 
 SHARES = {"memory": 1, "sqlite": 0.3, "file": 0.15, "redis": 0.2, "postgresql": 0.1, "tiered": 0.15}
 """How many of the programs are run on a store of each kind."""

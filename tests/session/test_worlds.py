@@ -20,7 +20,7 @@ from stateroom.errors import (
 from stateroom.session.maintenance.copy import Copier
 from stateroom.session.rescore import Rescorer
 from stateroom.store import Head, Store
-from tests.session.caring import problems
+from tests.session.stored_sessions import problems
 
 
 class Person(State):

@@ -22,7 +22,7 @@ from tests.faults import worker
 from tests.faults.conftest import Nursery, nursing
 from tests.faults.test_workers import counting, problems
 from tests.servers.s3 import S3Server
-from tests.session.travelling import fold
+from tests.session.travel_model import fold
 from tests.soak.rounds import Round, Tally
 
 WORKERS, ROOMS = 3, 4

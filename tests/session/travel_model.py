@@ -23,8 +23,8 @@ from stateroom.session.history import History
 from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.state import apply
 from stateroom.store import Store
-from tests.session.caring import problems
 from tests.session.shelf import Shelf, ShelfEnvironment, expect
+from tests.session.stored_sessions import problems
 
 
 @dataclass

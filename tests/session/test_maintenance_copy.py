@@ -13,7 +13,7 @@ from stateroom.session import cached_session
 from stateroom.session.maintenance import Copier, Retention, RetentionPolicy
 from stateroom.store import Record, Store
 from stateroom.store.memory import MemoryStore
-from tests.session.caring import family, go_on, new, problems, sessions_of
+from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
 pytestmark = pytest.mark.every_store
 

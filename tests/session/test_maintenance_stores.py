@@ -12,7 +12,7 @@ from stateroom.session import History, cached_session
 from stateroom.session.maintenance import Copier, Retention, RetentionPolicy, count_sessions
 from stateroom.store import Record, Store
 from tests.servers.postgresql import fresh_schema
-from tests.session.caring import family, go_on, new, problems, sessions_of
+from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
 KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "compressed and encrypted"]
 

@@ -13,7 +13,7 @@ from stateroom.session.log import write_body
 from stateroom.session.maintenance import count_sessions, each_session, heads
 from stateroom.store import Entry, Head, Store, contract
 from stateroom.store.memory import MemoryStore
-from tests.session.caring import family, go_on, new, problems, sessions_of
+from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,8 @@ from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, reten
 from stateroom.session.transcript import Transcript
 from stateroom.store import Commit, Store
 from tests.examples import share
-from tests.session.caring import Notes, family, go_on, new, problems, sessions_of
-from tests.session.travelling import Run, calls
+from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
+from tests.session.travel_model import Run, calls
 
 pytestmark = pytest.mark.every_store
 
