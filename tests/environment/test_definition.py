@@ -65,7 +65,7 @@ def test_two_types_are_a_state_and_a_task() -> None:
         async def seed(self, task: CounterTask) -> Counter:
             return Counter(value=task.start)
 
-    assert (Both.state_type, Both.task_type, Both().seeding.is_async) == (Counter, CounterTask, True)
+    assert (Both.state_type, Both.task_type, Both().seed_function.is_async) == (Counter, CounterTask, True)
 
 
 def test_no_type_is_stateless() -> None:
