@@ -23,5 +23,5 @@ async def test_a_warm_write_call_passes_few_functions(serve: Any, wire: Any, tmp
     reply = await post("/seed_session", '{"initial_count": 0, "expected_count": 1}')
     cookie = reply.partition("set-cookie: ")[2].partition(";")[0]
     walk = await shortest_walk(partial(post, "/increment_counter", '{"count": 1}', cookie))
-    assert len(walk.steps) <= 55, walk
-    assert len(walk.files) <= 16, walk
+    assert len(walk.steps) <= 55, str(walk)
+    assert len(walk.files) <= 16, str(walk)

@@ -228,6 +228,7 @@ def progress_after(
     """
     before = progress
     if kind == "call":
+        # As `Progress.after` does, with one call fewer: every write comes here.
         offset = before.offset + facts.get("advance", 0.0)
         progress = Progress(
             before.seed, before.began, before.steps + 1, offset, before.pending, before.resources, before.agent,

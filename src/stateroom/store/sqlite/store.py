@@ -265,8 +265,6 @@ class ConnectionThread:
             self._taken = rest + jobs
             reads = [job for job in jobs if not job.writes]
             writes = rest + [job for job in jobs if job.writes]
-            # After a pause, all sessions are in step. Half of them go first: from then on, one half makes its next
-            # calls while the other is written.
             share = first_batch(len(writes)) if idle else len(writes)
             if reads:
                 outcomes = do_together(reads, connection) or []
