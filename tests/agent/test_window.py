@@ -24,7 +24,7 @@ def test_the_total_is_that_of_the_items_and_of_what_is_shown_beside() -> None:
     window.add([item("a"), item("b")], [1, 2])
     window.add([item("c")], [3], [0])
     assert (window.tokens, window.pinned, window.total, len(window)) == ([1, 2, 3], [False, False, True], 106, 3)
-    window.put(0, item("d"), 10)
+    window.replace_item(0, item("d"), 10)
     window.insert(1, item("e"), 20)
     assert [each["content"] for each in window.items] == ["d", "e", "b", "c"]
     assert window.total == 100 + sum(window.tokens) == 100 + 35

@@ -172,10 +172,10 @@ class Clock:
 @pytest.mark.parametrize("end", ["expired", "swept", "closed", "deleted"])
 async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, end: str) -> None:
     clock = Clock()
-    bank = Sessions[Purse](BankEnvironment(), store, ttl=10, kept=10, now=clock)
+    bank = Sessions[Purse](BankEnvironment(), store, ttl=10, shared_ttl=10, now=clock)
     session = await bank.seed(ANN, session_id="a session")
     await session.call("add", {"coins": 5})
-    elsewhere = await Sessions[Purse](BankEnvironment(), store, ttl=10, kept=10, now=clock).open(session.id)
+    elsewhere = await Sessions[Purse](BankEnvironment(), store, ttl=10, shared_ttl=10, now=clock).open(session.id)
     error: type[Exception] = UnknownSession
     match end:
         case "expired":
@@ -189,7 +189,7 @@ async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, en
         case "deleted":
             await store.delete(session.id)
     heads = await store.heads(environment="bank")
-    anew = Sessions[Purse](BankEnvironment(), store, ttl=10, kept=10, now=clock)
+    anew = Sessions[Purse](BankEnvironment(), store, ttl=10, shared_ttl=10, now=clock)
     for handle in (session, elsewhere):
         for work in (handle.call("add", {"coins": 1}), handle.call("look"), handle.rewind(1)):
             with pytest.raises(error, match="'a session'"):

@@ -8,7 +8,7 @@ import pytest
 from stateroom.errors import ModelFailed
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import function_call, function_call_output, message
-from stateroom.model.local_prompt import Form, messages_for
+from stateroom.model.local_prompt import AnswerFormat, messages_for
 
 TOOLS = CounterEnvironment().tool_definitions()
 
@@ -18,7 +18,7 @@ def user(text: str) -> dict[str, Any]:
 
 
 def test_the_prompt_tells_the_tools_their_parameters_and_the_form_of_an_answer() -> None:
-    told = Form(TOOLS).instructions()
+    told = AnswerFormat(TOOLS).instructions()
     assert "- increment_counter: Add `count` to the counter." in told
     assert "  count: How much to add." in told
     assert '{"tool": "increment_counter", "arguments": {"count": "<integer>"}}' in told
@@ -35,7 +35,7 @@ def test_the_conversation_is_told_in_turns_of_user_and_assistant() -> None:
         function_call_output("a", '{"success": true}'),
         message("Done."),
     ]
-    system, *turns = messages_for(items, Form(TOOLS), "You count.")
+    system, *turns = messages_for(items, AnswerFormat(TOOLS), "You count.")
     assert system["content"].startswith("You count.\n\nYou solve")
     assert system["content"].endswith("\n\nBe brief.")
     assert turns == [
@@ -47,7 +47,7 @@ def test_the_conversation_is_told_in_turns_of_user_and_assistant() -> None:
 
 
 def test_without_tools_there_is_no_form() -> None:
-    form = Form([])
+    form = AnswerFormat([])
     assert form.free
     assert messages_for([user("Hello."), message("Hi.")], form) == [
         {"role": "user", "content": "Hello."},
@@ -58,7 +58,7 @@ def test_without_tools_there_is_no_form() -> None:
 
 def test_arguments_that_are_no_json_are_told_as_they_are() -> None:
     broken = {**function_call("increment_counter", "a"), "arguments": '{"count": '}
-    (_, turn) = messages_for([broken], Form(TOOLS))
+    (_, turn) = messages_for([broken], AnswerFormat(TOOLS))
     assert turn["content"] == '{"tool": "increment_counter", "arguments": "{\\"count\\": "}'
 
 
@@ -73,7 +73,7 @@ def test_arguments_that_are_no_json_are_told_as_they_are() -> None:
     ],
 )
 def test_a_tool_choice_narrows_the_form(choice: Any, names: list[str], may_speak: bool) -> None:
-    form = Form(TOOLS, choice)
+    form = AnswerFormat(TOOLS, choice)
     assert [tool["name"] for tool in form.tools] == names
     ways = form.schema()["anyOf"]
     assert ({"message": {"type": "string"}} in [way["properties"] for way in ways]) is may_speak
@@ -83,7 +83,7 @@ def test_a_tool_choice_narrows_the_form(choice: Any, names: list[str], may_speak
 @pytest.mark.parametrize("choice", ["sometimes", {"type": "function", "name": "nope"}, {"type": "web_search"}])
 def test_a_tool_choice_that_cannot_be_met_is_refused(choice: Any) -> None:
     with pytest.raises(ModelFailed, match="tool_choice"):
-        Form(TOOLS, choice)
+        AnswerFormat(TOOLS, choice)
 
 
 def test_definitions_of_two_tools_do_not_meet() -> None:
@@ -99,7 +99,7 @@ def test_definitions_of_two_tools_do_not_meet() -> None:
         }
         for name in ("red", "blue")
     ]
-    schema = Form(tools).schema()
+    schema = AnswerFormat(tools).schema()
     assert schema["$defs"] == {"red.Kind": {"enum": ["red"]}, "blue.Kind": {"enum": ["blue"]}}
     arguments = schema["anyOf"][1]["properties"]["arguments"]
     assert arguments == {"type": "object", "properties": {"what": {"$ref": "#/$defs/blue.Kind"}}}
@@ -120,11 +120,11 @@ def test_definitions_of_two_tools_do_not_meet() -> None:
 )
 def test_parameters_are_shown_in_outline(schema: Any, outline: Any) -> None:
     tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"p": schema}}}
-    assert json.dumps({"tool": "f", "arguments": {"p": outline}}) in Form([tool]).instructions()
+    assert json.dumps({"tool": "f", "arguments": {"p": outline}}) in AnswerFormat([tool]).instructions()
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", '{"tool": "f"}', '{"message": 3}', "[]", "3", '{"tool": 1, "arguments": {}}']
 )
 def test_what_does_not_keep_to_the_form_is_no_answer(text: str) -> None:
-    assert Form(TOOLS).items(text, "a") is None
+    assert AnswerFormat(TOOLS).items(text, "a") is None

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from stateroom import open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
 from stateroom.session import Session, Update, cached_session
-from stateroom.session.call import append
+from stateroom.session.commit import append_entry
 from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, retention
 from stateroom.session.transcript import Transcript
 from stateroom.store import Commit, Store
@@ -188,7 +188,7 @@ async def test_the_verdict_stays(store: Store) -> None:
     await session.verify()
     for number in range(30):  # external calls that were under way when it was sealed
         facts = {"name": "fail", "input": {}, "error": "no", "code": "tool_failed"}
-        await append(session._cache, session._cached, "failed", facts, f"failed {number}")
+        await append_entry(session._cache.runtime, session._cached, "failed", facts, f"failed {number}")
     (cut,) = (await prune(store, keep=10)).values()
     assert cut.below is not None
     assert cut.below <= 30

@@ -400,8 +400,8 @@ async def test_a_state_that_is_deleted_while_a_tool_runs_is_made_anew(store: Sto
 async def test_two_that_find_it_expired_lose_nothing(store: Store) -> None:
     clock = [1000.0]
     seen: Any = Watched(store)
-    one = Sessions(HotelEnvironment(), seen, kept=100, now=lambda: clock[0])
-    two = Sessions(HotelEnvironment(), store, kept=100, now=lambda: clock[0])
+    one = Sessions(HotelEnvironment(), seen, shared_ttl=100, now=lambda: clock[0])
+    two = Sessions(HotelEnvironment(), store, shared_ttl=100, now=lambda: clock[0])
     first, second = await one.seed({}), await two.seed({})
     await first.call("book", {"nights": 1})
     one.cache.shared.forget()
@@ -490,7 +490,7 @@ async def test_a_shared_state_is_made_anew_when_it_was_deleted(sessions: Session
 
 async def test_it_is_kept_for_a_time_after_its_last_use(store: Store) -> None:
     clock = [1000.0]
-    sessions = Sessions(HotelEnvironment(), store, ttl=10, kept=1000, now=lambda: clock[0])
+    sessions = Sessions(HotelEnvironment(), store, ttl=10, shared_ttl=1000, now=lambda: clock[0])
     await (await sessions.seed({})).call("book", {"nights": 2})
     for _ in range(3):
         clock[0] += 900

@@ -179,7 +179,7 @@ async def test_a_world_that_is_gone_is_stored_again_for_new_sessions_and_missed_
 async def test_a_world_lives_as_long_as_the_sessions_that_start_from_it(store: Store) -> None:
     now = 1_000_000.0
     day, year = 24 * 3600.0, 365 * 24 * 3600.0
-    sessions = town(store, ttl=100 * day, kept=1.0, now=lambda: now)
+    sessions = town(store, ttl=100 * day, shared_ttl=1.0, now=lambda: now)
     session = await sessions.seed({"mayor": "ada"})
     for _ in range(12):
         now += 90 * day
@@ -454,7 +454,7 @@ async def test_worlds_that_cannot_be_are_refused_in_words() -> None:
         def seed(self, state: Town, task: Any) -> Town:
             return Town()
 
-    class Elsewhere(TownEnvironment):
+    class References(TownEnvironment):
         def world(self) -> Any:
             return Person(name="ada")
 
@@ -462,4 +462,4 @@ async def test_worlds_that_cannot_be_are_refused_in_words() -> None:
         with pytest.raises(DefinitionError, match="seed changes the `state` that it is given, and returns nothing"):
             await Sessions(Returning(), store).seed({"mayor": ""})
         with pytest.raises(DefinitionError, match="world must return a Town, not Person"):
-            await Sessions(Elsewhere(), store).seed({"mayor": ""})
+            await Sessions(References(), store).seed({"mayor": ""})

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from stateroom.errors import BadData
-from stateroom.state import Elsewhere, decode, encode, long_texts
+from stateroom.state import References, decode, encode, long_texts
 
 
 class Color(Enum):
@@ -99,18 +99,18 @@ def test_a_long_text_that_is_known_is_written_as_a_reference() -> None:
     texts = list(long_texts({"body": text, "more": ["short", {"a": other}]}))
     assert texts == [text, other]
     value = {"note": text, "set": {other}, "pair": (text,), text: 1, "short": "short"}
-    elsewhere = Elsewhere()
-    elsewhere.know(texts)
-    data = encode(value, elsewhere)
+    references = References()
+    references.number(texts)
+    data = encode(value, references)
     assert len(data) < 1200  # the key is written out
     assert decode(data, texts) == value
 
 
 def test_a_reference_to_an_unknown_text_is_bad_data() -> None:
-    elsewhere = Elsewhere()
-    elsewhere.know(["y" * 100, "x" * 100])
+    references = References()
+    references.number(["y" * 100, "x" * 100])
     with pytest.raises(BadData):
-        decode(encode("x" * 100, elsewhere), ["only one"])
+        decode(encode("x" * 100, references), ["only one"])
 
 
 @given(st.binary(max_size=40))

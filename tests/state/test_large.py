@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from stateroom.errors import BadData
-from stateroom.state import Elsewhere, decode, digest_of, encode, encode_json, encode_patch, large_in, put_in
+from stateroom.state import References, decode, digest_of, encode, encode_json, encode_patch, large_in, put_in
 from stateroom.state.large import Large
 
 LEAST = 8
@@ -22,92 +22,92 @@ class Page(BaseModel):
     image: bytes = b""
 
 
-def there_and_back(value: Any, least: int = LEAST) -> tuple[Any, Elsewhere]:
+def there_and_back(value: Any, least: int = LEAST) -> tuple[Any, References]:
     """The value as it is read again, and what was written elsewhere."""
-    elsewhere = Elsewhere(least)
-    return read(encode(value, elsewhere), elsewhere), elsewhere
+    references = References(least)
+    return read(encode(value, references), references), references
 
 
-def read(data: bytes, elsewhere: Elsewhere) -> Any:
+def read(data: bytes, references: References) -> Any:
     large: list[Large] = []
     found = decode(data, (), large)
     assert sorted(large_in(found), key=repr) == sorted(large, key=repr)
-    assert {value.digest for value in large} == set(elsewhere.blobs)
-    assert sum(value.size for value in large) == elsewhere.size
-    return put_in(found, {value: value.value(elsewhere.blobs[value.digest]) for value in large})
+    assert {value.digest for value in large} == set(references.blobs)
+    assert sum(value.size for value in large) == references.size
+    return put_in(found, {value: value.value(references.blobs[value.digest]) for value in large})
 
 
 @pytest.mark.parametrize("unit", ["x", "é", "🌍", "\ud83d", "a\x00"], ids=ascii)
 def test_a_text_is_large_from_so_many_characters_on(unit: str) -> None:
     for length in (LEAST - 1, LEAST, LEAST + 1):
         text = (unit * LEAST)[:length]
-        back, elsewhere = there_and_back(text)
+        back, references = there_and_back(text)
         assert (type(back), back) == (str, text)
-        assert bool(elsewhere.blobs) == (length >= LEAST)
+        assert bool(references.blobs) == (length >= LEAST)
 
 
 def test_bytes_are_large_from_so_many_on() -> None:
     for length in (LEAST - 1, LEAST, LEAST + 1):
-        back, elsewhere = there_and_back(b"\xff" * length)
+        back, references = there_and_back(b"\xff" * length)
         assert (type(back), back) == (bytes, b"\xff" * length)
-        assert bool(elsewhere.blobs) == (length >= LEAST)
+        assert bool(references.blobs) == (length >= LEAST)
 
 
 def test_a_content_is_stored_once_under_its_digest() -> None:
     text = "once and for all"
     value = {"a": text, "b": [text, (text, text.encode())], "page": Page(text=text, image=text.encode())}
-    back, elsewhere = there_and_back(value)
+    back, references = there_and_back(value)
     assert back == {**value, "page": {"text": text, "image": text.encode()}}
-    assert elsewhere.blobs == {digest_of(text.encode()): text.encode()}
-    assert elsewhere.size == 6 * len(text)
+    assert references.blobs == {digest_of(text.encode()): text.encode()}
+    assert references.size == 6 * len(text)
 
 
 def test_what_is_looked_up_is_always_written_out() -> None:
     text = "a long name"
     value = {text: 1, "set": {text, (text, 1)}, "frozen": frozenset({text}), ("pair", text): 2}
-    back, elsewhere = there_and_back(value)
+    back, references = there_and_back(value)
     assert back == value
-    assert not elsewhere.blobs
+    assert not references.blobs
 
 
 def test_after_a_set_values_are_large_again() -> None:
-    back, elsewhere = there_and_back([{"a member of a set"}, "what comes after it"])
+    back, references = there_and_back([{"a member of a set"}, "what comes after it"])
     assert back == [{"a member of a set"}, "what comes after it"]
-    assert list(elsewhere.blobs.values()) == [b"what comes after it"]
+    assert list(references.blobs.values()) == [b"what comes after it"]
 
 
 def test_json_data_without_large_values_is_packed_as_it_is() -> None:
     for value in ({"a": ["1234567", 1.5, None]}, ["1234567"] * 100, {"a long name": 2**70}):
-        elsewhere = Elsewhere(LEAST)
-        assert encode_json(value, elsewhere) == encode(value)
-        assert not elsewhere.blobs
+        references = References(LEAST)
+        assert encode_json(value, references) == encode(value)
+        assert not references.blobs
 
 
 @pytest.mark.parametrize("least", [1000, 2**15, 2**16 - 1, 2**16, 2**17, 2**24])
 def test_large_texts_of_json_data_are_found_among_others(least: int) -> None:
     for text in ("x" * least, "é" * least, "\x00" * least):
         for value in ({"a": ["small" * 100, {"b": text}]}, [0.1] * 100 + [text]):
-            elsewhere = Elsewhere(least)
-            assert read(encode_json(value, elsewhere), elsewhere) == value
-            assert list(elsewhere.blobs.values()) == [text.encode()]
+            references = References(least)
+            assert read(encode_json(value, references), references) == value
+            assert list(references.blobs.values()) == [text.encode()]
 
 
 def test_a_patch_has_no_large_values_in_its_paths() -> None:
     name, text = "a long name", "a long text"
-    elsewhere = Elsewhere(LEAST)
-    data = encode_patch([("set", (name,), text), ("set", ("\ud83d" * LEAST,), [text, 1])], elsewhere)
-    assert read_patch(data, elsewhere) == [["set", [name], text], ["set", ["\ud83d" * LEAST], [text, 1]]]
-    assert list(elsewhere.blobs.values()) == [text.encode()]
+    references = References(LEAST)
+    data = encode_patch([("set", (name,), text), ("set", ("\ud83d" * LEAST,), [text, 1])], references)
+    assert read_patch(data, references) == [["set", [name], text], ["set", ["\ud83d" * LEAST], [text, 1]]]
+    assert list(references.blobs.values()) == [text.encode()]
 
 
-def read_patch(data: bytes, elsewhere: Elsewhere) -> Any:
+def read_patch(data: bytes, references: References) -> Any:
     large: list[Large] = []
-    return put_in(decode(data, (), large), {value: value.value(elsewhere.blobs[value.digest]) for value in large})
+    return put_in(decode(data, (), large), {value: value.value(references.blobs[value.digest]) for value in large})
 
 
 def test_a_value_that_is_missing_is_bad_data_for_who_does_not_expect_it() -> None:
     with pytest.raises(BadData, match="a large value is missing"):
-        decode(encode("long enough", Elsewhere(LEAST)))
+        decode(encode("long enough", References(LEAST)))
 
 
 @pytest.mark.parametrize("code", [13, 14])
@@ -135,10 +135,10 @@ def containers(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @given(st.recursive(leaves, containers, max_leaves=20), st.integers(1, 30))
 def test_any_mix_of_values_comes_back(value: Any, least: int) -> None:
-    back, elsewhere = there_and_back(value, least)
+    back, references = there_and_back(value, least)
     assert spelled(back) == spelled(decode(encode(value)))
-    assert all(len(content) >= least for content in elsewhere.blobs.values())
-    assert all(digest_of(content) == digest for digest, content in elsewhere.blobs.items())
+    assert all(len(content) >= least for content in references.blobs.values())
+    assert all(digest_of(content) == digest for digest, content in references.blobs.items())
 
 
 json = st.recursive(
@@ -150,11 +150,11 @@ json = st.recursive(
 
 @given(json, st.integers(1, 30))
 def test_any_json_data_comes_back(value: Any, least: int) -> None:
-    elsewhere = Elsewhere(least)
+    references = References(least)
     before = deepcopy(value)
-    assert spelled(read(encode_json(value, elsewhere), elsewhere)) == spelled(value) == spelled(before)
+    assert spelled(read(encode_json(value, references), references)) == spelled(value) == spelled(before)
     long = {text.encode("utf-8", "surrogatepass") for text in texts_in(value) if len(text) >= least}
-    assert set(elsewhere.blobs.values()) == long
+    assert set(references.blobs.values()) == long
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -31,8 +31,8 @@ from stateroom.errors import (
     UnknownStore,
 )
 from stateroom.store import Commit, Entry, Head, Snapshot, open_store
+from stateroom.store.concurrency import FEW
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.contract import FEW
 from stateroom.store.postgresql import PostgreSQLStore
 from stateroom.store.postgresql.connection import PostgresLink
 from stateroom.store.postgresql.schema import MIGRATIONS

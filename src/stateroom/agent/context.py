@@ -10,7 +10,7 @@ import msgspec
 
 from stateroom.agent.strategies import Bounds, ClearToolResults, DropOldest, Strategy
 from stateroom.agent.tokens import Estimate, TokenCounter
-from stateroom.agent.window import INSTRUCTIONS, Window, older, units_of
+from stateroom.agent.window import INSTRUCTIONS, Window, droppable, units_of
 from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Item, kind_of
 
@@ -141,7 +141,7 @@ def _parts(window: Window) -> list[tuple[str, int]]:
     system = sum(tokens for item, tokens in counted if kind_of(item) in INSTRUCTIONS)
     units = units_of(window)
     loose = sum(unit.tokens for unit in units)
-    old = sum(unit.tokens for unit in older(units))
+    old = sum(unit.tokens for unit in droppable(units))
     return [
         ("for tools and instructions", window.beside),
         ("for system and developer messages", system),

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from stateroom.agent.calls import call_tool, output_text
 from stateroom.agent.context import Context
 from stateroom.agent.conversation import Conversation
-from stateroom.environment import Kept, Tool, make_tool, tool
+from stateroom.environment import Injectable, Tool, make_tool, tool
 from stateroom.errors import DefinitionError, InvalidArguments, ModelFailed, ToolError
 from stateroom.model import NO_SETTINGS, Answer, Item, Model, Request, answer_of, function_call_output, message_text
 from stateroom.session import Result
@@ -166,7 +166,7 @@ def _tool_of(function: Callable[..., Any]) -> Tool:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise DefinitionError(f"{where}: cannot read its annotations: {error}") from None
-    made = make_tool(where, name, tool(function), hints, Kept(True, frozenset()))
+    made = make_tool(where, name, tool(function), hints, Injectable(True, frozenset()))
     if made.procedure.needs:
         asked = ", ".join(sorted(made.procedure.needs))
         raise DefinitionError(f"{where} asks for {asked}; only `state` and the model's arguments are available")

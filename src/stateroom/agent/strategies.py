@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from stateroom.agent.tokens import TokenCounter, readable
-from stateroom.agent.window import ANSWERS, INSTRUCTIONS, Unit, Window, newest_question, older, units_of, without
+from stateroom.agent.window import ANSWERS, INSTRUCTIONS, Unit, Window, droppable, newest_question, units_of, without
 from stateroom.errors import DefinitionError, ModelFailed, ModelUnavailable
 from stateroom.model import Item, Model, Request, answer_of, kind_of, message, message_text
 
@@ -74,7 +74,7 @@ class ClearToolResults:
             cleared = {**window.items[place], "output": self.placeholder}
             tokens = bounds.counter.count(cleared)
             if tokens < window.tokens[place]:
-                shorter.put(place, cleared, tokens)
+                shorter.replace_item(place, cleared, tokens)
         return shorter
 
     def _old(self, window: Window) -> list[int]:
@@ -118,14 +118,14 @@ class DropOldest:
         question = newest_question(units)
         dropped: list[Unit] = []
         left = window.total
-        for unit in older(units):
+        for unit in droppable(units):
             if left <= bounds.target:
                 break
             if unit is not question:
                 dropped.append(unit)
                 left -= unit.tokens
         if left > bounds.budget:
-            dropped += [unit for unit in older(units) if unit is question]
+            dropped += [unit for unit in droppable(units) if unit is question]
         return without(window, dropped)
 
 
@@ -168,7 +168,7 @@ class Summarise:
         """The units to summarise."""
         units = units_of(window)
         question = newest_question(units)
-        old = older(units)
+        old = droppable(units)
         must_stay = window.total - sum(unit.tokens for unit in old)
         left = self.keep * (bounds.target - must_stay)
         while old and old[-1].tokens <= left:

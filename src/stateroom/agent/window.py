@@ -90,7 +90,7 @@ class Window:
         """A new window with the same items."""
         return self.only([True] * len(self))
 
-    def put(self, place: int, item: Item, tokens: int) -> None:
+    def replace_item(self, place: int, item: Item, tokens: int) -> None:
         """Replace an item."""
         self.total += tokens - self.tokens[place]
         self.items[place], self.tokens[place] = item, tokens
@@ -137,7 +137,7 @@ def newest_question(units: Sequence[Unit]) -> Unit | None:
     return next((unit for unit in reversed(units) if unit.asks), None)
 
 
-def older(units: Sequence[Unit]) -> list[Unit]:
+def droppable(units: Sequence[Unit]) -> list[Unit]:
     """The units that may be dropped, except the newest of all, which the model has not answered yet."""
     said = [unit for unit in units if unit.said]
     return [unit for unit in said[:-1] if unit.loose]

@@ -10,7 +10,7 @@ from .registry import (
 )
 from .tool import (
     RESERVED as RESERVED,
-    Kept as Kept,
+    Injectable as Injectable,
     Tool as Tool,
     make_tool as make_tool,
     tool as tool,

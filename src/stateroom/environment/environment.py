@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from stateroom.environment.tool import (
     RESERVED,
-    Kept,
+    Injectable,
     Marked,
     ReplyHook,
     Tool,
@@ -114,9 +114,9 @@ class Environment(Generic[S, T]):
             return
         scope = _scope()
         cls._check_resources()
-        kept = Kept(cls.state_type is not None, frozenset(cls.resources))
+        injectable = Injectable(cls.state_type is not None, frozenset(cls.resources))
         cls._blueprints = {
-            name: make_tool(f"{cls.__name__}.{name}", name, method, cls._hints(name, method, scope), kept)
+            name: make_tool(f"{cls.__name__}.{name}", name, method, cls._hints(name, method, scope), injectable)
             for name, method in cls._marked().items()
         }
         cls.shared_types = cls._find_shared(scope)
@@ -217,23 +217,23 @@ class Environment(Generic[S, T]):
             raise DefinitionError(
                 f"{cls.__name__}.seed needs an environment with a state; write Environment[YourState]"
             )
-        in_world = cls._has_world()
-        if in_world and cls.state_type is None:
+        has_world = cls._has_world()
+        if has_world and cls.state_type is None:
             raise DefinitionError(f"{cls.__name__}.world needs a state type; write Environment[YourState]")
-        if in_world and cls.seed is not Environment.seed and "state" not in _parameters(cls.seed):
+        if has_world and cls.seed is not Environment.seed and "state" not in _parameters(cls.seed):
             raise DefinitionError(
                 f"{cls.__name__}.seed needs the parameter `state`, the world, which it changes for the task; add it"
             )
         resources = cls.resources.keys()
         hooks = {
             "world": frozenset[str](),
-            "seed": SEED_INJECTED | {"state"} if in_world else SEED_INJECTED,
+            "seed": SEED_INJECTED | {"state"} if has_world else SEED_INJECTED,
             "verify": VERIFY_INJECTED | resources,
             "reply": REPLY_INJECTED | resources,
         }
         for hook, known in hooks.items():
             cls._check_hook(hook, known, scope)
-        kept = {"seed": cls.state_type} if cls.state_type and not in_world else {}
+        kept = {"seed": cls.state_type} if cls.state_type and not has_world else {}
         kept.update({f"seed_{name}": kind for name, kind in cls.shared_types.items()})
         for hook, kind in kept.items():
             required = [name for name, field in kind.model_fields.items() if field.is_required()]

@@ -71,7 +71,7 @@ def function_schema(name: str, function: Callable[..., Any], arguments: type[Bas
     }
 
 
-def nullable_defaults(arguments: type[BaseModel]) -> frozenset[str]:
+def null_means_default(arguments: type[BaseModel]) -> frozenset[str]:
     """Parameters with a default that do not take None: in strict mode, a model sends null for 'unset'."""
     properties = arguments.model_json_schema().get("properties", {})
     names = ((field.alias or name, field) for name, field in arguments.model_fields.items())

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_origin, over
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from stateroom.environment.schema import arguments_model, field_name, function_schema, nullable_defaults
+from stateroom.environment.schema import arguments_model, field_name, function_schema, null_means_default
 from stateroom.errors import DefinitionError, InvalidArguments
 from stateroom.session import INJECTED, SHARED, Effect, Procedure, contained
 
@@ -119,7 +119,7 @@ class Tool:
         try:
             try:
                 bound: dict[str, Any] = self.arguments.__pydantic_validator__.validate_python(arguments).__dict__
-            except BaseException:
+            except BaseException:  # as `with contained:` would do, at no cost when nothing is raised
                 with contained:
                     raise
         except ValidationError as error:
@@ -165,8 +165,8 @@ class ReplyHook:
         return dict(arguments) if self.takes_message else {}
 
 
-class Kept(NamedTuple):
-    """What an environment keeps for its sessions."""
+class Injectable(NamedTuple):
+    """What an environment can inject besides what every one can."""
 
     has_state: bool
     resources: frozenset[str]
@@ -182,7 +182,7 @@ def procedure_of(
     return Procedure(function, needs, inspect.iscoroutinefunction(function), timeout, resources)
 
 
-def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], kept: Kept) -> Tool:
+def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], injectable: Injectable) -> Tool:
     """The tool of a marked method; `where` names it in errors."""
     check_method(where, method)
     marked: Marked = method.__stateroom_tool__  # type: ignore[attr-defined]
@@ -192,10 +192,10 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     if name in RESERVED:
         raise misfit(where, method, f"the name {name!r} is reserved for a route of the server; rename the tool")
     parameters = list(inspect.signature(method).parameters.values())[1:]
-    needs = frozenset(parameter.name for parameter in parameters) & (kept.resources | frozenset(INJECTED))
+    needs = frozenset(parameter.name for parameter in parameters) & (injectable.resources | frozenset(INJECTED))
     for parameter in parameters:
         _check_parameter(where, method, parameter, needs, hints)
-    for missing in () if kept.has_state else sorted({"state", "session", "ask", *SHARED} & needs):
+    for missing in () if injectable.has_state else sorted({"state", "session", "ask", *SHARED} & needs):
         raise misfit(where, method, f"`{missing}` needs an environment with a state; write Environment[YourState]")
     wanted = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name not in needs}
     arguments = arguments_model(where, method, wanted)
@@ -206,9 +206,9 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
         name=name,
         effect=marked.effect,
         retries_unknown=marked.on_unknown == "retry",
-        procedure=procedure_of(method, needs, marked.timeout, needs & kept.resources),
+        procedure=procedure_of(method, needs, marked.timeout, needs & injectable.resources),
         arguments=arguments,
-        nullable=nullable_defaults(arguments),
+        nullable=null_means_default(arguments),
         renamed={field_name(name): name for name in wanted if field_name(name) != name},
         definition=definition,
     )

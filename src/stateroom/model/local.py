@@ -16,7 +16,7 @@ import msgspec
 
 from stateroom.errors import ModelFailed, NotFound
 from stateroom.model.items import message
-from stateroom.model.local_prompt import Form, messages_for
+from stateroom.model.local_prompt import AnswerFormat, messages_for
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.settings import usage_of
 
@@ -57,7 +57,7 @@ class LocalModel(Model):
         self.name = f"local:{found.stem}"
 
     async def answer(self, request: Request) -> Answer:
-        form = Form(request.tools, request.settings.get("tool_choice"))
+        form = AnswerFormat(request.tools, request.settings.get("tool_choice"))
         reply = await self._engine.complete(_body(request, form))
         items = form.items(reply.text, f"call_{request.step}")
         if items is None and not reply.cut_off:
@@ -176,7 +176,7 @@ def bundled() -> Path:
     )
 
 
-def _body(request: Request, form: Form) -> dict[str, Any]:
+def _body(request: Request, form: AnswerFormat) -> dict[str, Any]:
     given = {name: value for name, value in request.settings.items() if value is not None}
     body = {
         "messages": messages_for(request.items, form, given.get("instructions", "")),
@@ -195,7 +195,7 @@ def _positive(tokens: Any) -> int:
     return tokens
 
 
-def _grammar(form: Form) -> str:
+def _grammar(form: AnswerFormat) -> str:
     """The schema as a llama.cpp grammar; a plain schema would lose the rule on white space."""
     return f"%llguidance {{}}\nstart: %json {json.dumps(form.schema())}"
 

@@ -15,7 +15,7 @@ _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 """JSON on one line, which saves tokens. Parts of a schema that cannot be enforced are ignored."""
 
 
-class Form:
+class AnswerFormat:
     """The format of an answer: a JSON object that is a tool call, a message, or either."""
 
     def __init__(self, tools: Sequence[Item], choice: Any = None) -> None:
@@ -82,7 +82,7 @@ class Form:
         return None
 
 
-def messages_for(items: Iterable[Item], form: Form, instructions: str = "") -> list[dict[str, str]]:
+def messages_for(items: Iterable[Item], form: AnswerFormat, instructions: str = "") -> list[dict[str, str]]:
     """The messages of a request. User and assistant alternate, because some chat templates require it."""
     system = [text for text in (instructions, "" if form.free else form.instructions()) if text]
     turns: list[dict[str, str]] = []
@@ -108,7 +108,7 @@ def _as_message(text: str) -> str:
     return json.dumps({"message": text}, ensure_ascii=False)
 
 
-def _said(item: Item, form: Form) -> tuple[str, str]:
+def _said(item: Item, form: AnswerFormat) -> tuple[str, str]:
     """The role and the text of an item; reasoning is left out."""
     match item.get("type", "message"):
         case "function_call":

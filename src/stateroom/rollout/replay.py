@@ -24,7 +24,7 @@ from stateroom.rollout.calls import NOT_REPEATABLE, RecordedCall, merged, parsed
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.rows import PARENT, SESSION, Key, Row, inputs_of, key_of, parse_row, task_of
 from stateroom.rollout.scorer import UNRECORDED
-from stateroom.session import History, LogEntry, Operation, Progress, Reader, Sessions, write_body
+from stateroom.session import History, LogEntry, Progress, Reader, Sessions, SessionTool, write_body
 from stateroom.state import decode, differences, encode, readable, schema_of
 from stateroom.store import Commit, Entry, Store, open_store
 
@@ -318,7 +318,7 @@ class _Player:
                 await sessions.store.delete(session.id)
 
     @property
-    def _tools(self) -> Mapping[str, Operation]:
+    def _tools(self) -> Mapping[str, SessionTool]:
         return self._sessions.environment.tools
 
     def _is_external(self, entry: LogEntry) -> bool:

@@ -28,8 +28,8 @@ from stateroom.server.request import (
     LONGEST_NAME,
     HTTPRequest,
     checked_response,
+    name_and_row,
     seed_and_start,
-    session_name,
     wrong_field,
 )
 from stateroom.server.response import STATUS_OF_RESULT, Endpoint, HTTPResponse, error_response, json_response
@@ -176,7 +176,7 @@ class ServedEnvironment:
 
     async def seed_session(self, request: HTTPRequest) -> HTTPResponse:
         held = self._held(request)
-        name, row = session_name(request, request.json())
+        name, row = name_and_row(request, request.json())
         if name is not None:
             return await self._seed_named(request, name, row, held)
         _, key = await self._seed(request, row, held)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from stateroom.errors import DefinitionError, NotFound, RateLimited, UnknownKey
 from stateroom.server.request import HTTPRequest, bearer_token
-from stateroom.server.tokens import key_of
+from stateroom.server.tokens import api_key_of
 
 MINUTE = 60.0
 
@@ -79,7 +79,7 @@ class Keys:
         if not self._keys:
             return
         if token is not None:
-            request.key = key_of(token)  # tokens that an admin made have none
+            request.key = api_key_of(token)  # tokens that an admin made have none
         elif request.scope["method"] not in ("GET", "HEAD"):
             request.key = self._find(bearer_token(request.headers))
         self._count(request, "calls")

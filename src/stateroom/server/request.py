@@ -17,7 +17,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-FARTHEST = 2.0**40
+LATEST_START = 2.0**40
 """Largest time, in seconds since 1970, at which a session's clock may start."""
 
 LONGEST_NAME = 200
@@ -150,7 +150,7 @@ def wrong_field(field: str, message: str) -> InvalidArguments:
 # What a request that seeds a session holds besides the task.
 
 
-def session_name(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+def name_and_row(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """The client's own name for the session that it seeds, if it gives one, and the task row.
 
     Our own runner gives the name in a header, which other servers ignore.
@@ -176,7 +176,7 @@ def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:
         began = None if start is None else float(start)
     except ValueError:
         began = -1.0
-    if began is not None and not 0 <= began <= FARTHEST:
+    if began is not None and not 0 <= began <= LATEST_START:
         raise BadTask("the header Stateroom-Began: should be seconds since 1970")
     return None if seed is None else int(seed), began
 

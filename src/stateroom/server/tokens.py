@@ -55,21 +55,21 @@ class Signer:
         check_secrets(secrets)
         self.life = ttl + DAY
         self.now = now
-        self._keys = [_key(secret, f"session of {environment}") for secret in secrets]
+        self._signing_keys = [_key(secret, f"session of {environment}") for secret in secrets]
         self._seed_keys = [_key(secret, f"seeding of {environment}") for secret in secrets]
         self._id_keys = [_key(secret, f"ids of {environment}") for secret in secrets]
 
     def sign(self, subject: str, key: str = "") -> bytes:
         """A token for a subject, issued now; `key` names the API key that the session was made with."""
         text = f"{subject}.{int(self.now()):x}{f'-{key}' if key else ''}".encode()
-        return text + b"." + _mac(self._keys[0], text).encode()
+        return text + b"." + _mac(self._signing_keys[0], text).encode()
 
     def read(self, token: bytes) -> tuple[str, bytes]:
         """The subject of a token, and the token to use from now on."""
         text, _, signature = token.rpartition(b".")
-        for key in self._keys:
+        for key in self._signing_keys:
             if compare_digest(_mac(key, text).encode(), signature):
-                renewed = key is not self._keys[0]
+                renewed = key is not self._signing_keys[0]
                 break
         else:
             raise Unauthorized("this session token was not made here: seed a session, and use the token it gives")
@@ -94,7 +94,7 @@ class Signer:
         return [blake2b(text, key=key, digest_size=12).hexdigest() for key in self._id_keys]
 
 
-def key_of(token: bytes) -> str:
+def api_key_of(token: bytes) -> str:
     """The name of the API key in a valid token; empty if it has none."""
     return token.rpartition(b".")[0].rpartition(b".")[2].partition(b"-")[2].decode()
 

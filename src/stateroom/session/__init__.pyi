@@ -14,6 +14,12 @@ from .commit import (
 )
 from .containment import contained as contained
 from .document import write_document as write_document
+from .environment import (
+    Effect as Effect,
+    Procedure as Procedure,
+    SessionEnvironment as SessionEnvironment,
+    SessionTool as SessionTool,
+)
 from .episode import (
     Episode as Episode,
     Verdict as Verdict,
@@ -56,12 +62,6 @@ from .parameters import (
     INJECTED as INJECTED,
     SHARED as SHARED,
     SessionInfo as SessionInfo,
-)
-from .program import (
-    Effect as Effect,
-    Operation as Operation,
-    Procedure as Procedure,
-    Program as Program,
 )
 from .progress import (
     Clock as Clock,

@@ -138,9 +138,9 @@ class SessionAgent:
                 if await cached.is_newest():
                     raise
                 raise Superseded from None
-            standing = StateAt(cached.state, replace(cached.progress, agent=status, made=()), cached.outdated)
+            after = StateAt(cached.state, replace(cached.progress, agent=status, made=()), cached.outdated)
             try:
-                step = cached.prepare(kind, {**facts, "agent": status.plain()}, after=standing)
+                step = cached.prepare(kind, {**facts, "agent": status.plain()}, after=after)
             except UNSTORABLE as error:
                 raise SessionError(cached.head.id, f"what was said cannot be stored: {error}") from error
             try:

@@ -92,7 +92,7 @@ class SessionCache:
     async def renewed(self, head: Head) -> Head:
         """The head of a session whose life is renewed, because it is used."""
         now = self.runtime.now()
-        if head.closed or head.expires - now > self.runtime.renewed:
+        if head.closed or head.expires - now > self.runtime.renew_below:
             return head
         expires = now + self.runtime.ttl
         await self.runtime.store.touch(head.id, now=now, expires=expires)
@@ -111,7 +111,7 @@ class SessionCache:
         """Stop a session's resources as soon as nobody uses them, unless the session is in memory again."""
         async with cached.lock:
             if cached.resources and self.sessions.get(cached.head.id) is not cached:
-                await cached.resources.let_go()
+                await cached.resources.stop()
 
     async def mend(self, *tampered: CachedSession) -> None:
         """Read again what an author's code may have tampered with: these, and all that share states with others."""

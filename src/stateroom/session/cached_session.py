@@ -19,7 +19,7 @@ from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt, schema_facts
 from stateroom.session.resources import SessionResources
 from stateroom.session.runtime import SessionLimits
-from stateroom.state import Elsewhere, Patch, State, decode, encode_json, patched
+from stateroom.state import Patch, References, State, decode, encode_json, patched
 from stateroom.store import NO_BLOBS, Blobs, Commit, Entry, Head, Snapshot
 
 STATES_IN_MEMORY = 8
@@ -66,7 +66,7 @@ class PreparedCommit(msgspec.Struct, frozen=True, gc=False):
     """A commit that is about to be made, and what the cached session has after it."""
 
     commit: Commit
-    standing: StateAt
+    after: StateAt
     weight: Weight
     judged: dict[str, Any] | None
     """What a verdict says."""
@@ -114,13 +114,13 @@ class CachedSession:
         self._whole_under: int | None = None
         """The fence under which nothing was found to be pruned."""
 
-    def settle(self, standing: StateAt) -> None:
+    def set_newest(self, after: StateAt) -> None:
         """Hold this state as the one at the head's revision."""
-        self.state, self.progress, self.outdated = standing.state, standing.progress, standing.outdated
-        self.stale = standing.state is None  # the next use loads it
+        self.state, self.progress, self.outdated = after.state, after.progress, after.outdated
+        self.stale = after.state is None  # the next use loads it
         trail, newest = self._trail, self.head.revision
         if not self.stale:
-            trail[newest] = standing
+            trail[newest] = after
         while trail and (oldest := next(iter(trail))) <= newest - STATES_IN_MEMORY:  # others may have gone on by many
             del trail[oldest]
 
@@ -151,12 +151,12 @@ class CachedSession:
         self.spares.clear()
         self._trail.clear()
 
-    def load(self, standing: StateAt, document: Document) -> None:
+    def load(self, after: StateAt, document: Document) -> None:
         """Take what was read of the session."""
         self.head = document.head
         self._weight = document.weight
         self.digests[0].update(document.digests)
-        self.settle(standing)
+        self.set_newest(after)
         if self._weight.log >= self.limits.max_log:
             self.stale = True  # perhaps some of it was pruned: the next use looks
 
@@ -179,10 +179,10 @@ class CachedSession:
                 progress = progress_after(progress, one.kind, one.call_id, one.facts, one.revision)
             anew = state is None or self.outdated or pruned or any(_begins_anew(each.entry) for each in stored)
             if anew and not unread:
-                standing, document = await self.reader.read(head.id, head.revision)
+                after, document = await self.reader.read(head.id, head.revision)
                 weight, digests = document.weight, digests | document.digests
             else:
-                standing = StateAt(None if anew else await self._patched(head, stored), progress)
+                after = StateAt(None if anew else await self._patched(head, stored), progress)
             if weight.log >= self.limits.max_log:
                 weight = replace(weight, log=(await self.store.size(head.id)).bytes)
             verdicts = await History(self.store).whole(head, [each for each in stored if each.entry.kind == "verdict"])
@@ -193,7 +193,7 @@ class CachedSession:
         self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
         self.judged = verdicts[0].facts if verdicts else self.judged
         self.head = head
-        self.settle(standing)
+        self.set_newest(after)
 
     async def _patched(self, head: Head, news: Iterable[Stored]) -> Any:
         """The state that is held here, after what others have done since."""
@@ -229,14 +229,14 @@ class CachedSession:
             self.stale = True  # should some of it be pruned, the next attempt finds that out
             raise TooLarge(f"the session's log has the {limits.max_log:,} bytes that it may have: {LOG_IS_FULL}")
         large = self.store.large
-        standing = after or StateAt(self.state, progress_after(self.progress, kind, call_id, facts), self.outdated)
-        unread = standing.state is None
+        after = after or StateAt(self.state, progress_after(self.progress, kind, call_id, facts), self.outdated)
+        unread = after.state is None
         migrates = self.outdated and not unread
         if migrates:
             facts = {**facts, "schema": schema_facts(self.state_type)}
         body = write_body(facts, patch, large)
         head, at = self.head, limits.now()
-        expires = None if head.expires - at > limits.renewed else at + limits.ttl
+        expires = None if head.expires - at > limits.renew_below else at + limits.ttl
         if call_id is None and self.store.remote:
             call_id = OWN_CALL_ID + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)
@@ -246,21 +246,19 @@ class CachedSession:
         # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
         fits = not patch or weight.state <= limits.max_state
         is_small = fits and (weight.tail <= MIN_SNAPSHOT or _is_small(weight))
-        if unread or (not migrates and (is_small or standing.outdated)):
+        if unread or (not migrates and (is_small or after.outdated)):
             commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close")
-            return PreparedCommit(commit, standing, weight, judged)
-        elsewhere = Elsewhere(large)
-        snapshot = Snapshot(
-            entry.revision, write_document(standing.state, standing.progress, elsewhere, log=weight.log)
-        )
-        both = self._unstored({**blobs, **elsewhere.blobs})
+            return PreparedCommit(commit, after, weight, judged)
+        references = References(large)
+        snapshot = Snapshot(entry.revision, write_document(after.state, after.progress, references, log=weight.log))
+        both = self._unstored({**blobs, **references.blobs})
         log = weight.log + len(snapshot.body) + _size(both) - _size(blobs)
-        weight = weight_of_snapshot(len(snapshot.body), elsewhere.size, log)
+        weight = weight_of_snapshot(len(snapshot.body), references.size, log)
         if patch and not decided and weight.state > limits.max_state:
             raise TooLarge(f"the state would be larger than the {limits.max_state:,} bytes that it may have")
-        standing = StateAt(standing.state, standing.progress)
+        after = StateAt(after.state, after.progress)
         commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close")
-        return PreparedCommit(commit, standing, weight, judged)
+        return PreparedCommit(commit, after, weight, judged)
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
         """Those of the large values that are not known to be stored."""
@@ -269,20 +267,20 @@ class CachedSession:
         new = [digest for digest in blobs if not any(digest in known for known in self.digests)]
         return blobs if len(new) == len(blobs) else {digest: blobs[digest] for digest in new}
 
-    async def append(self, step: PreparedCommit) -> None:
+    async def append(self, prepared: PreparedCommit) -> None:
         """Make a commit that was prepared."""
-        commit, entry = step.commit, step.commit.entry
+        commit, entry = prepared.commit, prepared.commit.entry
         self.stale = True  # until the store has said yes, whatever happens
         await self.store.append(commit)
-        self._weight = step.weight
+        self._weight = prepared.weight
         if commit.blobs:
             self.digests[0].update(commit.blobs)
         expires = commit.expires or self.head.expires
         self.head = replace(self.head, revision=entry.revision, expires=expires, closed=commit.closes)
         if entry.call_id is not None and not entry.call_id.startswith(OWN_CALL_ID):
             self.calls[0].add(entry.call_id)
-        self.judged = step.judged or self.judged
-        self.settle(step.standing)
+        self.judged = prepared.judged or self.judged
+        self.set_newest(prepared.after)
 
     def in_memory(self, revision: int) -> StateAt | None:
         """The state and progress at a revision, if they are in memory."""
@@ -330,7 +328,7 @@ class CachedSession:
             return None
         return await History(self.store).find_call(self.head.id, call_id)
 
-    def branch(self, head: Head, standing: StateAt) -> CachedSession:
+    def branch(self, head: Head, after: StateAt) -> CachedSession:
         """The cached session of a fork of this session, which shares the state."""
         fork = CachedSession(self.reader, head, self.limits)
         fork.seeded = self.seeded
@@ -340,7 +338,7 @@ class CachedSession:
             self.digests = (set(), *self.digests[:MAX_ANCESTORS])
         fork.digests = (set(), *self.digests[1:])
         fork._weight = replace(self._weight, log=0)
-        fork.settle(standing)
+        fork.set_newest(after)
         return fork
 
 
@@ -378,16 +376,16 @@ def new_session(
         facts["world"] = start.world
     body = write_body(facts, [], large)
     entry = Entry(head.revision, "seed", head.created, body.data)
-    elsewhere = Elsewhere(large)
+    references = References(large)
     log = len(body.data)
-    snapshot = Snapshot(head.revision, write_document(state, progress, elsewhere, start, log=log))
-    blobs = body.blobs | elsewhere.blobs
+    snapshot = Snapshot(head.revision, write_document(state, progress, references, start, log=log))
+    blobs = body.blobs | references.blobs
     log += len(snapshot.body) + _size(blobs)
-    made._weight = weight_of_snapshot(len(snapshot.body) + (start.size if start else 0), elsewhere.size, log)
+    made._weight = weight_of_snapshot(len(snapshot.body) + (start.size if start else 0), references.size, log)
     if made._weight.state > limits.max_state:
         raise TooLarge(f"the seeded state is larger than the {limits.max_state:,} bytes that it may have")
     made.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
     made.all_calls_known = True
     made.digests[0].update(blobs)
-    made.settle(StateAt(state, progress))
+    made.set_newest(StateAt(state, progress))
     return made, [entry], snapshot, blobs

@@ -13,10 +13,10 @@ import msgspec
 from stateroom.errors import Conflict, DuplicateCall, TooLarge, UnknownSession
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession, PreparedCommit
-from stateroom.session.commit import Superseded, commit
+from stateroom.session.commit import Superseded
+from stateroom.session.environment import SessionTool
 from stateroom.session.invocation import NOTHING, CallContext, ToolRun, run_tool
-from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, progress_after
-from stateroom.session.program import Operation, Procedure
+from stateroom.session.log import UNSTORABLE, progress_after
 from stateroom.session.reader import StateAt
 from stateroom.session.result import Failed, Result, result_of_entry
 from stateroom.session.shared import SharedConflict, View
@@ -31,14 +31,14 @@ class Call(msgspec.Struct, gc=False):
 
     cache: SessionCache
     cached: CachedSession
-    tool: Operation
+    tool: SessionTool
     given: dict[str, Any]
     """The arguments, as JSON data."""
     call_id: str | None
 
     async def read(self) -> Result:
         """Run a tool that only looks at the newest state."""
-        views = await shared_views(self.cache, self.cached, self.tool.procedure)
+        views = await self.cache.shared.views(self.cached, self.tool.procedure.shared)
         await self.cache.refresh(self.cached)
         self.cached.refuse_if_sealed()
         ran = await self.run(self.tool.bind(self.given), views)
@@ -51,7 +51,7 @@ class Call(msgspec.Struct, gc=False):
             entry = await cached.find_call(call_id)
             if entry is not None:
                 return result_of_entry(entry)
-        views = await shared_views(self.cache, cached, tool.procedure) if tool.procedure.shared else NOTHING
+        views = await self.cache.shared.views(cached, tool.procedure.shared) if tool.procedure.shared else NOTHING
         try:
             ran = await self.run(tool.bind(self.given), views)
         except Failed as failure:
@@ -62,7 +62,7 @@ class Call(msgspec.Struct, gc=False):
             if ran.shared:
                 await self.commit_shared(ran, views)
             else:
-                await cached.append(self.step(ran))
+                await cached.append(self.prepare(ran))
             return Result(True, ran.output)
         except SharedConflict as error:
             if error.rejects:
@@ -94,7 +94,7 @@ class Call(msgspec.Struct, gc=False):
         """Commit what the tool did, to the session and to the shared states that it changed, if any."""
 
         async def decide(facts: dict[str, Any]) -> None:
-            await self.cached.append(self.step(ran, facts))
+            await self.cached.append(self.prepare(ran, facts))
 
         try:
             await self.cache.shared.commit(self.cached, ran.revision + 1, views, ran.shared, decide)
@@ -106,8 +106,8 @@ class Call(msgspec.Struct, gc=False):
                     raise SharedConflict(view.shared) from error
             raise
 
-    def step(self, ran: ToolRun, more: Mapping[str, Any] = NOTHING) -> PreparedCommit:
-        """The step that commits a run."""
+    def prepare(self, ran: ToolRun, more: Mapping[str, Any] = NOTHING) -> PreparedCommit:
+        """The commit of a run."""
         name, cached = self.tool.name, self.cached
         facts = {"name": name, "input": self.given, "output": ran.output}
         if more:
@@ -128,24 +128,3 @@ class Call(msgspec.Struct, gc=False):
             raise Failed(f"{name} failed: {error}", "too_large") from error
         except UNSTORABLE as error:
             raise Failed(f"{name} failed: its input or output cannot be stored") from error
-
-
-async def append(
-    cache: SessionCache, cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None
-) -> int:
-    """Append an entry that changes no state, whatever others have appended meanwhile; gives its revision."""
-
-    async def attempt() -> int:
-        step = cached.prepare(kind, facts, call_id=call_id)
-        try:
-            await cached.append(step)
-        except Conflict:
-            raise Superseded from None
-        return step.commit.entry.revision
-
-    return await commit(cache.runtime, cached, attempt, kind, sealed_too=kind in AFTER_VERDICT, unread=True)
-
-
-async def shared_views(cache: SessionCache, cached: CachedSession, procedure: Procedure) -> Mapping[str, View]:
-    """The shared states that a function asks for."""
-    return await cache.shared.views(cached, procedure.shared) if procedure.shared else NOTHING

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from random import random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stateroom.errors import Conflict, SessionLeased, SessionSealed
 from stateroom.session.cached_session import CachedSession
+from stateroom.session.log import AFTER_VERDICT
 from stateroom.session.runtime import Runtime
 
 R = TypeVar("R")
@@ -63,6 +64,22 @@ async def commit(
         except Superseded:
             cached.stale = True
     raise too_busy(runtime, cached, what, attempts)
+
+
+async def append_entry(
+    runtime: Runtime, cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None
+) -> int:
+    """Append an entry that changes no state, whatever others have appended meanwhile; gives its revision."""
+
+    async def attempt() -> int:
+        prepared = cached.prepare(kind, facts, call_id=call_id)
+        try:
+            await cached.append(prepared)
+        except Conflict:
+            raise Superseded from None
+        return prepared.commit.entry.revision
+
+    return await commit(runtime, cached, attempt, kind, sealed_too=kind in AFTER_VERDICT, unread=True)
 
 
 async def back_off(number: int) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from stateroom.errors import BadData
 from stateroom.session.log import LogEntry, Weight, progress_after
 from stateroom.session.progress import Progress
-from stateroom.state import Elsewhere, Large, Patch, State, apply, decode, encode, encode_json, encode_patch, schema_of
+from stateroom.state import Large, Patch, References, State, apply, decode, encode, encode_json, encode_patch, schema_of
 from stateroom.store import Head, Loaded
 
 NOWHERE = Head("", "", "", 0.0, 0.0, 0)
@@ -57,7 +57,7 @@ _decode_logged = msgspec.msgpack.Decoder(_Logged).decode
 
 
 def write_document(
-    state: State, progress: Progress, elsewhere: Elsewhere, start: Start | None = None, *, log: int = 0
+    state: State, progress: Progress, references: References, start: Start | None = None, *, log: int = 0
 ) -> bytes:
     """The body of a snapshot. With a start that the state follows from, only that is written of it.
 
@@ -71,9 +71,9 @@ def write_document(
     if log:
         parts["log"] = log
     if start is None:
-        parts["state"] = msgspec.Raw(encode(state, elsewhere))
+        parts["state"] = msgspec.Raw(encode(state, references))
     else:
-        parts["start"] = (start.world, start.size, msgspec.Raw(encode_patch(start.changes, elsewhere)))
+        parts["start"] = (start.world, start.size, msgspec.Raw(encode_patch(start.changes, references)))
     return msgspec.msgpack.encode(parts)
 
 

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple, Protocol, overload
 from stateroom.errors import BadTask, BadVerdict, DefinitionError, InvalidArguments, TimedOut
 from stateroom.session.containment import PathNotLoaded, contained
 from stateroom.session.document import Document
+from stateroom.session.environment import Procedure, SessionEnvironment, SessionTool
 from stateroom.session.history import History
 from stateroom.session.invocation import NOTHING, READ_ONLY, CallContext, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
-from stateroom.session.program import Operation, Procedure, Program
 from stateroom.session.reader import Reader, StateAt, typed
 from stateroom.session.result import Failed, unknown_tool
 from stateroom.session.runner import Runner
@@ -156,7 +156,7 @@ class Rehearsal:
 
     def __init__(
         self,
-        environment: Program,
+        environment: SessionEnvironment,
         runner: Runner,
         timeout: float,
         session: str,
@@ -205,7 +205,7 @@ class Rehearsal:
         ran = await run_tool(self._runner, operation, operation.bind(given), call, self._timeout)
         return StateAt(ran.state, progress.after(ran.advanced))
 
-    def _meant(self, action: Action) -> tuple[Operation, dict[str, Any]]:
+    def _meant(self, action: Action) -> tuple[SessionTool, dict[str, Any]]:
         if "message" not in action:
             arguments = plain_arguments(action.get("arguments"), None)
             name, tools = str(action.get("name")), self._environment.tools

@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from stateroom.errors import Conflict, DuplicateCall, SchemaChanged, TooLarge
-from stateroom.session.call import CHANGED, Call, append, shared_views
-from stateroom.session.commit import Superseded, commit
+from stateroom.session.call import CHANGED, Call
+from stateroom.session.commit import Superseded, append_entry, commit
 from stateroom.session.invocation import ToolRun
 from stateroom.session.log import UNSTORABLE
 from stateroom.session.progress import ASKED, STARTED
@@ -75,7 +75,7 @@ class ExternalCall(Call, gc=False):
     async def _run(self, arguments: dict[str, Any], told: str) -> Result:
         cache, cached, tool = self.cache, self.cached, self.tool
         try:
-            views = await shared_views(cache, cached, tool.procedure)
+            views = await cache.shared.views(cached, tool.procedure.shared)
             if cached.stale:  # meanwhile others have gone back in it
                 await cached.refresh()
             ran = await self.run(arguments, views)
@@ -133,4 +133,4 @@ class ExternalCall(Call, gc=False):
 
     async def _append(self, kind: str, facts: dict[str, Any], call_id: str) -> None:
         said = {"name": self.tool.name, "input": self.given, **facts}
-        await append(self.cache, self.cached, kind, said, call_id)
+        await append_entry(self.cache.runtime, self.cached, kind, said, call_id)

@@ -22,8 +22,8 @@ from stateroom.errors import (
     ToolError,
 )
 from stateroom.session.containment import Asked, contained
+from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.parameters import Ask, SessionInfo
-from stateroom.session.program import Operation, Procedure
 from stateroom.session.progress import Clock, Progress
 from stateroom.session.resource import Used
 from stateroom.session.result import Code, Failed
@@ -132,7 +132,7 @@ def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) ->
 
 
 async def run_tool(
-    runner: Runner, tool: Operation, arguments: dict[str, Any], call: CallContext, timeout: float
+    runner: Runner, tool: SessionTool, arguments: dict[str, Any], call: CallContext, timeout: float
 ) -> ToolRun:
     """Run a tool, with arguments that are bound; raises `Failed`, and then nothing has changed."""
     reads = tool.effect == "read"
@@ -204,7 +204,7 @@ def _finish(draft: Any, context: DraftContext, reads: bool) -> Change:
     return commit(draft)
 
 
-def _failure(tool: Operation, error: BaseException, *drafts: Any) -> Failed:
+def _failure(tool: SessionTool, error: BaseException, *drafts: Any) -> Failed:
     """A failure in words for the model, which knows whether the tool tampered with the state."""
     code: Code = "tool_failed"
     if isinstance(error, ToolError):

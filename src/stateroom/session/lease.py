@@ -57,7 +57,7 @@ class Lease:
                 cached.lease = self._held
                 await cached.refresh()
             except BaseException:
-                self._let_go()
+                self._lost()
                 await self._release()
                 raise
         self._renewing = asyncio.create_task(self._renew())
@@ -71,7 +71,7 @@ class Lease:
                 self._renewing.cancel()
                 await asyncio.wait([self._renewing])  # unlike `await` of it, this raises our own cancellation only
         finally:
-            self._let_go()
+            self._lost()
             await self._release()
             self._cached.stale = True  # the head says that it is leased
 
@@ -98,11 +98,11 @@ class Lease:
                 logger.warning("the lease of session %s could not be renewed: %s", self._cached.head.id, error)
             except Exception as error:  # noqa: BLE001 (whatever it is, the lease ends by itself)
                 logger.warning("the lease of session %s is lost: %s", self._cached.head.id, error)
-                self._let_go()
+                self._lost()
                 await self._release()  # the store may just have given it to us anew
                 return
 
-    def _let_go(self) -> None:
+    def _lost(self) -> None:
         if self._cached.lease is self._held:
             self._cached.lease = None
             self._cached.stale = True

@@ -49,9 +49,9 @@ from stateroom.session.lifecycle import INITIAL, AgentStatus
 from stateroom.session.progress import Progress
 from stateroom.state import (
     LONG_TEXT,
-    Elsewhere,
     Large,
     Patch,
+    References,
     decode,
     encode,
     encode_json,
@@ -145,15 +145,15 @@ def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
     of the input is not written a second time in the patch, which may put it into the state many times. The agent's
     status is always written out: a reader that follows the log needs it, and reads no large values for that.
     """
-    elsewhere = Elsewhere(least)
+    references = References(least)
     if "agent" in facts:
         facts = {**facts, "agent": msgspec.Raw(encode_json(facts["agent"]))}
-    said = encode(facts, elsewhere) if "events" in facts else encode_json(facts, elsewhere)
-    elsewhere.size = 0
+    said = encode(facts, references) if "events" in facts else encode_json(facts, references)
+    references.size = 0
     if patch and len(said) > LONG_TEXT and (texts := long_texts(facts.get("input"))):
-        elsewhere.know(text for text in texts if len(text) < least)
-    changed = encode_patch(patch, elsewhere)
-    return Body(_PAIR + said + changed, len(changed) + elsewhere.size, elsewhere.blobs)
+        references.number(text for text in texts if len(text) < least)
+    changed = encode_patch(patch, references)
+    return Body(_PAIR + said + changed, len(changed) + references.size, references.blobs)
 
 
 class Weight(msgspec.Struct, frozen=True, gc=False):

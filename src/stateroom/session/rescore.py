@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stateroom.errors import DefinitionError, SessionError, UnknownRevision
+from stateroom.session.environment import SessionEnvironment
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.history import History, line_to
 from stateroom.session.invocation import NOTHING, CallContext
 from stateroom.session.log import VERDICT, LogEntry, read_entry
-from stateroom.session.program import Program
 from stateroom.session.reader import Reader, StateAt
 from stateroom.session.resources import ResourceManager, SessionResources
 from stateroom.session.runner import Runner
@@ -34,7 +34,7 @@ class Rescored(NamedTuple):
 class Rescorer:
     """Gives stored sessions of an environment new verdicts. It does not matter whether they are closed or expired."""
 
-    def __init__(self, environment: Program, store: Store, *, timeout: float = 30.0) -> None:
+    def __init__(self, environment: SessionEnvironment, store: Store, *, timeout: float = 30.0) -> None:
         if environment.state_type is None:
             raise DefinitionError(f"{environment.name} is stateless: no store has its sessions")
         self._environment = environment
@@ -91,7 +91,7 @@ class Rescorer:
             )
         finally:
             if holding:
-                await holding.let_go()
+                await holding.stop()
         return Rescored(verdict, revision, row, None if entry is None else Verdict(**entry.facts["verdict"]))
 
     async def _first(self, session: str) -> StateAt:

@@ -17,10 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
+from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.history import History
 from stateroom.session.invocation import CallContext, ToolRun, run_tool
 from stateroom.session.log import UNSTORABLE
-from stateroom.session.program import Operation, Procedure
 from stateroom.session.resource import NO_VERSION, Resource, ResourceVersion, Used, identity, saved_as, why_not_again
 from stateroom.session.result import Code, Failed
 from stateroom.session.runner import Runner
@@ -122,7 +122,7 @@ class ResourceManager:
 
         def drop() -> None:  # whichever of the two comes second finds something
             if there:
-                self.let_go((name, there.pop()))
+                self.stop_handles((name, there.pop()))
 
         try:
             return await self._run(name, done, make)
@@ -142,7 +142,7 @@ class ResourceManager:
             raise TooLarge(f"the {name} holds more than the {self.most:,} bytes that can be saved of it")
         return content
 
-    def let_go(self, *handles: tuple[str, Any]) -> asyncio.Future[None]:
+    def stop_handles(self, *handles: tuple[str, Any]) -> asyncio.Future[None]:
         """Stop these, by name, one after another. One can wait for that, or not."""
         return asyncio.shield(self.own(self._stop(*handles)))
 
@@ -167,7 +167,7 @@ class ResourceManager:
             await asyncio.wait(self._tasks)
         async with self._lock:
             shared, self._stateless = self._stateless, {}
-            await self.let_go(*reversed(shared.items()))
+            await self.stop_handles(*reversed(shared.items()))
 
     async def _run(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
         # With a timeout of its own, a plain function is never run on the loop.
@@ -214,7 +214,7 @@ class SessionResources:
         for name in procedure.resources & self._held.keys():
             self._held[name].sure &= self._manager.resources[name].kind != "exportable"
 
-    async def run(self, tool: Operation, arguments: dict[str, Any], call: CallContext) -> ToolRun:
+    async def run(self, tool: SessionTool, arguments: dict[str, Any], call: CallContext) -> ToolRun:
         """Run a tool that asks for resources; raises as `run_tool` does, and then they are what they were."""
         try:
             call = await self.lend(tool.procedure, call)
@@ -251,7 +251,7 @@ class SessionResources:
             return held.handle
         if held is not None:
             del self._held[name]
-            await manager.let_go((name, held.handle))
+            await manager.stop_handles((name, held.handle))
         held = self._held[name] = await self._made(name, version, call)
         return held.handle
 
@@ -287,10 +287,10 @@ class SessionResources:
         """Whether there are any."""
         return bool(self._held)
 
-    def let_go(self) -> asyncio.Future[None]:
+    def stop(self) -> asyncio.Future[None]:
         """Stop all, the newest first. What is used again is restored, or started."""
         held, self._held = self._held, {}
-        return self._manager.let_go(*((name, one.handle) for name, one in reversed(held.items())))
+        return self._manager.stop_handles(*((name, one.handle) for name, one in reversed(held.items())))
 
 
 def _trust(held: Iterable[HeldResource], sure: bool) -> None:
@@ -298,7 +298,7 @@ def _trust(held: Iterable[HeldResource], sure: bool) -> None:
         one.sure = sure
 
 
-def _failure(tool: Operation, error: Exception) -> Failed:
+def _failure(tool: SessionTool, error: Exception) -> Failed:
     """That a hook failed, in words for the model."""
     if isinstance(error, ToolError):
         return Failed(str(error) or f"{tool.name} failed", "tool_error")

@@ -24,7 +24,7 @@ from typing import Any
 
 from stateroom.errors import Busy, StateroomError, TimedOut
 from stateroom.session.containment import Asked, PathNotLoaded, contained
-from stateroom.session.program import Procedure
+from stateroom.session.environment import Procedure
 
 QUICK = 0.001
 """Seconds within which a function counts as quick."""

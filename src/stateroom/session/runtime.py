@@ -9,8 +9,8 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
+from stateroom.session.environment import SessionEnvironment
 from stateroom.session.log import read_entry
-from stateroom.session.program import Program
 from stateroom.session.reader import Reader
 from stateroom.session.runner import Runner
 from stateroom.state import State
@@ -38,7 +38,7 @@ class SessionLimits:
         self.max_log = max_log
         self.ttl = ttl
         self.now = now
-        self.renewed = RENEWED * ttl if ttl else -inf
+        self.renew_below = RENEWED * ttl if ttl else -inf
         """While an expiry is this many seconds away it is not renewed, which saves the store work."""
 
 
@@ -47,22 +47,22 @@ class Runtime(SessionLimits):
 
     def __init__(
         self,
-        environment: Program,
+        environment: SessionEnvironment,
         store: Store,
         *,
         ttl: float,
         timeout: float,
         max_state: int,
         max_log: int,
-        kept: float,
+        shared_ttl: float,
         now: Callable[[], float],
     ) -> None:
         super().__init__(max_state, max_log, ttl, now)
         self.environment = environment
         self.store = store
         self.timeout = timeout
-        self.kept = kept
-        self.limits_of_shared = SessionLimits(max_state, now=now)
+        self.shared_ttl = shared_ttl
+        self.shared_limits = SessionLimits(max_state, now=now)
         """Of states that sessions share, which are kept for a time of their own."""
         self.runner = Runner()
         self.reader = Reader(store, environment.state_type or State)

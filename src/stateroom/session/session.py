@@ -31,8 +31,8 @@ from stateroom.errors import (
 from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession
-from stateroom.session.call import Call, append, shared_views
-from stateroom.session.commit import Superseded, commit
+from stateroom.session.call import Call
+from stateroom.session.commit import Superseded, append_entry, commit
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, History, Occurred, occurred
@@ -217,7 +217,7 @@ class Session(Generic[S]):
         async with cached.lock:
             verdict = await commit(cache.runtime, cached, attempt, "its verdict", sealed_too=True)
             if cached.resources:
-                cached.resources.let_go()  # not awaited: the verdict does not wait until they have stopped
+                cached.resources.stop()  # not awaited: the verdict does not wait until they have stopped
             return verdict
 
     async def _judge(self, response: Any) -> tuple[Verdict, dict[str, Any]]:
@@ -225,7 +225,7 @@ class Session(Generic[S]):
         cache, cached = self._cache, self._cached
         runtime, procedure = cache.runtime, cache.runtime.environment.verify_function
         episode = Episode(self.task, response, self._rehearsal)
-        views = await shared_views(cache, cached, procedure)
+        views = await cache.shared.views(cached, procedure.shared)
         path = partial(load_path, cached.reader, self.id, cached.head.revision)
         lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
         shared = {name: view.state for name, view in views.items()}
@@ -274,7 +274,7 @@ class Session(Generic[S]):
             await self._cache.refresh(self._cached, unread=True)
             try:
                 call_id = CHECKPOINT + name if name else None
-                revision = await append(self._cache, self._cached, "checkpoint", {"name": name}, call_id)
+                revision = await append_entry(self._cache.runtime, self._cached, "checkpoint", {"name": name}, call_id)
             except DuplicateCall:
                 message = f"session {self.id!r} has a checkpoint {name!r} already; give this one another name"
                 raise SessionError(self.id, message) from None
@@ -294,7 +294,7 @@ class Session(Generic[S]):
             await cache.refresh(cached, unread=not whole)
             cached.refuse_if_sealed()
             revision = await self._resolve(to)
-            before = await self._standing(revision, whole=whole)
+            before = await self._state_at(revision, whole=whole)
             if why := why_not_again(before.progress.resources, cached.progress.resources):
                 raise CannotRewind(self.id, revision, why)
             pending = cached.progress.pending
@@ -333,7 +333,7 @@ class Session(Generic[S]):
         async with cached.lock:
             await cache.refresh(cached, closed_too=True, unread=True)
             revision = cached.head.revision if at is None else await self._resolve(at)
-            standing = await self._standing(revision, whole=cache.reaches_outside)
+            standing = await self._state_at(revision, whole=cache.reaches_outside)
         if standing.progress.pending and pending == "refuse":
             raise CannotFork(self.id, revision, f"what became of call {standing.progress.pending[0]!r} is not known")
         if why := why_not_again(standing.progress.resources, {}):
@@ -349,7 +349,7 @@ class Session(Generic[S]):
         forks: list[Session[S]] = [Session(cache, cache.add(cached.branch(head, standing))) for head in heads]
         return forks[0] if n is None else forks
 
-    async def _standing(self, revision: int, *, whole: bool = False) -> StateAt:
+    async def _state_at(self, revision: int, *, whole: bool = False) -> StateAt:
         """The state and progress at a revision; a large state that is not in memory stays unread, unless `whole`.
 
         So to go back costs the same, whatever the size of the state.
@@ -446,9 +446,11 @@ class Session(Generic[S]):
         async with cached.lock:
             with suppress(SessionClosed):  # by another process
                 if not cached.head.closed:
-                    await append(self._cache, cached, "close", {"replaced_by": replaced_by} if replaced_by else {})
+                    await append_entry(
+                        self._cache.runtime, cached, "close", {"replaced_by": replaced_by} if replaced_by else {}
+                    )
             if cached.resources:
-                await cached.resources.let_go()
+                await cached.resources.stop()
         self._cache.drop(self.id)
 
 

@@ -22,11 +22,11 @@ from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession, new_session
 from stateroom.session.containment import contained
 from stateroom.session.document import Start, world_is_gone
+from stateroom.session.environment import SessionEnvironment
 from stateroom.session.history import History
 from stateroom.session.invocation import has_tampered
 from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text
 from stateroom.session.parameters import SHARED
-from stateroom.session.program import Program
 from stateroom.session.progress import Progress
 from stateroom.session.runtime import Runtime, new_session_id
 from stateroom.session.session import S, Session
@@ -50,12 +50,12 @@ class Sessions(Generic[S]):
     `ttl` is how many seconds a session lives after its last use, `timeout` how many seconds a tool may take that sets
     no limit of its own, `hot` how many sessions this process keeps in memory, `max_state` how many bytes
     a state may have as it is stored, `max_log` how many bytes may be stored for a session in all, its log above all,
-    and `kept` how many seconds the state of a user, or of the app, is kept after its last use.
+    and `shared_ttl` how many seconds the state of a user, or of the app, is kept after its last use.
     """
 
     def __init__(
         self,
-        environment: Program,
+        environment: SessionEnvironment,
         store: Store,
         *,
         ttl: float = WEEK,
@@ -63,7 +63,7 @@ class Sessions(Generic[S]):
         hot: int = 10_000,
         max_state: int = 1 << 30,
         max_log: int = 1 << 34,
-        kept: float = YEAR,
+        shared_ttl: float = YEAR,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.runtime = Runtime(
@@ -73,13 +73,13 @@ class Sessions(Generic[S]):
             timeout=timeout,
             max_state=max_state,
             max_log=max_log,
-            kept=kept,
+            shared_ttl=shared_ttl,
             now=now,
         )
         self.cache = SessionCache(self.runtime, hot)
 
     @property
-    def environment(self) -> Program:
+    def environment(self) -> SessionEnvironment:
         return self.runtime.environment
 
     @property

@@ -153,8 +153,8 @@ class Shared:
             await back_off(attempt)
             attempt += 1
         now = runtime.now()
-        if head.expires - now < runtime.kept / 2:
-            await self._store.touch(head.id, now=now, expires=now + runtime.kept)
+        if head.expires - now < runtime.shared_ttl / 2:
+            await self._store.touch(head.id, now=now, expires=now + runtime.shared_ttl)
 
     async def _settle(self, *, abandon: bool) -> None:
         """Follow up the intent at the end of the log, if there is one and it can be."""
@@ -278,19 +278,19 @@ class SharedStates:
         if head.expires <= runtime.now():  # nobody has used it for as long as it was to be kept
             await runtime.store.sweep(runtime.now())  # not `delete`: another may have made it anew just now
             return await self._make(identity, owner, name, cached)
-        found = CachedSession(self._reader(name), head, runtime.limits_of_shared)
+        found = CachedSession(self._reader(name), head, runtime.shared_limits)
         return Shared(runtime, name, found, settled=0)
 
     async def _make(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
         runtime = self._runtime
         now = runtime.now()
         head = Head(
-            identity, shared_environment(name, runtime.environment.name), owner, now, now + runtime.kept, 1,
+            identity, shared_environment(name, runtime.environment.name), owner, now, now + runtime.shared_ttl, 1,
             fence=int(now * 1e6),
         )  # fmt: skip
         state = await self._seeded(name, cached)
         made, entries, snapshot, blobs = new_session(
-            self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.limits_of_shared
+            self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.shared_limits
         )
         try:
             await runtime.store.create(head, entries, snapshot, blobs)

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 from stateroom.errors import InvalidArguments, SessionClosed, SessionError
 from stateroom.session.agent import AgentInMemory
 from stateroom.session.cache import SessionCache
+from stateroom.session.environment import SessionTool
 from stateroom.session.episode import Episode, Verdict, no_path, run_verifier
 from stateroom.session.invocation import CallContext, ToolRun, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
-from stateroom.session.program import Operation
 from stateroom.session.progress import Progress
 from stateroom.session.resources import SessionResources
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
@@ -88,7 +88,7 @@ class StatelessSession:
             self._progress = self._progress.after(ran.advanced)
         return Result(True, ran.output)
 
-    async def _run(self, call: CallContext, tool: Operation, arguments: dict[str, Any]) -> ToolRun:
+    async def _run(self, call: CallContext, tool: SessionTool, arguments: dict[str, Any]) -> ToolRun:
         if tool.procedure.resources:
             return await SessionResources(self._cache.resources).run(tool, arguments, call)
         return await run_tool(self._cache.runtime.runner, tool, arguments, call, self._cache.runtime.timeout)

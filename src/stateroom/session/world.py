@@ -17,7 +17,7 @@ from stateroom.session.document import write_document
 from stateroom.session.progress import Progress
 from stateroom.session.runtime import Runtime
 from stateroom.session.shared import shared_environment, shared_id
-from stateroom.state import Elsewhere, State, digest_of, shape_of
+from stateroom.state import References, State, digest_of, shape_of
 from stateroom.store import Head
 
 BEGINNING = Progress(0, 0.0)
@@ -90,11 +90,11 @@ class Worlds:
             )
         with contained:
             copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
-        elsewhere = Elsewhere(runtime.store.large)
-        body = write_document(copy, BEGINNING, elsewhere)
+        references = References(runtime.store.large)
+        body = write_document(copy, BEGINNING, references)
         identity = shared_id("world", environment.name, digest_of(body))
         runtime.reader.keep(identity, copy)
-        return World(identity, copy, len(body) + elsewhere.size)
+        return World(identity, copy, len(body) + references.size)
 
     async def _store(self, world: World) -> None:
         runtime = self._runtime
@@ -103,7 +103,7 @@ class Worlds:
             world.id, shared_environment("world", environment), "", now, self._expiry(now), 1, fence=int(now * 1e6)
         )
         _, entries, snapshot, blobs = new_session(
-            runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.limits_of_shared
+            runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.shared_limits
         )
         try:
             await runtime.store.create(head, entries, snapshot, blobs)

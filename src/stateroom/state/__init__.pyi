@@ -1,6 +1,6 @@
 from .codec import (
     LONG_TEXT as LONG_TEXT,
-    Elsewhere as Elsewhere,
+    References as References,
     decode as decode,
     encode as encode,
     encode_json as encode_json,

@@ -53,7 +53,7 @@ _json = msgspec.json.Encoder().encode
 _NO_PARTS = _pack([])
 
 
-class Elsewhere(msgspec.Struct):
+class References(msgspec.Struct):
     """What is not written out where it stands, because a reader finds it elsewhere.
 
     A text of at least `least` characters, or bytes of at least `least`, are large. The keys of a dict and the members
@@ -68,7 +68,7 @@ class Elsewhere(msgspec.Struct):
     size: int = 0
     """How many bytes were not written out so far; a value counts as often as it stands somewhere."""
 
-    def know(self, texts: Iterable[str]) -> None:
+    def number(self, texts: Iterable[str]) -> None:
         """From now on, write each of these long texts as its number."""
         self.texts = {text: number for number, text in enumerate(texts)}
 
@@ -87,23 +87,23 @@ class Elsewhere(msgspec.Struct):
         return Ext(_LARGE_TEXT if isinstance(value, str) else _LARGE_BYTES, payload)
 
 
-_NOWHERE = Elsewhere()
+_NO_REFERENCES = References()
 
 
-def encode(value: Any, elsewhere: Elsewhere = _NOWHERE) -> bytes:
+def encode(value: Any, references: References = _NO_REFERENCES) -> bytes:
     """The bytes of a state, or of any part of one."""
-    return _pack(_wire(value, elsewhere))
+    return _pack(_wire(value, references))
 
 
-def encode_json(value: Any, elsewhere: Elsewhere = _NOWHERE) -> bytes:
+def encode_json(value: Any, references: References = _NO_REFERENCES) -> bytes:
     """The same bytes as `encode` gives, for data that is made of JSON's types only."""
     try:
         data = _pack(value)
-        if len(data) <= elsewhere.least or not _may_have_large(data, elsewhere.least):
+        if len(data) <= references.least or not _may_have_large(data, references.least):
             return data
-        return _pack(_without_large(value, elsewhere))
+        return _pack(_without_large(value, references))
     except (OverflowError, ValueError):  # a large int, half a surrogate pair
-        return encode(value, elsewhere)
+        return encode(value, references)
 
 
 def _may_have_large(data: bytes, least: float) -> bool:
@@ -111,14 +111,14 @@ def _may_have_large(data: bytes, least: float) -> bool:
     return least < 2**16 or _LONGEST.search(data) is not None
 
 
-def _without_large(value: Any, elsewhere: Elsewhere) -> Any:
+def _without_large(value: Any, references: References) -> Any:
     kind = type(value)
     if kind is str:
-        return value if len(value) < elsewhere.least else elsewhere.refer(value)
+        return value if len(value) < references.least else references.refer(value)
     if kind is dict:
-        return {key: _without_large(part, elsewhere) for key, part in value.items()}
+        return {key: _without_large(part, references) for key, part in value.items()}
     if kind is list:
-        return [_without_large(part, elsewhere) for part in value]
+        return [_without_large(part, references) for part in value]
     return value
 
 
@@ -130,7 +130,7 @@ def to_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def encode_patch(patch: Iterable[Sequence[Any]], elsewhere: Elsewhere = _NOWHERE) -> bytes:
+def encode_patch(patch: Iterable[Sequence[Any]], references: References = _NO_REFERENCES) -> bytes:
     """The bytes of a patch."""
     simple = True
     for step in patch:
@@ -138,14 +138,14 @@ def encode_patch(patch: Iterable[Sequence[Any]], elsewhere: Elsewhere = _NOWHERE
             simple = False
             break
     try:
-        return _pack(patch if simple else [_wire_step(step, elsewhere) for step in patch])
+        return _pack(patch if simple else [_wire_step(step, references) for step in patch])
     except (OverflowError, ValueError):  # a large int, half a surrogate pair, in what looked simple
-        return _pack([_wire_step(step, elsewhere) for step in patch])
+        return _pack([_wire_step(step, references) for step in patch])
 
 
-def _wire_step(step: Sequence[Any], elsewhere: Elsewhere) -> list[Any]:
+def _wire_step(step: Sequence[Any], references: References) -> list[Any]:
     kind, path, *needs = step
-    return [kind, [_wire(key, _NOWHERE) for key in path], *[_wire(need, elsewhere) for need in needs]]
+    return [kind, [_wire(key, _NO_REFERENCES) for key in path], *[_wire(need, references) for need in needs]]
 
 
 def decode(data: bytes, texts: Sequence[str] = (), large: list[Large] | None = None) -> Any:
@@ -195,11 +195,11 @@ def long_texts(value: Any) -> list[str]:
     return found
 
 
-def _wire(value: Any, elsewhere: Elsewhere) -> Any:
+def _wire(value: Any, references: References) -> Any:
     kind = type(value)
     if kind is str:
-        if len(value) >= elsewhere.least or (elsewhere.texts and len(value) >= LONG_TEXT):
-            reference = elsewhere.refer(value)
+        if len(value) >= references.least or (references.texts and len(value) >= LONG_TEXT):
+            reference = references.refer(value)
             if reference is not None:
                 return reference
         return value if value.isascii() or _is_unicode(value) else Ext(_ODD_TEXT, content_of(value))
@@ -209,32 +209,32 @@ def _wire(value: Any, elsewhere: Elsewhere) -> Any:
         return value if -(2**63) <= value < 2**64 else Ext(_BIGINT, b"%d" % value)
     if kind in _WRITER_OF:
         code, write = _WRITER_OF[kind]
-        return Ext(code, write(value, elsewhere))
+        return Ext(code, write(value, references))
     if kind is not list and kind is not dict and isinstance(value, BaseModel):  # which takes long to find out
         fields = value.__dict__
-        short = min(elsewhere.least, LONG_TEXT)
+        short = min(references.least, LONG_TEXT)
         return {
             name: part
             if ((of := type(part := fields[name])) is str and len(part) < short and part.isascii()) or of in _NATIVE
-            else _wire(part, elsewhere)  # few get here
+            else _wire(part, references)  # few get here
             for name in kind.__pydantic_fields__
         }
     if isinstance(value, Enum):
-        return _wire(value.value, elsewhere)
+        return _wire(value.value, references)
     if isinstance(value, list):
-        return [_wire(part, elsewhere) for part in value]
+        return [_wire(part, references) for part in value]
     if isinstance(value, dict):
-        pairs = [(_wire(key, _NOWHERE), _wire(part, elsewhere)) for key, part in value.items()]
+        pairs = [(_wire(key, _NO_REFERENCES), _wire(part, references)) for key, part in value.items()]
         # An extension cannot be a key of msgpack's own maps.
         return Ext(_PAIRS, _pack(pairs)) if any(type(key) is Ext for key, _ in pairs) else dict(pairs)
     if kind is bytes:
-        return (elsewhere.refer(value) if len(value) >= elsewhere.least else None) or value
+        return (references.refer(value) if len(value) >= references.least else None) or value
     for supported, code, write in _WRITERS:
         if isinstance(value, supported):
-            return Ext(code, write(value, elsewhere))
+            return Ext(code, write(value, references))
     for native, plain in _PLAIN.items():  # a subclass stands for its plain value
         if isinstance(value, native):
-            return _wire(plain(value), elsewhere)
+            return _wire(plain(value), references)
     raise TypeError(f"a value of type {kind.__name__} cannot be stored")
 
 
@@ -246,30 +246,30 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _parts(value: Any, elsewhere: Elsewhere) -> bytes:
-    return _pack([_wire(part, elsewhere) for part in value]) if value else _NO_PARTS
+def _parts(value: Any, references: References) -> bytes:
+    return _pack([_wire(part, references) for part in value]) if value else _NO_PARTS
 
 
-def _members(value: Any, elsewhere: Elsewhere) -> bytes:
-    least, elsewhere.least = elsewhere.least, inf
+def _members(value: Any, references: References) -> bytes:
+    least, references.least = references.least, inf
     try:  # in an order that is the same in every process
-        return _pack(sorted((_wire(part, elsewhere) for part in value), key=_pack))
+        return _pack(sorted((_wire(part, references) for part in value), key=_pack))
     finally:
-        elsewhere.least = least
+        references.least = least
 
 
-def _text(value: Any, _: Elsewhere) -> bytes:
+def _text(value: Any, _: References) -> bytes:
     return str(value).encode()
 
 
-def _iso(value: Any, _: Elsewhere) -> bytes:
+def _iso(value: Any, _: References) -> bytes:
     text: str = value.isoformat()
     zone = getattr(getattr(value, "tzinfo", None), "key", None)  # of a ZoneInfo
     fold = ";1" if getattr(value, "fold", 0) else ""
     return (f"{text}[{zone}]{fold}" if zone else f"{text}{fold}").encode()
 
 
-def _duration(value: timedelta, _: Elsewhere) -> bytes:
+def _duration(value: timedelta, _: References) -> bytes:
     return _pack((value.days, value.seconds, value.microseconds))
 
 

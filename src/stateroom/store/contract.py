@@ -9,13 +9,12 @@ store overrides a default that its backend can answer faster.
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Self
 
-from stateroom.errors import BadData, StoreUnavailable, UnknownSession
+from stateroom.errors import BadData, UnknownSession
 from stateroom.store.records import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot
 
 PAGE = 200
@@ -234,47 +233,3 @@ class Maintenance:
     async def vacuum(self) -> None:
         """Free the space of what was removed, and remove data without a session."""
         await self.store.heads(limit=1)  # nothing to do, but a closed store refuses
-
-
-class Gate:
-    """Admits operations until a store closes; closing waits for those that are under way."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._inside = 0
-        self._closed: asyncio.Event | None = None
-        """None while the store is open; set when no operation is left."""
-
-    @property
-    def closed(self) -> bool:
-        return self._closed is not None
-
-    def __enter__(self) -> None:
-        if self._closed is not None:
-            raise StoreUnavailable(f"{self._name} is closed")
-        self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._inside -= 1
-        if self._closed is not None and not self._inside:
-            self._closed.set()
-
-    async def close(self) -> None:
-        """Refuse new operations, and wait for those under way."""
-        if self._closed is None:
-            self._closed = asyncio.Event()
-            if not self._inside:
-                self._closed.set()
-        await self._closed.wait()
-
-
-FEW = 8
-"""Writes that are not worth two batches."""
-
-
-def first_batch(waiting: int) -> int:
-    """How many of the writes that wait after a pause go first: half of them.
-
-    After a pause, all sessions are in step. From then on, one half makes its next calls while the other is written.
-    """
-    return waiting if waiting <= FEW else (waiting + 1) // 2

@@ -19,7 +19,8 @@ from time import monotonic
 from typing import Any, ParamSpec, TypeVar, cast
 
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownSession
-from stateroom.store.contract import Gate, Store
+from stateroom.store.concurrency import Gate
+from stateroom.store.contract import Store
 from stateroom.store.records import Commit, Head, Record
 from stateroom.store.wrapper import Work, WrappedStore
 

@@ -31,7 +31,7 @@ from stateroom.session import (
     weight_of_snapshot,
     write_document,
 )
-from stateroom.state import Elsewhere
+from stateroom.state import References
 from stateroom.store import Head, Record, Snapshot, Store
 
 ENVIRONMENT = "langgraph"
@@ -237,8 +237,8 @@ class GraphThreads:
         commit = step.commit
         if commit.snapshot is not None:
             return step
-        elsewhere = Elsewhere(self.store.large)
-        body = write_document(step.standing.state, step.standing.progress, elsewhere)
-        weight = weight_of_snapshot(len(body), elsewhere.size)
-        snapshot, blobs = Snapshot(commit.entry.revision, body), {**commit.blobs, **elsewhere.blobs}
+        references = References(self.store.large)
+        body = write_document(step.after.state, step.after.progress, references)
+        weight = weight_of_snapshot(len(body), references.size)
+        snapshot, blobs = Snapshot(commit.entry.revision, body), {**commit.blobs, **references.blobs}
         return replace(step, commit=replace(commit, snapshot=snapshot, blobs=blobs), weight=weight)

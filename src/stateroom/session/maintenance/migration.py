@@ -17,9 +17,9 @@ from stateroom.errors import (
     UnknownRevision,
 )
 from stateroom.session.cached_session import CachedSession
+from stateroom.session.environment import SessionEnvironment
 from stateroom.session.log import VERDICT
 from stateroom.session.maintenance.heads import each_session
-from stateroom.session.program import Program
 from stateroom.session.reader import Reader
 from stateroom.session.runtime import SessionLimits
 from stateroom.session.shared import shared_environment
@@ -50,10 +50,10 @@ class Migrated(NamedTuple):
     """Why it failed."""
 
 
-def kept_types(program: Program) -> dict[str, type[State]]:
+def kept_types(environment: SessionEnvironment) -> dict[str, type[State]]:
     """The types of the states that an environment keeps, by what the heads of their sessions say."""
-    kept = {program.name: program.state_type} if program.state_type is not None else {}
-    return kept | {shared_environment(name, program.name): kind for name, kind in program.shared_types.items()}
+    kept = {environment.name: environment.state_type} if environment.state_type is not None else {}
+    return kept | {shared_environment(name, environment.name): kind for name, kind in environment.shared_types.items()}
 
 
 class Migrator:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from stateroom.errors import DefinitionError, Path
 from stateroom.state.comparison.changes import Changes, Crowd, Entry, Spot, Table
-from stateroom.state.comparison.names import ABSENT, Names, Side, Unit, form_of, form_of_entry, names_of
+from stateroom.state.comparison.names import ABSENT, Names, NewValue, Side, form_of, form_of_entry, names_of
 from stateroom.state.comparison.places import Place, place_of
 from stateroom.state.comparison.report import lines, shown
 from stateroom.state.describe import Difference
@@ -96,16 +96,16 @@ def _committed(state: Any) -> Any:
     return thaw(state) if state._draft_context.closed is None else state._draft_base
 
 
-def _units(changes: Changes, side: str) -> Iterator[Unit]:
+def _units(changes: Changes, side: str) -> Iterator[NewValue]:
     for spot in changes.spots:
         if (value := getattr(spot, side)) is not ABSENT:
-            yield Unit(spot.path, spot.place, value)
+            yield NewValue(spot.path, spot.place, value)
     for table in changes.tables:
         for key, value in getattr(table, side):
-            yield Unit(table.path, table.place, value, key)
+            yield NewValue(table.path, table.place, value, key)
     for crowd in changes.crowds:
         for key, value in getattr(crowd, side):
-            yield Unit(crowd.path, crowd.place, value, crowd.id(key), is_record=True)
+            yield NewValue(crowd.path, crowd.place, value, crowd.id(key), is_record=True)
 
 
 class _Judge:

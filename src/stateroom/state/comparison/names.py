@@ -115,7 +115,7 @@ _UNKNOWN = ("new",)
 _HERE = ("this",)
 
 
-class Unit(NamedTuple):
+class NewValue(NamedTuple):
     """Something that one state has and the base has not: a new record with its id, or a value somewhere else."""
 
     path: Path
@@ -147,15 +147,15 @@ class Unit(NamedTuple):
 class Side:
     """The units of one state, and where the ids of its new records stand in them."""
 
-    def __init__(self, units: Iterable[Unit]) -> None:
+    def __init__(self, units: Iterable[NewValue]) -> None:
         units = list(units)
-        self.homes: dict[Any, list[Unit]] = defaultdict(list)
+        self.homes: dict[Any, list[NewValue]] = defaultdict(list)
         """The units in which the records are, by their ids."""
         for unit in units:
             for key in unit.ids():
                 if type(key) in (str, int):
                     self.homes[key].append(unit)
-        self.mentioned: dict[Any, list[Unit]] = defaultdict(list)
+        self.mentioned: dict[Any, list[NewValue]] = defaultdict(list)
         """The units that mention them."""
         for unit in units if self.homes else ():
             for key in self.homes.keys() & set(unit.mentions()):
@@ -170,7 +170,7 @@ class Side:
         homes, contexts = self._seen(colours, self.homes), self._seen(colours, self.mentioned)
         return {key: (colour, homes[key], contexts.get(key)) for key, colour in colours.items()}
 
-    def _seen(self, colours: Colours, units: Mapping[Any, list[Unit]]) -> Colours:
+    def _seen(self, colours: Colours, units: Mapping[Any, list[NewValue]]) -> Colours:
         return {key: multiset(unit.form({**colours, key: _HERE}) for unit in each) for key, each in units.items()}
 
 

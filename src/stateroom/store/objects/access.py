@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.lru import LRU
-from stateroom.store.contract import Gate
+from stateroom.store.concurrency import Gate
 from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
 from stateroom.store.objects.layout import (
     TAIL,

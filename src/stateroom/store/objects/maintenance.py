@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.contract import Gate, Maintenance, Store
+from stateroom.store.concurrency import Gate
+from stateroom.store.contract import Maintenance, Store
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Listed, Moved
 from stateroom.store.objects.layout import (

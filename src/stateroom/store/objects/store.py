@@ -21,7 +21,8 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store.contract import Gate, Store
+from stateroom.store.concurrency import Gate
+from stateroom.store.contract import Store
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Folder, Missing, Moved, ObjectBackend
 from stateroom.store.objects.bucket import OPTIONS, Bucket

@@ -20,7 +20,7 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.store.contract import first_batch
+from stateroom.store.concurrency import first_batch
 from stateroom.store.postgresql.connection import Pool
 from stateroom.store.postgresql.statements import (
     BYTES,

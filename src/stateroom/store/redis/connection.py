@@ -37,7 +37,7 @@ from redis.exceptions import (
 )
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable
-from stateroom.store.contract import first_batch
+from stateroom.store.concurrency import first_batch
 from stateroom.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0

@@ -8,7 +8,8 @@ from collections import defaultdict
 from urllib.parse import unquote
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.contract import Gate, Maintenance, Store
+from stateroom.store.concurrency import Gate
+from stateroom.store.contract import Maintenance, Store
 from stateroom.store.records import Head, Record, Size, Snapshot
 from stateroom.store.redis.connection import RedisLink
 from stateroom.store.redis.layout import HEAD, from_member, to_member, unpack_entry, unpack_head

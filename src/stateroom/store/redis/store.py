@@ -17,7 +17,8 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.store.contract import Gate, Store
+from stateroom.store.concurrency import Gate
+from stateroom.store.contract import Store
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
 from stateroom.store.redis.address import parse_address
 from stateroom.store.redis.connection import RedisLink, Word

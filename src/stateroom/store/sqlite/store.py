@@ -18,7 +18,8 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownStore
-from stateroom.store.contract import Maintenance, Store, first_batch
+from stateroom.store.concurrency import first_batch
+from stateroom.store.contract import Maintenance, Store
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
 from stateroom.store.sqlite import maintenance, rows
 from stateroom.store.sqlite.file import connect

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import ParamSpec, Self, TypeVar
 
 from stateroom.errors import UnknownStore
-from stateroom.store.contract import Gate
+from stateroom.store.concurrency import Gate
 from stateroom.store.records import Head
 from stateroom.store.tiered.durable_cold import DurableColdStore
 from stateroom.store.tiered.durable_warm import DurableWarmStore

@@ -178,9 +178,9 @@ class Transfer:
         try:
             yield tier
         finally:
-            await self._let_go(tier, session, token)
+            await self._release(tier, session, token)
 
-    async def _let_go(self, tier: Store, session: str, token: str) -> None:
+    async def _release(self, tier: Store, session: str, token: str) -> None:
         head = await find(tier, session)
         mark = head and mark_of(head)
         if head and mark and mark.token == token:
@@ -216,7 +216,7 @@ class Transfer:
         if first and _is_held(first, family[0]):
             return family
         for head in family:  # it took so long that another process has moved the family
-            await self._let_go(tier, head.id, token)
+            await self._release(tier, head.id, token)
         raise SessionLeased(top)
 
     async def _hold_fork(self, tier: Store, session: str, kind: Hold, token: str, *, join: bool) -> Head:

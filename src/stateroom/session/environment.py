@@ -35,7 +35,7 @@ class Procedure:
         return self.needs & SHARED
 
 
-class Operation(Protocol):
+class SessionTool(Protocol):
     """A tool, as a session sees it."""
 
     @property
@@ -57,7 +57,7 @@ class Operation(Protocol):
         """
 
 
-class Program(Protocol):
+class SessionEnvironment(Protocol):
     """An environment, as a session sees it."""
 
     @property
@@ -65,7 +65,7 @@ class Program(Protocol):
     @property
     def state_type(self) -> type[State] | None: ...
     @property
-    def tools(self) -> Mapping[str, Operation]: ...
+    def tools(self) -> Mapping[str, SessionTool]: ...
     @property
     def world_function(self) -> Procedure | None:
         """What makes the world that its sessions start from, if they share one."""
@@ -75,7 +75,7 @@ class Program(Protocol):
     @property
     def verify_function(self) -> Procedure: ...
     @property
-    def reply_tool(self) -> Operation | None:
+    def reply_tool(self) -> SessionTool | None:
         """What answers the agent's messages, if anything does."""
 
     @property
