@@ -1,17 +1,3 @@
-from .branching import (
-    Beam as Beam,
-    BestOf as BestOf,
-    Branching as Branching,
-    Budget as Budget,
-    Grown as Grown,
-    MonteCarlo as MonteCarlo,
-    Node as Node,
-    Rule as Rule,
-    Tree as Tree,
-    TreeFiles as TreeFiles,
-    branch as branch,
-    read_trees as read_trees,
-)
 from .check import (
     CheckReport as CheckReport,
     Finding as Finding,
@@ -46,4 +32,18 @@ from .tasks import (
     example_file as example_file,
     generate_tasks as generate_tasks,
     read_tasks as read_tasks,
+)
+from .trees import (
+    Beam as Beam,
+    BestOf as BestOf,
+    Branching as Branching,
+    Budget as Budget,
+    Grown as Grown,
+    MonteCarlo as MonteCarlo,
+    Node as Node,
+    Rule as Rule,
+    Tree as Tree,
+    TreeFiles as TreeFiles,
+    branch as branch,
+    read_trees as read_trees,
 )

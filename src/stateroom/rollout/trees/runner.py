@@ -11,13 +11,13 @@ from typing import Any
 from stateroom.errors import ModelFailed
 from stateroom.jsonl import Appender
 from stateroom.rollout.backend import Backend
-from stateroom.rollout.branching.files import TreeFiles, node_row
-from stateroom.rollout.branching.rules import BestOf, Rule
-from stateroom.rollout.branching.tree import Budget, Node, Tree
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.rows import Row, failure_fields
 from stateroom.rollout.runner import run_all, session_fields
+from stateroom.rollout.trees.files import TreeFiles, node_row
+from stateroom.rollout.trees.rules import BestOf, Rule
+from stateroom.rollout.trees.tree import Budget, Node, Tree
 from stateroom.session import contained
 
 

@@ -10,9 +10,9 @@ import msgspec
 
 from stateroom.errors import BadData, NotFound
 from stateroom.jsonl import parse_object, read_lines
-from stateroom.rollout.branching.tree import Node
 from stateroom.rollout.files import RunFiles, refuse_existing
 from stateroom.rollout.rows import Row
+from stateroom.rollout.trees.tree import Node
 
 
 @dataclass(frozen=True)

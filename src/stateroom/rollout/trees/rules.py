@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from stateroom.rollout.branching.tree import Node, Tree, worth
+from stateroom.rollout.trees.tree import Node, Tree, worth
 
 
 class Rule(Protocol):

@@ -1,0 +1,21 @@
+"""Episodes that branch: trees over an environment, grown by a policy and a rule."""
+
+from stateroom.rollout.trees.files import TreeFiles, read_trees
+from stateroom.rollout.trees.rules import Beam, BestOf, MonteCarlo, Rule
+from stateroom.rollout.trees.runner import Branching, Grown, branch
+from stateroom.rollout.trees.tree import Budget, Node, Tree
+
+__all__ = [
+    "Beam",
+    "BestOf",
+    "Branching",
+    "Budget",
+    "Grown",
+    "MonteCarlo",
+    "Node",
+    "Rule",
+    "Tree",
+    "TreeFiles",
+    "branch",
+    "read_trees",
+]
