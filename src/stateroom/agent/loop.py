@@ -25,7 +25,7 @@ from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items
 from stateroom.session import AgentStatus, Session, Update, ended_call
 
 OnStep = Callable[[list[Item]], Awaitable[None]]
-"""Is given the items of an answer, and the results of its calls."""
+"""Is given an answer with what came of it: the results of its calls, or the user's reply."""
 
 TurnStatus = Literal["completed", "incomplete", "waiting", "failed", "cancelled"]
 
@@ -76,8 +76,8 @@ async def act(
     """Run an agent until it is done, waits for input, or reaches a limit.
 
     The conversation begins with the items of `task`. The agent continues from its status in the log, and the trajectory
-    holds what was said since. Calls before a limit stay committed. `on_step` is called after each answer whose calls
-    have run.
+    holds what was said since. Calls before a limit stay committed. `on_step` is called after each step, when all of it
+    is in the log.
     """
     return await _Turn(workspace, log, agent, tools, on_step).run(task)
 
@@ -99,6 +99,8 @@ class _Turn:
         self._on_step = on_step
         self._window = Window(self._beside())
         self._output: list[Item] = []
+        self._reported = 0
+        """How many items of the output `on_step` was given."""
         self._usage: Usage | None = None
         self._newest: list[Item] = []
         """The items of the newest answer."""
@@ -129,6 +131,7 @@ class _Turn:
             if self._log.status.phase != "cancelled":
                 raise
             status = self._log.status
+        await self._report()
         done_early = status.phase == "done" and self._reason is not None
         return self._trajectory("incomplete" if done_early else _ENDED[status.phase], status)
 
@@ -150,8 +153,10 @@ class _Turn:
     async def _step(self, status: AgentStatus) -> AgentStatus:
         """Run the model's open calls, and let it answer."""
         status, outcomes = await self._outcomes(status)
-        if self._on_step is not None and self._newest:
-            await self._on_step([*self._newest, *outcomes.results])
+        if self._on_step is not None:
+            if outcomes.new:
+                status = await self._log_results(status, outcomes)
+            await self._report()
         if outcomes.question is not None:
             waits: dict[str, Any] = {"question": outcomes.question, "asking": outcomes.asking}
             if outcomes.asking is not None and outcomes.asking == status.asking:
@@ -164,6 +169,13 @@ class _Turn:
         if outcomes.invalid_calls >= self._agent.max_invalid_calls:
             return await self._end(status, outcomes.new, "bad_calls")
         return await self._think(status, outcomes)
+
+    async def _report(self) -> None:
+        """Tell what was said since the last step."""
+        items = self._output[self._reported :]
+        if self._on_step is not None and items:
+            self._reported += len(items)
+            await self._on_step(items)
 
     async def _outcomes(self, status: AgentStatus) -> tuple[AgentStatus, Outcomes]:
         """Run the model's calls that have no result yet."""
@@ -236,8 +248,6 @@ class _Turn:
             self._usage = usage if self._usage is None else self._usage + usage
             changes |= {"counted": counted, "reported": usage.input_tokens}
         if not called:
-            if self._on_step is not None:
-                await self._on_step(answer.items)
             if answer.truncated:
                 moves.append("limit_reached")
                 self._reason = "max_output_tokens"

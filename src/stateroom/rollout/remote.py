@@ -76,7 +76,7 @@ class RemoteSession:
         self.is_stateroom = "session_id" in seeded
         """Whether the server is Stateroom's: it runs a request once, however often it is sent with the same id."""
         self._tools = backend.callable_in(row)
-        self.agent: AgentLog = AgentInMemory(lifecycle=backend.lifecycle)
+        self.agent: AgentLog = AgentInMemory(backend.lifecycle)
 
     @property
     def was_found(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -115,6 +115,10 @@ class SessionAgent:
         history = History(self._cached.store)
         return await history.line(head.id, head.revision, after=max(since - 1, 0), kinds=SAID)
 
+    async def response(self) -> dict[str, Any] | None:
+        """All that was said as a Responses object, for a verifier; None if nothing was said."""
+        return response_of(await self.said()) if self._cached.progress.agent.said else None
+
     def _refuse_other(self, status: AgentStatus, expected: AgentStatus | None) -> None:
         if expected is not None and status != expected:
             head = self._cached.head
@@ -156,8 +160,8 @@ class SessionAgent:
 class AgentInMemory:
     """The same for an episode whose session is kept elsewhere, or not at all."""
 
-    def __init__(self, line: str = "", lifecycle: Lifecycle = STANDARD) -> None:
-        self.status = AgentStatus(line=line)
+    def __init__(self, lifecycle: Lifecycle = STANDARD) -> None:
+        self.status = AgentStatus()
         self._lifecycle = lifecycle
         self._entries: list[LogEntry] = []
 
@@ -173,12 +177,34 @@ class AgentInMemory:
     async def said(self, since: int = 0) -> list[LogEntry]:
         return self._entries[max(since - 1, 0) :]
 
+    async def response(self) -> dict[str, Any] | None:
+        return response_of(self._entries)
+
+    def copy(self) -> AgentInMemory:
+        """Another that goes on from here by itself."""
+        copied = AgentInMemory(self._lifecycle)
+        copied.status, copied._entries = self.status, [*self._entries]
+        return copied
+
     def _add(self, kind: str, facts: dict[str, Any], status: AgentStatus, expected: AgentStatus | None) -> AgentStatus:
         if expected is not None and expected != self.status:
             raise Conflict("", len(self._entries), "another task has continued the agent's work")
         self._entries.append(LogEntry(len(self._entries) + 1, kind, 0.0, None, facts))
         self.status = status
         return status
+
+
+def response_of(entries: Iterable[LogEntry]) -> dict[str, Any] | None:
+    """The messages among some entries as a Responses object; None if there are none."""
+    messages = [entry.facts for entry in entries if entry.kind == "message"]
+    if not messages:
+        return None
+    output = [item for facts in messages for item in facts["items"]]
+    return {
+        "object": "response",
+        "status": "incomplete" if messages[-1].get("reason") else "completed",
+        "output": output,
+    }
 
 
 def ended_call(call_id: str, code: str, message: str) -> Item:

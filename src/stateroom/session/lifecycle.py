@@ -116,7 +116,7 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reported: int = 0
     """And what the model told."""
     line: str = ""
-    """Names the calls made from here on: after a rewind, or on a branch, they are others than those made before."""
+    """Names the calls made from here on: after a rewind, they are others than those made before."""
     kept: tuple[str, ...] = ()
     """The session's ids of open calls that a rewind has not undone: these are not made again."""
 

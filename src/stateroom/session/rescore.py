@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stateroom.errors import DefinitionError, SessionError, UnknownRevision
+from stateroom.session.agent import SAID, response_of
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.history import History, line_to
@@ -51,6 +52,7 @@ class Rescorer:
     async def judge(self, session: str, response: Any = None, *, at: int | None = None) -> Rescored:
         """Judge the state that the session's verdict is of, with the same response.
 
+        By default the response is what was said in the session until then.
         `at` chooses another state: that of a revision or, if it is negative, that of -`at` calls before the judged one.
         Raises a `SessionError` if the store no longer has what the verifier is to see.
         """
@@ -62,10 +64,12 @@ class Rescorer:
         if head.environment != environment.name:
             raise SessionError(session, f"session {session!r} is of {head.environment}, not of {environment.name}")
         entry = await self._verdict(loaded)
-        if entry is not None and "response" in entry.facts and entry.facts["response"] != digest(response):
-            raise SessionError(session, f"the verdict on session {session!r} is of another response than this one")
         judged = None if entry is None else entry.revision - 1
         revision = await self._chosen(session, at, judged, head.revision)
+        if response is None:
+            response = response_of(await history.line(session, revision, kinds=SAID))
+        elif entry is not None and entry.facts.get("response", digest(response)) != digest(response):
+            raise SessionError(session, f"the verdict on session {session!r} is of another response than this one")
         # Since the verdict nothing has changed: the newest is what was judged.
         document = await (history.outline_in(loaded) if revision == judged else history.outline(session, revision))
         standing = await self._reader.understood(document)

@@ -192,6 +192,7 @@ class Session(Generic[S]):
     async def verify(self, response: Any = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
 
+        Without a `response` the verifier is given what was said in the session, if an agent ran in it.
         This seals the session: nothing can be changed any more. Verifying again, even after it is closed, gives the
         same verdict. If the verifier read the response, verifying again with another one raises `SessionSealed`:
         otherwise a model that can reach `verify` could submit a better response first.
@@ -200,12 +201,13 @@ class Session(Generic[S]):
 
         async def attempt() -> Verdict:
             await cache.refresh(cached, closed_too=True)
+            judged = await self.agent.response() if response is None else response
             if self.verdict is not None:
-                self._refuse_other(response)
+                self._refuse_other(judged)
                 return self.verdict
             if cached.head.closed:
                 raise SessionClosed(self.id)
-            verdict, facts = await self._judge(response)
+            verdict, facts = await self._judge(judged)
             try:
                 await cached.append(cached.prepare("verdict", facts, call_id=VERDICT))
             except (Conflict, DuplicateCall):

@@ -35,7 +35,7 @@ class StatelessSession:
         self.id = session_id
         self.task = task
         self.closed = False
-        self.agent = AgentInMemory(lifecycle=cache.runtime.environment.lifecycle)
+        self.agent = AgentInMemory(cache.runtime.environment.lifecycle)
 
     def __repr__(self) -> str:
         return f"<StatelessSession {self.id} of {self._cache.runtime.environment.name}>"
@@ -105,8 +105,9 @@ class StatelessSession:
         return reply_text(Result(True, ran.output))
 
     async def verify(self, response: Any = None) -> Verdict:
-        """Judge the episode."""
+        """Judge the episode; see `Session.verify`."""
         runtime = self._cache.runtime
+        response = await self.agent.response() if response is None else response
         lend = SessionResources(self._cache.resources).lend_to_judge
         episode = Episode(deepcopy(self.task), response)
         return await run_verifier(

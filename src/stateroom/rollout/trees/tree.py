@@ -9,7 +9,7 @@ from math import inf
 from statistics import fmean
 from typing import Literal
 
-from stateroom.agent import Trajectory, act
+from stateroom.agent import AgentLog, Trajectory, act, recall
 from stateroom.errors import ModelFailed
 from stateroom.model import Item
 from stateroom.rollout.backend import Backend, EpisodeSession
@@ -24,7 +24,7 @@ Status = Literal["open", "completed", "incomplete", "failed"]
 
 @dataclass(eq=False)
 class Node:
-    """A session at a revision, and the policy's answer that led there, with the results of its calls."""
+    """A session at a revision, and the policy's answer that led there, with its results or the user's reply."""
 
     id: str
     """`0` is the root, `0.2` the first step of its second branch, and `0.2+1` the next step of the same branch."""
@@ -33,7 +33,9 @@ class Node:
     revision: int | None
     """None without a state."""
     items: list[Item] = field(default_factory=list)
-    """What happened since the parent."""
+    """What was said since the parent."""
+    agent: AgentInMemory | None = None
+    """The agent as it was here, if its conversation is not in the session's log."""
     order: int = 0
     """The place among the parent's children: first the next step of the same branch, then branches that began there."""
     status: Status = "open"
@@ -82,7 +84,7 @@ class Node:
         return found[::-1]
 
     def trajectory(self) -> list[Item]:
-        """Everything that the policies and the tools did from the root to here."""
+        """Everything that was said and done from the root to here."""
         return [item for node in self.path() for item in node.items]
 
     def below(self) -> Iterator[Node]:
@@ -112,8 +114,8 @@ class Budget:
 class Tree:
     """The episodes of one task, from one seed: each starts at the root, or branches off another at a node.
 
-    A branch is a fork of its node's session, with the same random state and clock, in which a policy of its own
-    continues. That policy's seed follows from the branch's place, so that the same tree grows again.
+    A branch is a fork of its node's session, with the same conversation, random state and clock, in which a policy of
+    its own continues. That policy's seed follows from the branch's place, so that the same tree grows again.
     """
 
     def __init__(
@@ -205,30 +207,23 @@ class _Branch:
         self._order = order
         self._name = f"{start.id}.{order}"
         self._session = start.session
-        self._items = 0
+        self._agent: AgentLog | None = None
 
     async def grow(self, steps: int | None) -> None:
         """Continue for a number of answers, or to the end. Where the episode ends it is verified."""
-        plan = self._plan
-        (self._session,) = await self._backend.fork(self.start.session, 1, self.start.revision)
-        seed, tools = plan.seed_of(self._row["_ng_task_index"], self._name), plan.tools_for(self._row)
-        left = plan.max_steps - self.start.depth
-        trajectory = await act(
-            self._session,
-            # Call ids of its own: a fork also has the calls of its past.
-            AgentInMemory(f"@{self._name}", plan.environment.lifecycle),
-            plan.new_agent(self._row, seed, left if steps is None else min(steps, left)),
-            tools,
-            [*plan.items_of(self._row), *self.start.trajectory()],
-            on_step=self._on_step,
-        )
+        plan, row, start = self._plan, self._row, self.start
+        (self._session,) = await self._backend.fork(start.session, 1, start.revision)
+        self._agent = log = self._session.agent if start.agent is None else start.agent.copy()
+        seed, tools = plan.seed_of(row["_ng_task_index"], self._name), plan.tools_for(row)
+        limit = plan.max_steps if steps is None else min(start.depth + steps, plan.max_steps)
+        before, agent = await recall(log), plan.new_agent(row, seed, limit)
+        trajectory = await act(self._session, log, agent, tools, plan.items_of(row), on_step=self._on_step)
         if trajectory.status == "waiting":
             raise ModelFailed(f"in a tree of episodes nobody can answer, and the agent asks: {trajectory.question}")
-        rest = trajectory.output[self._items :]
-        if rest or self.tip is self.start:  # the deadline has passed in the middle of an answer
-            await self._on_step(rest)
-        if trajectory.status == "completed" or trajectory.reason == "deadline" or self.tip.depth >= plan.max_steps:
-            await self._verify(Trajectory(self.tip.trajectory(), trajectory.status, trajectory.reason), tools, seed)
+        if self.tip is start:  # the deadline has passed before the first answer
+            await self._on_step([])
+        if trajectory.reason != "max_steps" or limit == plan.max_steps:
+            await self._verify(trajectory.following(before), tools, seed)
         await self._session.close()  # a closed session can be forked
 
     async def _verify(self, trajectory: Trajectory, tools: list[Item], seed: int) -> None:
@@ -256,9 +251,9 @@ class _Branch:
             session=self._session,
             revision=revision,
             items=items,
+            agent=self._agent.copy() if isinstance(self._agent, AgentInMemory) else None,
             order=self._order if first else 0,
         )
         self.tip.children.append(added)
         self.tip = added
         self.length += 1
-        self._items += len(items)
