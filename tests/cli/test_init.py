@@ -122,6 +122,14 @@ def test_its_tests_pass_at_once(shop: Path) -> None:
     assert "4 passed" in done.stdout
 
 
+def test_its_tests_pass_when_its_verifier_reads_the_response(shop: Path) -> None:
+    code = shop / "my_shop.py"
+    read = 'assert episode.response["output"][-1]["role"] == "assistant"\n        return float(state.items'
+    code.write_text(code.read_text().replace("return float(state.items", read))
+    done = run(sys.executable, "-m", "pytest", "-q", cwd=shop)
+    assert done.returncode == 0, done.stdout
+
+
 def test_its_tests_can_fail(shop: Path) -> None:
     path = shop / "my_shop.py"
     path.write_text(path.read_text().replace("state.items[item] -= count", "pass"))
