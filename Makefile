@@ -10,7 +10,7 @@ test: .venv/ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto --durations 10
+	$(BIN)/pytest -n auto -m "not more" --durations 10
 
 test-more: .venv/ready-to-test-more
 	$(BIN)/pytest -n auto -m more

