@@ -38,3 +38,5 @@ from .state import (
     compare as compare,
 )
 from .store import open_store as open_store
+
+__version__: str

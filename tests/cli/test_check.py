@@ -99,15 +99,15 @@ def test_an_environment_that_is_not_defined_well_is_told_of_in_the_table(statero
 def test_of_many_tasks_a_sample_is_played_and_that_is_said(stateroom: Command, door: Path, tmp_path: Path) -> None:
     rows = [{"responses_create_params": {"input": f"Open door {number}."}} for number in range(25)]
     (tmp_path / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    some = stateroom("check", "door.py:DoorEnvironment", "--tasks", "many.jsonl")
+    some = stateroom("check", "door.py:DoorEnvironment", "--input", "many.jsonl")
     assert some.out.splitlines()[-1] == "door: no problem; played 20 of 25 tasks; --all plays each"
-    every = stateroom("check", "door.py:DoorEnvironment", "--tasks", "many.jsonl", "--all")
+    every = stateroom("check", "door.py:DoorEnvironment", "--input", "many.jsonl", "--all")
     assert every.out.splitlines()[-1] == "door: no problem; played 25 of 25 tasks"
 
 
 def test_tasks_that_cannot_be_read_are_a_problem(stateroom: Command, door: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("{}\n{\n")
-    done = stateroom("check", "door.py:DoorEnvironment", "--tasks", "bad.jsonl")
+    done = stateroom("check", "door.py:DoorEnvironment", "--input", "bad.jsonl")
     assert done.code == 1
     assert "tasks problem bad.jsonl, line 2: not a JSON object" in " ".join(done.out.split())
 

@@ -77,7 +77,7 @@ def test_it_makes_a_folder_and_says_what_to_do_next(stateroom: Command, tmp_path
     [("my_shop", "MyShopEnvironment"), ("desk2", "Desk2Environment"), ("a-b_c", "ABCEnvironment")],
 )
 def test_a_name_becomes_a_module_and_a_class(stateroom: Command, tmp_path: Path, name: str, environment: str) -> None:
-    assert stateroom("init", name, "--into", "environments/mine").code == 0
+    assert stateroom("init", name, "--output", "environments/mine").code == 0
     module = name.replace("-", "_")
     source = (tmp_path / "environments" / "mine" / name / f"{module}.py").read_text()
     assert f"class {environment}(" in source

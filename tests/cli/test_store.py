@@ -100,7 +100,7 @@ def test_check_changes_nothing(stateroom: Any, ids: list[str]) -> None:
 
 
 def test_stats(stateroom: Any, ids: list[str]) -> None:
-    shown = stateroom("store", "stats", "--store", STORE, "--top", 2).out
+    shown = stateroom("store", "stats", "--store", STORE, "--limit", 2).out
     assert re.search(r"^entries +\d+ +[\d.]+ kB$", shown, re.MULTILINE)
     assert re.search(r"^blobs +2 +260 kB$", shown, re.MULTILINE)
     assert re.search(r"^notes +3 +1 +0$", shown, re.MULTILINE)
@@ -112,7 +112,7 @@ def test_stats(stateroom: Any, ids: list[str]) -> None:
     assert found["sizes"]["sessions"]["rows"] == 4
     assert [each["id"] for each in found["largest"]][:2] == [ids[1], ids[0]]
     assert len(found["largest"]) == 4
-    assert "largest" not in stateroom("store", "stats", "--store", STORE, "--top", 0).out
+    assert "largest" not in stateroom("store", "stats", "--store", STORE, "--limit", 0).out
 
 
 def test_sweep(stateroom: Any, ids: list[str]) -> None:
@@ -219,8 +219,8 @@ def test_copy_a_part(stateroom: Any, ids: list[str]) -> None:
     given = ("copy", "--store", STORE, "--to")
     assert as_json(stateroom, *given, "sqlite:///one.db", "--session", ids[3])["sessions"] == 3
     assert as_json(stateroom, *given, "sqlite:///two.db", "--session", ids[2], "--session", ids[3])["sessions"] == 4
-    assert as_json(stateroom, *given, "sqlite:///all.db", "--environment", "notes")["sessions"] == 6  # with the user's
-    assert as_json(stateroom, *given, "sqlite:///none.db", "--environment", "other")["sessions"] == 0
+    assert as_json(stateroom, *given, "sqlite:///all.db", "--env", "notes")["sessions"] == 6  # with the user's
+    assert as_json(stateroom, *given, "sqlite:///none.db", "--env", "other")["sessions"] == 0
 
 
 def test_what_cannot_be_copied_is_said(stateroom: Any, ids: list[str]) -> None:
@@ -260,7 +260,7 @@ def test_progress_is_shown_when_it_takes_long(stateroom: Any, ids: list[str], mo
         ("check --store nope://", "no store serves nope://"),
         ("check --store redis://:secret@localhost:1/0?timeout=0", "localhost:1 cannot be reached"),
         ("check", "--store"),
-        ("stats --store sqlite:///rooms.db --top -1", "--top"),
+        ("stats --store sqlite:///rooms.db --limit -1", "--limit"),
         ("prune --store sqlite:///rooms.db", "say what may go"),
         ("prune --store sqlite:///rooms.db --older-than 30d", "say what may go"),
         ("prune --store sqlite:///rooms.db --closed-older-than 30d --older-than 1d", "how many revisions are to stay"),
@@ -270,7 +270,7 @@ def test_progress_is_shown_when_it_takes_long(stateroom: Any, ids: list[str], mo
         ("copy --store sqlite:///rooms.db --to nope://", "no store serves nope://"),
         ("copy --store sqlite:///rooms.db", "--to"),
         ("copy --store sqlite:///rooms.db --to sqlite:///b.db --session nope", "there is no session 'nope'"),
-        ("copy --store sqlite:///rooms.db --to sqlite:///b.db --session a --environment b", "not together with"),
+        ("copy --store sqlite:///rooms.db --to sqlite:///b.db --session a --env b", "not together with"),
     ],
 )
 def test_a_mistake_is_a_short_message(stateroom: Any, ids: list[str], arguments: str, told: str) -> None:

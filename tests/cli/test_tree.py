@@ -147,10 +147,10 @@ def test_a_tree_shows_calls_branches_and_rewards(stateroom: Any) -> None:
 
 def test_what_is_too_much_is_counted(stateroom: Any) -> None:
     grown(stateroom, "--limit", 3, "--n", 20)
-    done = stateroom("tree", "x_tree.jsonl", "--trees", 1, "--children", 2, "--steps", 2)
+    done = stateroom("tree", "x_tree.jsonl", "--limit", 1, "--children", 2, "--steps", 2)
     assert "and 18 more: --children" in done.out
     assert "steps more: --steps" in done.out
-    assert "and 2 trees more: --trees, or --task" in done.out
+    assert "and 2 trees more: --limit, or --task" in done.out
     assert len(done.out.splitlines()) == 1 + 2 * 3 + 1 + 1
     beam = stateroom("branch", "extraction", "--rule", "beam", "--limit", 1, "-o", "y.jsonl", "--json")
     assert beam.code == 0

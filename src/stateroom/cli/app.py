@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib.metadata import version
 from io import TextIOWrapper
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from stateroom.cli import (
     branch,
@@ -27,8 +30,23 @@ from stateroom.cli import (
 from stateroom.cli.output import errors
 from stateroom.errors import StateroomError
 
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"stateroom {version('stateroom')}")
+        raise typer.Exit
+
+
+def command(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Stateful environments for agents: every episode gets its own room."""
+
+
 app = typer.Typer(
-    help="Stateful environments for agents: every episode gets its own room.",
+    callback=command,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -50,6 +68,19 @@ app.add_typer(store.app, name="store")
 app.add_typer(model.app, name="model")
 
 
+def _command() -> Any:
+    """The command, with flags that show no type in the help: typer would print `<bool>` after each."""
+    command = get_command(app)
+    waiting: list[Any] = [command]
+    while waiting:
+        each = waiting.pop()
+        waiting += getattr(each, "commands", {}).values()
+        for option in each.get_params(typer.Context(each)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return command
+
+
 def main() -> None:
     """Run the command; a user's mistake is a message and not a traceback."""
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
@@ -57,7 +88,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the command
     try:
-        app()
+        _command()()
     except OSError as error:
         errors.print(
             f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), style="red", soft_wrap=True

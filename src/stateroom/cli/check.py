@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError
@@ -23,12 +24,14 @@ STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"
 
 def check(
     env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
-    tasks: Annotated[
+    input_file: Annotated[
         Path | None,
-        typer.Option(help="Tasks as JSONL; by default the environment's examples, or else generated tasks."),
+        typer.Option(
+            "--input", "-i", help="Tasks as JSONL; by default the environment's examples, or else generated tasks."
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Play all tasks; by default 20, evenly spread.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_output: AsJSON = False,
 ) -> None:
     """Check an environment: its schema, tasks, tools and verifier, and what it does with its state.
 
@@ -41,14 +44,14 @@ def check(
 
     Example: stateroom check counter
 
-    Example: stateroom check mine.py:MyEnvironment --tasks more.jsonl --all
+    Example: stateroom check mine.py:MyEnvironment --input more.jsonl --all
     """
     try:
         found = find_environment(env)
     except DefinitionError as error:
         report = CheckReport.undefined(env, str(error))
     else:
-        report = asyncio.run(_check(found, tasks, everything))
+        report = asyncio.run(_check(found, input_file, everything))
     if json_output:
         print_json(_summary(report))
     else:

@@ -26,15 +26,15 @@ ENVIRONMENTS = ("counter", "extraction", "weather")
 
 
 def demo(
-    folder: Annotated[
-        Path | None, typer.Option(help="Where to write; by default a new folder under rollouts/.")
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The folder to write to; by default a new one in rollouts/.")
     ] = None,
 ) -> None:
     """Run episodes of three environments, then inspect, fork and reopen their sessions.
 
     Example: stateroom demo
     """
-    where = folder or new_path("demo")
+    where = output or new_path("demo")
     _heading("1. Episodes")
     _say(
         "Three environments, eight tasks each, every task four times. No model is needed: a scripted policy plays, and "

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, print_json, table
 from stateroom.environment import find_environment, registered
 from stateroom.rollout import example_file, generate_tasks, read_tasks
 
 
-def environments(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def environments(json_output: AsJSON = False) -> None:
     """List the registered environments.
 
     Example: stateroom environments

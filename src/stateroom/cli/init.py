@@ -30,21 +30,21 @@ TEMPLATES = {
 
 def init(
     name: Annotated[str, typer.Argument(help="What it is called, such as my-shop.", show_default=False)],
-    into: Annotated[Path, typer.Option(help="Where its folder is made.")] = Path(),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where its folder is made.")] = Path(),
 ) -> None:
     """Make a folder with an environment to start from: its class, tasks, a policy, tests and a README.
 
     Example: stateroom init my-shop
 
-    Example: stateroom init my_shop --into environments
+    Example: stateroom init my_shop --output environments
     """
     names = _names(name)
-    folder = into / name
+    folder = output / name
     written = {Template(file).substitute(names): _filled(template, names) for template, (file, _) in TEMPLATES.items()}
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise CannotWrite(f"{folder} is there already; choose another name, or another folder with --into") from None
+        raise CannotWrite(f"{folder} is there already; choose another name, or another folder with --output") from None
     for file, text in written.items():
         (folder / file).write_text(text, encoding="utf-8")
     _show(folder, names, list(written))

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stateroom.cli.options import make
+from stateroom.cli.options import AsJSON, StoreURL, make
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
-from stateroom.cli.sessions import AsJSON, StoreURL, existing_store
+from stateroom.cli.sessions import existing_store
 from stateroom.environment import find_environment, registered
 from stateroom.session import Migrated, Migrator, kept_types
 from stateroom.state import State, schema_of
@@ -35,8 +35,10 @@ def migrate(
     env: Annotated[
         list[str] | None,
         typer.Option(
+            "--env",
+            "-e",
             help="The environment, as a registered name, module:Class or path.py:Class; by default all that are "
-            "registered. Repeatable."
+            "registered. Repeatable.",
         ),
     ] = None,
     dry_run: Annotated[

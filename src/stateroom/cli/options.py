@@ -24,6 +24,7 @@ EnvName = Annotated[
     typer.Argument(help="A registered name, module:Class or path.py:Class. Optional with --server."),
 ]
 EnvOption = Annotated[str, typer.Option("--env", "-e", help="A registered name, module:Class or path.py:Class.")]
+OnlyEnv = Annotated[str | None, typer.Option("--env", "-e", help="Only sessions of the environment with this name.")]
 TaskFile = Annotated[
     Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
 ]
@@ -67,19 +68,33 @@ Resume = Annotated[
         "nothing is stored start over: those on a server without --store, or in a --group.",
     ),
 ]
+STORE_VARIABLE = "STATEROOM_STORE"
+"""The environment variable with the store's URL, for a command without `--store`."""
+
+StoreURL = Annotated[
+    str, typer.Option("--store", envvar=STORE_VARIABLE, help="The store's URL, such as sqlite:///rooms.db.")
+]
 StoreChoice = Annotated[
-    str | None, typer.Option(help="The store of the sessions, as a URL; by default an SQLite file beside the rollouts.")
+    str | None,
+    typer.Option(
+        envvar=STORE_VARIABLE,
+        help="The store of the sessions, as a URL; by default an SQLite file beside the rollouts.",
+    ),
 ]
 RunStore = Annotated[
     str | None,
     typer.Option(
+        envvar=STORE_VARIABLE,
         help="The store of the sessions, as a URL; by default an SQLite file beside the rollouts. With --server, or "
-        "for a stateless environment: the store of the model's answers for --resume, by default none."
+        "for a stateless environment: the store of the model's answers for --resume, by default none.",
     ),
 ]
 ExistingStore = Annotated[
     str | None,
-    typer.Option(help="The store of the sessions, as a URL; by default the SQLite file beside the rollouts."),
+    typer.Option(
+        envvar=STORE_VARIABLE,
+        help="The store of the sessions, as a URL; by default the SQLite file beside the rollouts.",
+    ),
 ]
 ServerURL = Annotated[
     str | None, typer.Option(help="The server of the environment, as a URL; by default it runs in this process.")
@@ -106,7 +121,7 @@ Output = Annotated[
 Limit = Annotated[int | None, typer.Option(min=1, help="Run only the first N tasks.")]
 Seed = Annotated[int, typer.Option(help="The random seed of the run.")]
 MaxSteps = Annotated[int, typer.Option(min=1, help="Answers of the model per episode.")]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def plan_settings(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from stateroom.cli.options import StoreURL
 from stateroom.cli.output import console, errors
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError, NotFound
@@ -28,7 +29,7 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
-    store: Annotated[str, typer.Option(help="Where state lives, as a URL.")] = "sqlite:///stateroom.db",
+    store: StoreURL = "sqlite:///stateroom.db",
     workers: Annotated[int, typer.Option(min=1, help="Worker processes; each of them serves any session.")] = 1,
     ttl: Annotated[float, typer.Option(min=0.1, help="Seconds that a session lives after its last use.")] = WEEK,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that a tool may take.")] = 30.0,

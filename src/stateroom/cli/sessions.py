@@ -15,6 +15,7 @@ from msgspec import to_builtins
 from rich.text import Text
 
 from stateroom.agent import ThreadEnvironment, Threads, Utterance, transcript as read_transcript
+from stateroom.cli.options import AsJSON, OnlyEnv, StoreURL
 from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
@@ -24,21 +25,19 @@ from stateroom.store import Head, Store, open_store, without_secrets
 
 app = typer.Typer(help="Look at the sessions in a store, and speak to their agents.", no_args_is_help=True)
 
-StoreURL = Annotated[
-    str, typer.Option("--store", help="The store's URL, for example sqlite:///rollouts/x_sessions.db.")
-]
 SessionID = Annotated[str, typer.Argument(help="The session's id.", show_default=False)]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EnvSpec = Annotated[
     str | None,
-    typer.Option("--env", help="The session's environment, module:Class or path.py:Class, if it is not registered."),
+    typer.Option(
+        "--env", "-e", help="The session's environment, module:Class or path.py:Class, if it is not registered."
+    ),
 ]
 
 
 @app.command("list")
 def list_sessions(
     store: StoreURL,
-    environment: Annotated[str | None, typer.Option(help="Only sessions of this environment.")] = None,
+    env: OnlyEnv = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many sessions.")] = 20,
     json_output: AsJSON = False,
 ) -> None:
@@ -46,7 +45,7 @@ def list_sessions(
 
     Example: stateroom sessions list --store sqlite:///rooms.db
     """
-    heads = asyncio.run(_heads(store, environment, limit))
+    heads = asyncio.run(_heads(store, env, limit))
     if json_output:
         print_json([head_data(head, time.time()) for head in heads])
         return

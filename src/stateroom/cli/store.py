@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from stateroom.cli.options import AsJSON, OnlyEnv, StoreURL
 from stateroom.cli.output import console, counted, print_json, shown_progress, size, table
-from stateroom.cli.sessions import AsJSON, StoreURL, existing_store
+from stateroom.cli.sessions import existing_store
 from stateroom.errors import BadData, SessionError, StoreError, StoreUnavailable, UnknownSession
 from stateroom.session import (
     SHARED,
@@ -88,7 +89,7 @@ async def _check(url: str) -> tuple[int, list[tuple[str | None, str]]]:
 @app.command()
 def stats(
     store: StoreURL,
-    top: Annotated[int, typer.Option(min=0, help="Show this many of the largest sessions.")] = 10,
+    limit: Annotated[int, typer.Option(min=0, help="Show the N largest sessions.")] = 10,
     json_output: AsJSON = False,
 ) -> None:
     """Show how much is in a store: by kind, by environment, and the largest sessions.
@@ -96,9 +97,9 @@ def stats(
     A session's size is that of its own entries, snapshots and large values;
     what a fork shares with its parent counts there.
 
-    Example: stateroom store stats --store sqlite:///rooms.db --top 3
+    Example: stateroom store stats --store sqlite:///rooms.db --limit 3
     """
-    found = asyncio.run(_count(store, top))
+    found = asyncio.run(_count(store, limit))
     if json_output:
         print_json(_as_data(found))
         return
@@ -287,7 +288,7 @@ def copy(
     session: Annotated[
         list[str] | None, typer.Option(help="Only this session, with those it was forked from; can be given again.")
     ] = None,
-    environment: Annotated[str | None, typer.Option(help="Only sessions of this environment.")] = None,
+    env: OnlyEnv = None,
     json_output: AsJSON = False,
 ) -> None:
     """Copy sessions to another store, of any kind, and compare what has arrived with what was sent.
@@ -302,11 +303,11 @@ def copy(
 
     Example: stateroom store copy --store sqlite:///rooms.db --to "sqlite:///safe.db?compress=zstd&keys=env:KEYS"
     """
-    if session and environment is not None:
-        raise typer.BadParameter("not together with --session", param_hint="--environment")
+    if session and env is not None:
+        raise typer.BadParameter("not together with --session", param_hint="--env")
     if store == to:
         raise typer.BadParameter("this is the store that is to be copied", param_hint="--to")
-    copier, failed = asyncio.run(_copy(store, to, session or [], environment))
+    copier, failed = asyncio.run(_copy(store, to, session or [], env))
     copied = copier.copied.values()
     entries, size_ = sum(each.entries for each in copied), sum(each.bytes for each in copied)
     if json_output:

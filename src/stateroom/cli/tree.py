@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
+from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, counted, number, print_json
 from stateroom.errors import NotFound
 from stateroom.model import text_of
@@ -23,11 +24,11 @@ Row = dict[str, Any]
 def tree(
     file: Annotated[Path, typer.Argument(help="The tree file that `stateroom branch` has written.")],
     task: Annotated[int | None, typer.Option(min=0, help="Show only the tree of this task.")] = None,
-    trees: Annotated[int, typer.Option(min=1, help="Show N trees.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, help="Show N trees.")] = 5,
     depth: Annotated[int, typer.Option(min=1, help="Show N levels of branches.")] = 10,
     children: Annotated[int, typer.Option(min=1, help="Show N branches of a node.")] = 8,
     steps: Annotated[int, typer.Option(min=2, help="Show N steps of a branch.")] = 8,
-    json_output: Annotated[bool, typer.Option("--json", help="Print all trees as JSON.")] = False,
+    json_output: AsJSON = False,
 ) -> None:
     """Show trees of episodes: what was called, where they branched, and the value of each branch.
 
@@ -44,10 +45,10 @@ def tree(
         print_json([_tree_data(index, found[index]) for index in sorted(found)])
         return
     drawing = _Drawing(depth, children, steps)
-    for index in sorted(found)[:trees]:
+    for index in sorted(found)[:limit]:
         console.print(drawing.tree(index, found[index]))
-    if len(found) > trees:
-        console.print(f"and {counted(len(found) - trees, 'tree', 'trees')} more: --trees, or --task", style="dim")
+    if len(found) > limit:
+        console.print(f"and {counted(len(found) - limit, 'tree', 'trees')} more: --limit, or --task", style="dim")
 
 
 def _some(tasks: list[int]) -> str:
