@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,24 @@ def test_list_can_be_narrowed(stateroom: Any, ids: tuple[str, str]) -> None:
     assert "the newest 1; --limit shows more" in shown.out
     assert stateroom("sessions", "list", "--store", STORE, "--env", "other").out == "no sessions\n"
     assert json.loads(stateroom("sessions", "list", "--store", "memory://", "--json").out) == []
+
+
+def test_worlds_and_shared_states_are_listed_on_demand(stateroom: Any) -> None:
+    assert stateroom("run", "office", "--limit", 2, "--output", "x.jsonl").code == 0
+    given = ("sessions", "list", "--store", "sqlite:///x_sessions.db")
+    few = stateroom(*given).out
+    assert "world" not in few
+    assert len(re.findall(r"^[0-9a-f]{24}  office       closed +\d+  20\d\d-\d\d-\d\d \S{8}$", few, re.MULTILINE)) == 2
+    every = stateroom(*given, "--all").out
+    assert every.startswith(few)
+    assert re.search(r"^world:office:[0-9a-f]{32}         1  20\d\d-\d\d-\d\d \S{8}$", every, re.MULTILINE)
+    assert all(len(line) <= 80 for line in every.splitlines())
+    assert len(json.loads(stateroom(*given, "--json").out)) == 2
+    assert len(json.loads(stateroom(*given, "--json", "--all", "--env", "office").out)) == 3
+    assert stateroom(*given, "--all", "--env", "other").out == "no sessions\n"
+    sizes = stateroom("store", "stats", "--store", "sqlite:///x_sessions.db").out
+    assert re.search(r"^world:office:[0-9a-f]{32}  office:world +1 +3\.\d MB$", sizes, re.MULTILINE)
+    assert all(len(line) <= 80 for line in sizes.splitlines())
 
 
 def test_show_a_state_at_any_revision(stateroom: Any, ids: tuple[str, str]) -> None:

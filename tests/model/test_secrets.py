@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from stateroom.errors import NotFound, StateroomError
-from stateroom.model import ModelLimits, Request, answer_of, input_items, open_model, text_of
-from stateroom.model.address import ModelAddress
+from stateroom.model import Judge, ModelLimits, Request, Scripted, answer_of, input_items, open_model, text_of
+from stateroom.model.address import ModelAddress, key_variable
 from tests.model.endpoints import KEY, Asked, Hang, Reply, Server, asking, says
 
 HELLO = Request(input_items("Hello."))
+HERE = "API_KEY_127_0_0_1"
 
 
 def echo(asked: Asked) -> str:
@@ -67,7 +68,7 @@ async def test_an_answer_that_repeats_the_key_is_kept_without_it(server: Server,
 async def test_a_key_that_is_only_a_word_leaves_answers_as_they_are(
     server: Server, kind: str, key: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", key)
+    monkeypatch.setenv(HERE, key)
     server.replies = [says(kind, said)]
     async with open_model(f"{kind}:m@{server.url}", {}) as source:
         answer = await answer_of(source.for_episode(0), HELLO)
@@ -76,6 +77,7 @@ async def test_a_key_that_is_only_a_word_leaves_answers_as_they_are(
 
 async def test_names_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv(HERE, KEY)
     for spec in ("openai:gpt-x", "responses:m@http://127.0.0.1:1/v1", "chat:m@http://127.0.0.1:1/v1"):
         async with open_model(spec, {}) as source:
             model = source.for_episode(0)
@@ -106,31 +108,80 @@ def test_an_address_with_a_secret_is_refused_and_not_shown(spec: str) -> None:
 def test_so_is_one_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", "https://user:hunter2@host/v1")
-    with pytest.raises(NotFound, match="OPENAI_API_KEY") as caught:
+    with pytest.raises(NotFound, match="environment variable") as caught:
         open_model("openai:gpt-x", {})
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["sk-\nhunter2", "sk-é-hunter2", "sk hunter2"])
 def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", key)
-    with pytest.raises(NotFound, match="OPENAI_API_KEY") as caught:
+    monkeypatch.setenv(HERE, key)
+    with pytest.raises(NotFound, match=HERE) as caught:
         open_model("chat:m@http://127.0.0.1:1/v1", {})
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_key_with_a_line_end_after_it_is_good(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}\n")
+    monkeypatch.setenv(HERE, f"{KEY}\n")
     server.replies = [says("chat", "Hi.")]
     async with open_model(f"chat:m@{server.url}", {}) as source:
         await answer_of(source.for_episode(0), HELLO)
     assert echo(server.asked[0]) == f"Bearer {KEY}"
 
 
-async def test_without_a_key_the_header_says_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+async def test_without_a_key_the_header_says_so(server: Server) -> None:
     server.replies = [Reply({"error": {"message": "none of that"}}, 400)]
     async with open_model(f"chat:m@{server.url}", {}) as source:
         with pytest.raises(StateroomError, match="none of that"):
             await answer_of(source.for_episode(0), HELLO)
     assert echo(server.asked[0]) == "Bearer none"
+
+
+async def test_the_key_of_openai_goes_to_no_other_host(
+    server: Server, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    server.replies = [Reply({"error": {"message": "who are you?"}}, 401)]
+    async with open_model(f"{kind}:m@{server.url}", {}) as source:
+        with pytest.raises(StateroomError, match=f"no key was sent: set {HERE}"):
+            await answer_of(source.for_episode(0), HELLO)
+    assert echo(server.asked[0]) == "Bearer none"
+
+
+async def test_a_judge_sends_its_own_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai-0123456789")
+    monkeypatch.setenv(HERE, KEY)
+    server.replies = [says("chat", '{"score": 1, "reason": "good"}')]
+    await Judge(f"chat:m@{server.url}", "Is it good?").score(question="?", answer="!")
+    assert echo(server.asked[0]) == f"Bearer {KEY}"
+
+
+async def test_a_named_variable_has_the_key(server: Server, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HERE, "sk-of-this-host-0123456789")
+    with pytest.raises(NotFound, match="set the environment variable LAB_KEY"):
+        open_model(f"{kind}:m@{server.url}", {}, api_key_env="LAB_KEY")
+    monkeypatch.setenv("LAB_KEY", KEY)
+    server.replies = [says(kind, "Hi.")]
+    async with open_model(f"{kind}:m@{server.url}", {}, api_key_env="LAB_KEY") as source:
+        await answer_of(source.for_episode(0), HELLO)
+    assert echo(server.asked[0]) == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("spec", ["replay:x.jsonl", "local", "reference"])
+def test_a_model_without_a_server_takes_no_key(spec: str) -> None:
+    with pytest.raises(NotFound, match="needs no key from LAB_KEY"):
+        open_model(spec, {"reference": Scripted}, api_key_env="LAB_KEY")
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        ("https://api.openai.com/v1", "OPENAI_API_KEY"),
+        ("https://API.openai.com:443/v1", "OPENAI_API_KEY"),
+        ("https://api.openai.com.evil.example/v1", "API_KEY_API_OPENAI_COM_EVIL_EXAMPLE"),
+        ("https://my-lab.example:8443/v1", "API_KEY_MY_LAB_EXAMPLE"),
+        ("http://[::1]:8000/v1", "API_KEY___1"),
+    ],
+)
+def test_each_host_has_its_own_variable(url: str, variable: str) -> None:
+    assert key_variable(url) == variable

@@ -94,12 +94,13 @@ async def test_the_same_id_gives_the_same_answer_and_nobody_is_asked_again(serve
     assert (await served.post("/look"))[1] == ["hello"]
 
 
-async def test_a_model_that_makes_up_a_tool_of_that_name_finds_none(serve: Any) -> None:
+async def test_without_an_id_the_header_is_asked_for_and_a_model_learns_that_this_is_no_tool(serve: Any) -> None:
     served = await serve(TalkEnvironment())
     await seeded(served)
     status, found = await served.post("/reply", {"message": "hello"})
-    assert (status, found["error"]["code"]) == (404, "unknown_tool")
-    assert "there are: look, sign" in found["error"]["message"]
+    assert (status, found["error"]["code"]) == (422, "invalid_arguments")
+    assert found["error"]["message"].startswith("Idempotency-Key: send this header")
+    assert "reply is not a tool, and the tools are: look, sign" in found["error"]["message"]
     assert (await served.post("/look"))[1] == []
 
 

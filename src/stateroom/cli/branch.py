@@ -16,6 +16,7 @@ from stateroom.cli.options import (
     APIKey,
     AsJSON,
     EnvName,
+    KeyVariable,
     Limit,
     MaxSteps,
     ModelSpec,
@@ -64,6 +65,7 @@ def branch(
     continuations: Continuations = None,
     input_file: TaskFile = None,
     model: ModelSpec = "reference",
+    api_key_env: KeyVariable = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Branches at a time.")] = 8,
     store: StoreChoice = None,
     server: ServerURL = None,
@@ -93,7 +95,7 @@ def branch(
         raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
     given = {"n": n, "at": at, "width": width, "continuations": continuations}
     plan = Branching(
-        **plan_settings(env, input_file, model, store, server, output, files=TreeFiles),
+        **plan_settings(env, input_file, model, store, server, output, files=TreeFiles, api_key_env=api_key_env),
         api_key=api_key or None,
         admin_token=admin_token or None,
         concurrency=concurrency,

@@ -23,10 +23,12 @@ def environments(json_output: AsJSON = False) -> None:
     if json_output:
         print_json(found)
         return
-    made = table("name", "what", "state", "tools!", "policies!", "tasks#")
+    made = table("name!", "what", "state!", "tools#", "policies!", "tasks#")
     for row in found:
-        lists = ("\n".join(row[name]) for name in ("tools", "policies"))
-        made.add_row(row["name"], row["what"], row["state"] or "none", *lists, str(row["examples"]))
+        policies = "\n".join(row["policies"])
+        made.add_row(
+            row["name"], row["what"], row["state"] or "none", str(len(row["tools"])), policies, str(row["examples"])
+        )
     console.print(made)
 
 

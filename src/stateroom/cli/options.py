@@ -37,6 +37,14 @@ ModelSpec = Annotated[
         "chat:NAME@URL, local, replay:FILE, module:Class or path.py:Class.",
     ),
 ]
+KeyVariable = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-env",
+        help="The environment variable with the key of the model's server; by default OPENAI_API_KEY for OpenAI, and "
+        "API_KEY_ with the host for others, such as API_KEY_MODELS_EXAMPLE.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -134,6 +142,7 @@ def plan_settings(
     *,
     files: type[RunFiles] = RunFiles,
     resume: bool = False,
+    api_key_env: str | None = None,
 ) -> dict[str, Any]:
     """The fields of a plan that say which model runs which tasks, and where."""
     if server is None and env is None:
@@ -145,7 +154,7 @@ def plan_settings(
         _refuse_lost(environment, written)
     return {
         "environment": environment,
-        "model": open_model(model, found.policies),
+        "model": open_model(model, found.policies, api_key_env=api_key_env),
         "tasks": [] if resume else read_tasks(input_file or _examples_of(found), environment),
         "files": written,
         "store": store or (default_store(environment, written) if server is None else NO_STORE),

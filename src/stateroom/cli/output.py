@@ -45,12 +45,17 @@ def print_json(value: Any) -> None:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table. A column whose name ends in `#` has numbers, and one that ends in `!` is never wrapped."""
+    """An empty table. A column whose name ends in `#` has numbers, and one that ends in `!` is never wrapped.
+
+    Where the terminal is narrow, texts are wrapped, and the words of a header stay whole.
+    """
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     made.box, made.padding, made.pad_edge, made.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False, False
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.endswith("#") else "left"
-        made.add_column(column.rstrip("#!"), justify=justify, overflow="fold", no_wrap=column.endswith("!"))
+        name = column.rstrip("#!")
+        longest = max(map(len, name.split()), default=0)
+        made.add_column(name, justify=justify, overflow="fold", no_wrap=column.endswith("!"), min_width=longest)
     return made
 
 

@@ -16,6 +16,7 @@ from stateroom.cli.options import (
     ContextTokens,
     EnvName,
     Group,
+    KeyVariable,
     Limit,
     MaxSteps,
     ModelSpec,
@@ -39,6 +40,7 @@ def run(
     env: EnvName = None,
     input_file: TaskFile = None,
     model: ModelSpec = "reference",
+    api_key_env: KeyVariable = None,
     repeats: Repeats = 1,
     group: Group = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 8,
@@ -73,7 +75,7 @@ def run(
     if resume and output is None:
         raise typer.BadParameter("say with --output which run to resume", param_hint="--resume")
     plan = Run(
-        **plan_settings(env, input_file, model, store, server, output, resume=resume),
+        **plan_settings(env, input_file, model, store, server, output, resume=resume, api_key_env=api_key_env),
         api_key=api_key or None,
         admin_token=admin_token or None,
         repeats=repeats,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from stateroom.cli.options import StoreURL
+from stateroom.cli.options import KeyVariable, StoreURL
 from stateroom.cli.output import console, errors
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError, NotFound
@@ -67,6 +67,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    api_key_env: KeyVariable = None,
     context_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a thread that the model sees; the oldest are left out first.")
     ] = None,
@@ -123,6 +124,7 @@ def serve(
         hosts=tuple(allow_host or ()),
         limits=limits,
         model=model,
+        api_key_env=api_key_env,
         context_tokens=context_tokens,
         access_log=access_log,
     )

@@ -19,7 +19,7 @@ from stateroom.cli.options import AsJSON, OnlyEnv, StoreURL
 from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
-from stateroom.session import AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
+from stateroom.session import SHARED_IDS, AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
 from stateroom.state import brief, differences
 from stateroom.store import Head, Store, open_store, without_secrets
 
@@ -38,26 +38,36 @@ EnvSpec = Annotated[
 def list_sessions(
     store: StoreURL,
     env: OnlyEnv = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many sessions.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="Worlds and shared states too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most N.")] = 20,
     json_output: AsJSON = False,
 ) -> None:
     """List sessions, the newest first.
 
     Example: stateroom sessions list --store sqlite:///rooms.db
     """
-    heads = asyncio.run(_heads(store, env, limit))
+    heads = asyncio.run(_heads(store, env, everything, limit))
     if json_output:
         print_json([head_data(head, time.time()) for head in heads])
         return
     if not heads:
         console.print("no sessions")
         return
-    made = table("session!", "environment", "status", "revision#", "created (UTC)")
-    for head in heads:
-        made.add_row(head.id, head.environment, head.status(time.time()), str(head.revision), when(head.created))
-        if head.parent:
-            made.add_row(f"└ {head.parent}", "forked at", "", str(head.parent_revision), style="dim")
-    console.print(made)
+    sessions = [head for head in heads if not _is_shared(head)]
+    if sessions:
+        made = table("session!", "environment", "status", "revision#", "created (UTC)")
+        for head in sessions:
+            made.add_row(head.id, head.environment, head.status(time.time()), str(head.revision), when(head.created))
+            if head.parent:
+                made.add_row(f"└ {head.parent}", "forked at", "", str(head.parent_revision), style="dim")
+        console.print(made)
+    if shared := [head for head in heads if _is_shared(head)]:
+        made = table("world or shared state!", "revision#", "created (UTC)")
+        for head in shared:
+            made.add_row(head.id, str(head.revision), when(head.created))
+        if sessions:
+            console.print()
+        console.print(made)
     if len(heads) == limit:
         console.print(f"the newest {limit}; --limit shows more", style="dim")
 
@@ -194,9 +204,21 @@ def existing_store(url: str) -> AbstractAsyncContextManager[Store]:
     return open_store(url)
 
 
-async def _heads(store_url: str, environment: str | None, limit: int) -> list[Head]:
+async def _heads(store_url: str, env: str | None, everything: bool, limit: int) -> list[Head]:
+    """The newest heads of an environment, or of all; with `everything` also those of worlds and shared states."""
+    found: list[Head] = []
     async with existing_store(store_url) as store:
-        return await store.heads(environment=environment, limit=limit)
+        async for page in store.pages(None if everything else env):
+            wanted = page if everything else [head for head in page if not _is_shared(head)]
+            found += [head for head in wanted if env in (None, head.environment.partition(":")[0])]
+            if len(found) >= limit:
+                break
+    return found[:limit]
+
+
+def _is_shared(head: Head) -> bool:
+    """Whether this is a world or a shared state, and no episode's session."""
+    return head.id.startswith(SHARED_IDS)
 
 
 async def _states(store_url: str, session: str, at: int | None, diff: int | None) -> tuple[Head, Any, AgentStatus, Any]:

@@ -114,10 +114,9 @@ def stats(
         console.print()
         console.print(made)
     if found.largest:
-        made = table("largest session!", "environment", "status", "entries#", "size#")
+        made = table("largest session!", "environment", "entries#", "size#")
         for head, measured in found.largest:
-            status = head.status(time.time())
-            made.add_row(head.id, head.environment, status, f"{measured.rows:,}", size(measured.bytes))
+            made.add_row(head.id, head.environment, f"{measured.rows:,}", size(measured.bytes))
         console.print()
         console.print(made)
 

@@ -11,6 +11,9 @@ import msgspec
 from stateroom.errors import NotFound
 
 OPENAI = "https://api.openai.com/v1"
+OPENAI_KEY = "OPENAI_API_KEY"
+"""The environment variable with the key of OpenAI, which no other host gets."""
+
 NO_KEY = "none"
 """The key for servers that need none; the header must not be empty."""
 
@@ -42,28 +45,40 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ModelAddress:
     """A model's name, URL and key. The key never shows in messages."""
 
-    def __init__(self, model: str, url: str, key: str = NO_KEY) -> None:
+    def __init__(self, model: str, url: str, key: str = NO_KEY, variable: str = OPENAI_KEY) -> None:
         self.model = model
         self.url = _checked_url(url)
         self.key = key
+        self.variable = variable
+        """The environment variable that the key is from, or should be in."""
         if not _KEY.fullmatch(key):
-            raise NotFound("OPENAI_API_KEY contains characters that no key has")
+            raise NotFound(f"{variable} contains characters that no key has")
 
     @classmethod
-    def of_openai(cls, model: str, variables: Mapping[str, str]) -> ModelAddress:
-        """An OpenAI model, or one at the address in the environment variable `OPENAI_BASE_URL`."""
-        key = _key(variables)
+    def of_openai(cls, model: str, variables: Mapping[str, str], variable: str | None = None) -> ModelAddress:
+        """An OpenAI model, or one at the address in the environment variable `OPENAI_BASE_URL`.
+
+        `variable` names the environment variable with the key, by default `OPENAI_API_KEY`.
+        """
+        variable = variable or OPENAI_KEY
+        key = _key(variables, variable)
         if key is None:
-            raise NotFound(f"openai:{model} needs a key: set the environment variable OPENAI_API_KEY")
-        return cls(model, variables.get("OPENAI_BASE_URL") or OPENAI, key)
+            raise NotFound(f"openai:{model} needs a key: set the environment variable {variable}")
+        return cls(model, variables.get("OPENAI_BASE_URL") or OPENAI, key, variable)
 
     @classmethod
-    def of_text(cls, text: str, variables: Mapping[str, str]) -> ModelAddress:
-        """The address in `NAME@http://host/v1`."""
+    def of_text(cls, text: str, variables: Mapping[str, str], variable: str | None = None) -> ModelAddress:
+        """The address in `NAME@http://host/v1`.
+
+        `variable` names the environment variable with the key, by default the one of the host.
+        """
         found = _MODEL_AT.fullmatch(text)
         if found is None:
             raise NotFound("name a model and its address, for example: chat:llama-3@http://127.0.0.1:8000/v1")
-        return cls(found["model"], found["url"], _key(variables) or NO_KEY)
+        key = _key(variables, variable or key_variable(found["url"]))
+        if key is None and variable is not None:
+            raise NotFound(f"there is no key of {found['model']}: set the environment variable {variable}")
+        return cls(found["model"], found["url"], key or NO_KEY, variable or key_variable(found["url"]))
 
     def __repr__(self) -> str:
         return f"ModelAddress({self.model!r}, {self.url!r})"
@@ -77,8 +92,16 @@ class ModelAddress:
         return self.hidden(text) if len(self.key) >= SECRET else text
 
 
-def _key(variables: Mapping[str, str]) -> str | None:
-    return variables.get("OPENAI_API_KEY", "").strip() or None
+def key_variable(url: str) -> str:
+    """The environment variable with the key of a URL's host: each host has its own."""
+    host = urlsplit(_checked_url(url)).hostname or ""
+    if host == urlsplit(OPENAI).hostname:
+        return OPENAI_KEY
+    return f"API_KEY_{re.sub(r'[^A-Z0-9]', '_', host.upper())}"
+
+
+def _key(variables: Mapping[str, str], variable: str) -> str | None:
+    return variables.get(variable, "").strip() or None
 
 
 def _checked_url(url: str) -> str:
@@ -90,7 +113,7 @@ def _checked_url(url: str) -> str:
         raise NotFound("the address of a model cannot be read; an example is http://127.0.0.1:8000/v1") from None
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise NotFound(
-            f"the address of a model at {host} has more than a host and a path; put the key in OPENAI_API_KEY"
+            f"the address of a model at {host} has more than a host and a path; put the key in an environment variable"
         )
     if parts.scheme not in ("http", "https") or not host:
         raise NotFound(f"{url!r} is not the address of a model; an example is http://127.0.0.1:8000/v1")

@@ -15,7 +15,7 @@ from time import monotonic, time
 from typing import Any, Literal, NamedTuple
 
 from stateroom.errors import ModelFailed, ModelUnavailable, NotFound
-from stateroom.model.address import ModelAddress, ModelLimits
+from stateroom.model.address import NO_KEY, ModelAddress, ModelLimits
 from stateroom.model.chat import chat_tools, completion_items, messages_of
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.settings import chat_settings, usage_of
@@ -126,7 +126,8 @@ class Endpoint:
         status, headers = error.status_code, error.response.headers
         said = self.address.hidden(_message(error.response.text))[:1000]
         if status in (401, 403):
-            said += " (is OPENAI_API_KEY right?)"
+            variable, sent = self.address.variable, self.address.key != NO_KEY
+            said += f" (is the key in {variable} right?)" if sent else f" (no key was sent: set {variable})"
         passing = (status in PASSING or status >= 500) and headers.get("x-should-retry") != "false"
         return Trouble(f"answered {status}: {said}", passing, retry_after(headers, self._timing.today()))
 

@@ -97,17 +97,22 @@ class SharedModel:
                 await source.close()
 
 
-def open_model(spec: str, policies: Mapping[str, Any], *, limits: ModelLimits | None = None) -> ModelSource:
+def open_model(
+    spec: str, policies: Mapping[str, Any], *, limits: ModelLimits | None = None, api_key_env: str | None = None
+) -> ModelSource:
     """Open the model that a spec names; `policies` are those that a name alone selects.
 
-    `limits` apply to a model behind an address. Raises `NotFound` if there is no such model, file or package.
+    `limits` apply to a model behind an address, and `api_key_env` names the environment variable with its key. Raises
+    `NotFound` if there is no such model, file or package.
     """
+    kind, _, rest = spec.partition(":")
+    if api_key_env is not None and (spec in policies or kind not in ("openai", "responses", "chat")):
+        raise NotFound(f"the model {kind!r} is not on a server, and needs no key from {api_key_env}: leave that out")
     if spec in policies:
         return _of_class(spec, policies[spec])
-    kind, _, rest = spec.partition(":")
     match kind:
         case "openai" | "responses" | "chat" if rest:
-            return _remote(spec, kind, rest, limits or ModelLimits())
+            return _remote(spec, kind, rest, limits or ModelLimits(), api_key_env)
         case "replay" if rest:
             return _shared(spec, Replayed.of_file(Path(rest), spec))
         case "local" if rest or spec == "local":
@@ -122,9 +127,9 @@ def _shared(name: str, model: Model, closing: Callable[[], Awaitable[None]] | No
     return ModelSource(name, lambda seed: model, closing)
 
 
-def _remote(spec: str, kind: str, rest: str, limits: ModelLimits) -> ModelSource:
-    variables = os.environ
-    address = ModelAddress.of_openai(rest, variables) if kind == "openai" else ModelAddress.of_text(rest, variables)
+def _remote(spec: str, kind: str, rest: str, limits: ModelLimits, variable: str | None) -> ModelSource:
+    find = ModelAddress.of_openai if kind == "openai" else ModelAddress.of_text
+    address = find(rest, os.environ, variable)
     from stateroom.model.endpoint import ChatModel, Endpoint, ResponsesModel  # noqa: PLC0415 - imports the openai SDK
 
     endpoint = Endpoint(spec, address, limits)

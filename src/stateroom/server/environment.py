@@ -305,10 +305,12 @@ class ServedEnvironment:
 
         It requires an id, which a tool call that a model made up does not have: to a model this is no tool.
         """
+        session = await self.session(self.subject_of(request))
         call_id = request.call_id
         if call_id is None:
-            return await self.no_tool(request, "reply")
-        session = await self.session(self.subject_of(request))
+            known = ", ".join(sorted(self.environment.tools)) or "none"
+            problem = f"send this header, with an id for each message; reply is not a tool, and the tools are: {known}"
+            raise wrong_field("Idempotency-Key", problem)
         message = request.json().get("message")
         if not isinstance(message, str):
             raise wrong_field("message", "should be a text")

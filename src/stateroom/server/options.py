@@ -51,6 +51,8 @@ class Options:
     limits: Limits = Limits()
     model: str | None = None
     """The model that answers in threads, as `--model` names it; None: threads get no answers."""
+    api_key_env: str | None = None
+    """The environment variable with the key of that model's server; None: the one of its host."""
     context_tokens: int | None = None
     """Tokens of a thread that the model sees."""
     access_log: Literal["text", "json"] | None = None

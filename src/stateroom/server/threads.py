@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from time import perf_counter
 from types import TracebackType
@@ -52,12 +52,16 @@ class ThreadModels:
             return self
         owners = [each for each in self.environments if spec in each.policies]
         for each in owners:
-            self._sources[each.name] = await self._resources.enter_async_context(open_model(spec, each.policies))
+            self._sources[each.name] = await self._resources.enter_async_context(self._open(each.policies))
         if not owners:  # it is no environment's own policy, so it answers in all
             known = {name: policy for each in self.environments for name, policy in each.policies.items()}
-            shared = await self._resources.enter_async_context(open_model(spec, known))
+            shared = await self._resources.enter_async_context(self._open(known))
             self._sources = {each.name: shared for each in self.environments}
         return self
+
+    def _open(self, policies: Mapping[str, Any]) -> ModelSource:
+        assert self.options.model is not None
+        return open_model(self.options.model, policies, api_key_env=self.options.api_key_env)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -89,6 +89,7 @@ from .session import (
     Session as Session,
 )
 from .sessions import (
+    SHARED_IDS as SHARED_IDS,
     WEEK as WEEK,
     Sessions as Sessions,
 )

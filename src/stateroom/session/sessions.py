@@ -39,6 +39,7 @@ WEEK = 7 * 24 * 3600.0
 YEAR = 365 * 24 * 3600.0
 
 SHARED_IDS = tuple(f"{name}:" for name in sorted(SHARED | {"world"}))
+"""Starts of the ids of worlds and shared states, which no session's id has."""
 
 LATE = (None, "verdict", "abandoned", *AFTER_VERDICT)
 """What may be the last that is read of a session which has its verdict."""

@@ -256,9 +256,9 @@ class _Endpoints:
             "reply",
             "Let the user answer a message of the agent.",
             self.schemas[bodies.UserReply],
-            (404, 502, *READING, *self.acting, *SLOW),
+            (502, *READING, *self.acting, *SLOW),
             description="For a message without tool calls: the user's answer is the next message to the model. "
-            "It needs an id, so that it is no tool that a model could call; without one it is not found.",
+            "It needs an id, so that it is no tool that a model could call; without one it is refused.",
             parameters=[{**KEY, "required": True}],
             requestBody=taken(self.schemas[bodies.AgentMessage]),
             security=self.needed,
