@@ -134,7 +134,7 @@ async def post(served: Any, body: Any, headers: dict[str, str] | None = None, pa
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_tools_are_listed_with_their_schemas(serve: Any, era: str) -> None:
     served = await serve(Desk())
-    async with connected(f"{served.url}/mcp", era=era) as client:
+    async with connected(f"{served.url}/mcp", await seeded(served), era=era) as client:
         listed = {listed.name: listed for listed in (await client.list_tools()).tools}
     assert set(listed) == {"read", "add", "mail", "stumble", "run_code", "odd"}
     for definition in Desk().tool_definitions():
@@ -304,15 +304,78 @@ async def test_calls_are_counted(serve: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_without_a_token_there_is_no_session(serve: Any, era: str) -> None:
+async def test_a_client_that_never_seeded_starts_a_session(serve: Any, era: str) -> None:
     served = await serve()
-    async with connected(f"{served.url}/mcp", era=era) as client:
+    async with (
+        connected(f"{served.url}/mcp", era=era) as client,
+        connected(f"{served.url}/mcp", era=era) as other,
+    ):
+        names = ["start_session", "increment_counter", "get_counter_value"]
+        assert [listed.name for listed in (await client.list_tools()).tools] == names
+        assert "call start_session first" in error_of(await client.call_tool("get_counter_value"))["message"]
+        started = (await client.call_tool("start_session")).structured_content
+        assert "add 8" in started["input"]
+        assert "expected_count" not in json.dumps(started)
+        await client.call_tool("increment_counter", {"count": 100})
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 117}
+        assert error_of(await other.call_tool("get_counter_value"))["code"] == "not_found"
+        own = (await other.call_tool("start_session", {"row": ROW})).structured_content
+        assert (own["input"], own["session_id"] == started["session_id"]) == ("count", False)
+        assert (await other.call_tool("get_counter_value")).structured_content == {"count": 3}
+        assert error_of(await client.call_tool("start_session", {"task": 2}))["code"] == "conflict"
+        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 117}
+
+
+async def test_a_connection_keeps_its_session_without_cookies_on_any_worker(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'shared.db'}"
+    workers = [await serve(store=store), await serve(store=store)]
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    accept = {"Accept": "application/json, text/event-stream"}
+    async with workers[0].client.post(
+        f"{workers[0].url}/mcp", json=message("initialize", **hello), headers=accept
+    ) as reply:
+        connection = {"Mcp-Session-Id": reply.headers["Mcp-Session-Id"]}
+    calls = [("start_session", {}), ("increment_counter", {"count": 1}), ("get_counter_value", {})] * 2
+    found = []
+    for number, (name, arguments) in enumerate(calls):
+        worker = workers[number % 2]
+        worker.client.cookie_jar.clear()
+        status, reply = await post(worker, message("tools/call", name=name, arguments=arguments), connection)
+        assert status == 200
+        found.append(reply["result"].get("structuredContent") or json.loads(reply["result"]["content"][0]["text"]))
+    assert (found[2], found[5]) == ({"count": 18}, {"count": 19})
+    assert "this connection has its session already" in found[3]["error"]["message"]
+
+
+async def test_a_client_with_a_token_starts_no_other_session(serve: Any) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
         assert len((await client.list_tools()).tools) == 2
-        with pytest.raises(MCPError, match="seed a session"):
-            await client.call_tool("get_counter_value")
-    status, reply = await post(served, message("tools/call", name="get_counter_value"))
-    assert (status, reply["error"]["data"], reply["id"]) == (401, {"code": "unauthorized"}, 1)
-    assert (await post(served, message("tools/list")))[0] == 200
+        assert error_of(await client.call_tool("start_session"))["code"] == "unknown_tool"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"task": 99}, "there is no task 99; the example tasks are 0 to 7"),
+        ({"task": -1}, "there is no task -1"),
+        ({"task": "one"}, "Expected `int`"),
+        ({"tusk": 1}, "unknown field"),
+        ({"row": {"initial_count": "many"}}, "initial_count"),
+    ],
+)
+async def test_a_session_that_cannot_start_says_why(serve: Any, arguments: dict[str, Any], told: str) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/mcp") as client:
+        assert told in error_of(await client.call_tool("start_session", arguments))["message"]
+        assert "no session" in error_of(await client.call_tool("get_counter_value"))["message"]
+
+
+async def test_an_environment_without_examples_wants_a_row(serve: Any) -> None:
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp") as client:
+        assert "give start_session a row" in error_of(await client.call_tool("start_session"))["message"]
+        assert not (await client.call_tool("start_session", {"row": {}})).is_error
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -334,11 +397,12 @@ async def test_a_forged_token_is_refused(serve: Any, era: str) -> None:
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
 
 
-async def test_a_cookie_is_no_token_here(serve: Any) -> None:
+async def test_a_cookie_is_no_token_here_and_starts_no_session(serve: Any) -> None:
     served = await serve()
     assert (await served.post("/seed_session", ROW))[0] == 200
     assert len(served.client.cookie_jar) == 1
-    assert (await post(served, message("tools/call", name="get_counter_value")))[0] == 401
+    for name in ("get_counter_value", "start_session"):
+        assert (await post(served, message("tools/call", name=name)))[0] == 401
 
 
 async def test_a_token_is_good_for_as_long_as_it_says(serve: Any) -> None:

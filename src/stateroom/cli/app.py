@@ -17,6 +17,7 @@ from stateroom.cli import (
     demo,
     environments,
     init,
+    mcp,
     migrate,
     model,
     replay,
@@ -60,6 +61,7 @@ app.command()(tree.tree)
 app.command()(reverify.reverify)
 app.command()(replay.replay)
 app.command()(serve.serve)
+app.command()(mcp.mcp)
 app.command()(environments.environments)
 app.command()(environments.tasks)
 app.command()(migrate.migrate)

@@ -155,7 +155,7 @@ def plan_settings(
     return {
         "environment": environment,
         "model": open_model(model, found.policies, api_key_env=api_key_env),
-        "tasks": [] if resume else read_tasks(input_file or _examples_of(found), environment),
+        "tasks": [] if resume else read_tasks(input_file or examples_of(found), environment),
         "files": written,
         "store": store or (default_store(environment, written) if server is None else NO_STORE),
         "server": server,
@@ -168,7 +168,8 @@ def _refuse_lost(environment: Environment[Any, Any], files: RunFiles) -> None:
         raise NotFound(f"the sessions of this run are not in {files.sessions}; give the --store that it had")
 
 
-def _examples_of(environment: type[Environment[Any, Any]]) -> Path:
+def examples_of(environment: type[Environment[Any, Any]]) -> Path:
+    """The file of example tasks of an environment, which must have one."""
     examples = example_file(environment)
     if examples is None:
         raise NotFound(f"{environment.name} has no example tasks; give a file with --input")

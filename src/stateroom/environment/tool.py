@@ -26,8 +26,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 RESERVED = frozenset(
     {"seed_session", "close_session", "verify", "aggregate_metrics", "reverify_mode", "reset", "step", "close"}
     | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads", "reply"}
+    | {"start_session"}
 )
-"""Routes of the server: no tool can have such a name."""
+"""Routes of the server, and its own tool for MCP clients: no tool can have such a name."""
 
 MEANINGS = {
     "state": "the session's state",
@@ -190,7 +191,7 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
         why = "a tool's name has at most 64 letters, digits, _ and -, and starts with a letter; rename it"
         raise misfit(where, method, why)
     if name in RESERVED:
-        raise misfit(where, method, f"the name {name!r} is reserved for a route of the server; rename the tool")
+        raise misfit(where, method, f"the name {name!r} is reserved for the server; rename the tool")
     parameters = list(inspect.signature(method).parameters.values())[1:]
     needs = frozenset(parameter.name for parameter in parameters) & (injectable.resources | frozenset(INJECTED))
     for parameter in parameters:

@@ -21,6 +21,7 @@ from stateroom.server.process import (
     ApplicationFactory,
     bind,
     run,
+    run_stdio,
 )
 from stateroom.server.tokens import find_secrets
 
@@ -38,4 +39,5 @@ __all__ = [
     "read_keys",
     "run",
     "run_model",
+    "run_stdio",
 ]

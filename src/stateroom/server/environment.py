@@ -199,7 +199,7 @@ class ServedEnvironment:
 
     async def _seed(self, request: HTTPRequest, row: dict[str, Any], held: str | None) -> tuple[Session[Any], str]:
         if held is None:
-            return await self._new(request, row)
+            return await self.new_session(request, row)
         key = row.get("seed_key")
         if not isinstance(key, str) or not self.signer.is_seed_key(held, key):
             raise Conflict(
@@ -210,15 +210,16 @@ class ServedEnvironment:
             )
         row = {name: value for name, value in row.items() if name != "seed_key"}
         if self.stateless:
-            return await self._new(request, row)
-        made = await self._new(request, row, replaces=held)
+            return await self.new_session(request, row)
+        made = await self.new_session(request, row, replaces=held)
         with suppress(SessionError):  # the old session may have expired, or been swept
             await self.close(await self.sessions.open(held, closed_too=True), replaced_by=made[0].id)
         return made
 
-    async def _new(
+    async def new_session(
         self, request: HTTPRequest, row: dict[str, Any], *, replaces: str | None = None, session_id: str | None = None
     ) -> tuple[Session[Any], str]:
+        """A new session for a row, and its seed key; the response hands out its token."""
         seed, began = seed_and_start(request)
         self.keys.admit_session(request)
         if self.stateless:
@@ -256,15 +257,15 @@ class ServedEnvironment:
     ) -> str | None:
         """Seed a session unless it exists, and hand out its token; returns the seed key of a new session."""
         if self.stateless:
-            return (await self._new(request, row, session_id=ids[0]))[1] if held is None else None
-        session = await self._first(ids)
+            return (await self.new_session(request, row, session_id=ids[0]))[1] if held is None else None
+        session = await self.first_session(ids)
         if session is None:
             if held is not None:  # it is gone, and the client that has its token can get no other
                 raise UnknownSession(held)
             try:
-                return (await self._new(request, row, session_id=ids[0]))[1]
+                return (await self.new_session(request, row, session_id=ids[0]))[1]
             except StoreError:
-                session = await self._first(ids)
+                session = await self.first_session(ids)
                 if session is None:  # else another request with the same name was faster
                     raise
         store = self.sessions.store
@@ -275,7 +276,7 @@ class ServedEnvironment:
         self.cookies.hand_out(request, self.signer.sign(session.id, request.key))
         return None
 
-    async def _first(self, ids: list[str]) -> Session[Any] | None:
+    async def first_session(self, ids: list[str]) -> Session[Any] | None:
         """The session that has one of these ids."""
         for session_id in ids:
             with suppress(UnknownSession):

@@ -1,15 +1,22 @@
-"""An environment's tools for MCP clients, by the official SDK. To import this module loads the SDK."""
+"""An environment's tools for MCP clients, by the official SDK. To import this module loads the SDK.
+
+Over HTTP a client has a session's token, or starts a session with the tool `start_session`. Over standard input and
+output a connection is one session.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
+from secrets import token_hex
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -23,13 +30,14 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from stateroom.environment import Tool
-from stateroom.errors import Unauthorized
+from stateroom.environment import Environment, Tool
+from stateroom.errors import Conflict, InvalidArguments, NotFound, Unauthorized
+from stateroom.rollout import example_file, read_tasks
 from stateroom.server.asgi import REQUEST
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.request import HTTPRequest, Message, Receive, Scope, Send
 from stateroom.server.response import response_to
-from stateroom.server.tokens import TOKEN_HEADER
+from stateroom.server.tokens import COOKIE, INSECURE, SECURE, TOKEN_HEADER
 from stateroom.session import Effect, Result, Session
 from stateroom.state import to_json
 
@@ -46,7 +54,47 @@ ANNOTATIONS: dict[Effect, ToolAnnotations] = {
 """The annotations of a tool by its effect. A tool that changes something may also delete something."""
 
 REFUSED = "stateroom.refused"
-"""The key of a scope that is set when a call had no valid token."""
+"""The key of a scope that is set when a call had a token that is not valid."""
+
+CONNECTION = b"mcp-session-id"
+"""The header with the name of a connection, which the reply to `initialize` gives and the client sends from then on.
+
+Newer versions of the protocol have neither; there the name is in a cookie, which the reply to `start_session` gives.
+"""
+
+START = "start_session"
+
+NO_SESSION = f"this connection has no session: call {START} first, or seed a session and send its token in a header"
+
+
+class Start(msgspec.Struct, forbid_unknown_fields=True):
+    """The arguments of `start_session`."""
+
+    task: int = 0
+    row: dict[str, Any] | None = None
+
+
+START_TOOL = ListedTool(
+    name=START,
+    description="Start a session, which the other tools then use. The result has the task to do.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "task": {"type": "integer", "minimum": 0, "default": 0, "description": "The number of an example task."},
+            "row": {"type": "object", "description": "A task of your own as a row of data, instead of an example."},
+        },
+        "additionalProperties": False,
+    },
+    annotations=ToolAnnotations(
+        read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+    ),
+)
+
+
+class _Message(msgspec.Struct):
+    """What is read of a message before the SDK reads it."""
+
+    method: str = ""
 
 
 class ToolServer:
@@ -55,9 +103,12 @@ class ToolServer:
     def __init__(self, served: ServedEnvironment, max_body: int) -> None:
         self.served = served
         tools = served.environment.tools
-        self._listed = ListToolsResult(tools=[_listed(tool) for tool in tools.values()])
+        self._cookie = COOKIE + f"mcp.{served.name}".encode()  # no environment's name has a dot
+        self._listed = [_listed(tool) for tool in tools.values()]
         self._meters = {name: served.metrics.tool(served.name, name) for name in tools}
         schemas = {name: tool.definition["parameters"] for name, tool in tools.items()}
+        if not served.stateless:
+            schemas[START] = START_TOOL.input_schema
         server = Server[Any](
             served.name,
             version=version("stateroom"),
@@ -74,29 +125,38 @@ class ToolServer:
         return self._manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; one without a valid token gets status 401."""
+        """Answer a request; one with a token that is not valid gets status 401."""
+        connection = token_hex(16).encode() if self._may_start(scope[REQUEST]) and _begins(scope[REQUEST]) else None
 
-        async def send_status(message: Message) -> None:
-            if message["type"] == "http.response.start" and REFUSED in scope:
-                message["status"] = 401
+        async def send_more(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                if REFUSED in scope:
+                    message["status"] = 401
+                if connection is not None:
+                    message["headers"] = [*message.get("headers", ()), (CONNECTION, connection)]
             await send(message)
 
-        await self._manager.handle_request(scope, receive, send_status)
+        await self._manager.handle_request(scope, receive, send_more)
 
     async def _list_tools(
         self, context: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        return self._listed
+        assert context.request is not None  # over HTTP there is always one
+        own = [START_TOOL] if self._may_start(context.request.scope[REQUEST]) else []
+        return ListToolsResult(tools=[*own, *self._listed])
 
     async def _call_tool(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         start = perf_counter()
         outcome = "error"
-        assert context.request is not None  # over HTTP there is always one
+        assert context.request is not None
         scope: Scope = context.request.scope
         request: HTTPRequest = scope[REQUEST]
         try:
+            if params.name == START and self._may_start(request):
+                return await self._start_session(request, params.arguments or {})
             session = await self._session_of(request)
-            result = await session.call(params.name, params.arguments, call_id=_call_id(request, params))
+            call_id = _call_id(params) or request.call_id
+            result = await session.call(params.name, params.arguments, call_id=call_id)
             outcome = "ok" if result.ok else str(result.code)
             return _call_result(result)
         except Unauthorized as error:
@@ -109,9 +169,95 @@ class ToolServer:
                 self._meters[params.name].count(outcome, perf_counter() - start)
 
     async def _session_of(self, request: HTTPRequest) -> Session[Any]:
-        """The session that the request's token gives access to."""
-        token = request.headers.get(TOKEN_HEADER)
-        return await self.served.session(None if token is None else self.served.signer.read(token)[0])
+        """The session that the request's token gives access to, or the one that its connection has started."""
+        if not self._may_start(request):
+            token = request.headers.get(TOKEN_HEADER)
+            return await self.served.session(None if token is None else self.served.signer.read(token)[0])
+        session = await self.served.first_session(self._ids_of(self._connection_of(request)))
+        if session is None:
+            raise NotFound(NO_SESSION)
+        return session
+
+    def _may_start(self, request: HTTPRequest) -> bool:
+        """Whether a client may start a session: one with a token has a session, and never gets another.
+
+        A request with a session's cookie may come from the model of a client that does not speak MCP.
+        """
+        has_token = TOKEN_HEADER in request.headers or self.served.cookies.read(request) is not None
+        return not self.served.stateless and not has_token
+
+    def _connection_of(self, request: HTTPRequest) -> bytes | None:
+        """The name of a request's connection, if it has one."""
+        cookies = (cookie.strip().partition(b"=") for cookie in request.cookies.split(b";"))
+        return request.headers.get(CONNECTION) or next((name for key, _, name in cookies if key == self._cookie), None)
+
+    def _ids_of(self, connection: bytes | None) -> list[str]:
+        """The ids that the session of a connection can have. They follow from its name, so any worker knows them."""
+        return [] if connection is None else self.served.signer.session_ids(f"mcp {connection.decode('latin-1')}")
+
+    async def _start_session(self, request: HTTPRequest, arguments: Mapping[str, Any]) -> CallToolResult:
+        """Seed a session for the connection."""
+        row = _row(self.served.environment, arguments)
+        connection = self._connection_of(request) or token_hex(16).encode()
+        ids = self._ids_of(connection)
+        if await self.served.first_session(ids) is not None:
+            raise Conflict(
+                ids[0], 0, "this connection has its session already: open another connection for another one"
+            )
+        session, _ = await self.served.new_session(request, row, session_id=ids[0])
+        request.set_cookie = self._cookie + b"=" + connection + (SECURE if request.secure else INSECURE)
+        asked = row.get("responses_create_params", {})
+        told = {"session_id": session.id, **{name: asked[name] for name in ("instructions", "input") if name in asked}}
+        return CallToolResult(content=[TextContent(text=to_json(told).decode())], structured_content=told)
+
+
+async def serve_stdio(environment: Environment[Any, Any], session: Session[Any], instructions: str) -> None:
+    """Let the client at standard input and output use the tools of a session, until it disconnects."""
+    listed = ListToolsResult(tools=[_listed(tool) for tool in environment.tools.values()])
+
+    async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
+        return listed
+
+    async def call_tool(context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
+        try:
+            return _call_result(await session.call(params.name, params.arguments, call_id=_call_id(params)))
+        except Exception as error:  # noqa: BLE001 - the model is told
+            return _failure(response_to(error, params.name).body)
+
+    server = Server[Any](
+        environment.name,
+        version=version("stateroom"),
+        instructions=instructions or None,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+    async with stdio_server() as (received, sent):
+        await server.run(received, sent, server.create_initialization_options())
+
+
+def _begins(request: HTTPRequest) -> bool:
+    """Whether a request is the first of a connection."""
+    try:
+        return msgspec.json.decode(request.body, type=_Message).method == "initialize"
+    except msgspec.DecodeError:
+        return False
+
+
+def _row(environment: Environment[Any, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The task row that the arguments of `start_session` choose."""
+    try:
+        given = msgspec.convert(arguments, Start)
+    except msgspec.ValidationError as error:
+        raise InvalidArguments(f"{START}: {error}") from None
+    if given.row is not None:
+        return given.row
+    examples = example_file(type(environment))
+    if examples is None:
+        raise NotFound(f"{environment.name} has no example tasks: give {START} a row")
+    rows = read_tasks(examples, environment)
+    if not 0 <= given.task < len(rows):
+        raise NotFound(f"there is no task {given.task}; the example tasks are 0 to {len(rows) - 1}")
+    return rows[given.task]
 
 
 def _listed(tool: Tool) -> ListedTool:
@@ -123,10 +269,10 @@ def _listed(tool: Tool) -> ListedTool:
     )
 
 
-def _call_id(request: HTTPRequest, params: CallToolRequestParams) -> Any:
-    """The client's id of the call, from the message or else from a header; the session validates it."""
+def _call_id(params: CallToolRequestParams) -> Any:
+    """The client's id of the call, if its message has one; the session validates it."""
     meta: Mapping[str, Any] = {**params.meta} if params.meta else {}
-    return meta.get(CALL_ID) or request.call_id
+    return meta.get(CALL_ID)
 
 
 def _call_result(result: Result) -> CallToolResult:

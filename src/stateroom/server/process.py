@@ -1,7 +1,11 @@
-"""The processes of a server: one, or several workers that are replaced when they die and never left behind."""
+"""The processes of a server: one, or several workers that are replaced when they die and never left behind.
+
+`run` serves HTTP, and `run_stdio` one MCP client at standard input and output.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import multiprocessing
@@ -25,12 +29,15 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from stateroom.environment import Environment, find_environment
-from stateroom.errors import CannotListen
+from stateroom.errors import CannotListen, NotFound
+from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
 from stateroom.server.options import Options
 from stateroom.server.protocol import STOP_TIMEOUT, Protocol
 from stateroom.server.request import ASGIApp
 from stateroom.server.tracing import configure
+from stateroom.session import Sessions
+from stateroom.store import open_store
 
 if TYPE_CHECKING:
     from stateroom.server.spans import Tracing
@@ -98,6 +105,37 @@ def bind(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or "this is no address"
         raise CannotListen(f"cannot listen on {host}:{port}: {reason}") from error
     return listening
+
+
+def run_stdio(
+    environment: Environment[Any, Any], store: str, row: dict[str, Any], announce: Callable[[str], None]
+) -> None:
+    """Serve an environment's tools over MCP at standard input and output, in a new session, until the client leaves.
+
+    The client gets the task's prompt as the server's instructions. `announce` is told the session's id.
+    """
+    try:
+        from stateroom.server.mcp import serve_stdio  # noqa: PLC0415 - this imports the MCP SDK
+    except ModuleNotFoundError as error:
+        raise NotFound(f"MCP needs {error.name}: pip install 'stateroom[server]'") from error
+
+    async def serve() -> None:
+        async with open_store(store) as opened:
+            sessions = Sessions[Any](environment, opened)
+            try:
+                session = await sessions.seed(row)
+                announce(session.id)
+                await serve_stdio(environment, session, _prompt(row.get("responses_create_params", {})))
+            finally:
+                await sessions.stop()
+
+    asyncio.run(serve())
+
+
+def _prompt(parameters: dict[str, Any]) -> str:
+    """What a task asks of the model, as a text."""
+    messages = [text_of(item) for item in input_items(parameters.get("input") or "")]
+    return "\n\n".join(text for text in (parameters.get("instructions") or "", *messages) if text)
 
 
 def run(factory: ApplicationFactory, listening: socket.socket, workers: int = 1) -> None:
