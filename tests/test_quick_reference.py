@@ -20,8 +20,8 @@ PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "quick-reference.md")
 FOR_AGENTS = {"catch_up", "reads", "replies", "tools"}
 """What a session has for the loop of an agent, and nobody else calls."""
 
-NOT_SERVED = {"run", "v1"}
-"""Names that no tool can have because servers of other kinds have them."""
+NOT_SERVED = {"run", "v1", "start_session"}
+"""Names that no tool can have because servers of other kinds have them, or MCP clients get such a tool."""
 
 
 def section(title: str) -> str:

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stateroom import Sessions
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.store import open_store
@@ -130,6 +132,10 @@ def test_a_terminal_that_knows_few_letters_will_do(tmp_path: Path) -> None:
     assert "increment_counter(count=8)" in log.stdout
 
 
+LOG = re.compile(r" {2,3}\d+  | {18}")
+"""The start of a line in a session's log, which may be longer than a terminal is wide."""
+
+
 def test_the_demo_reads_well(tmp_path: Path) -> None:
     columns = 80
     done = run(tmp_path, "demo", env=environ(columns))
@@ -138,13 +144,28 @@ def test_the_demo_reads_well(tmp_path: Path) -> None:
     for heading in ("1. Episodes", "2. History", "3. Forks", "4. Durability", "Next"):
         assert f"\n{heading}\n" in told
     wide = [line for line in told.splitlines() if len(line) > columns]
-    assert all(line.startswith(("$ stateroom ", "Rollouts, ")) for line in wide)
-    assert re.search(r"\ncounter +32 +0 +0\.\d+ ", told)
-    assert re.search(r"\nextraction +32 ", told)
+    assert all(line.startswith(("$ ", "Rollouts, ")) or LOG.match(line) for line in wide)
+    assert re.search(r"\nrefund +32 +0 +0\.\d+ .*\nextraction +32 .*\ncounter +32 ", told)
+    assert re.search(r"\nfork +[0-9a-f]{24} +\d+ +10 +0\n", told)
     (episode,) = re.findall(r"\nepisode +([0-9a-f]{24}) ", told)
-    assert told.count(episode) == 4
+    assert told.count(episode) == 5
     assert "32/32" in done.stderr
-    commands = [line.removeprefix("$ stateroom ") for line in told.splitlines() if line.startswith("$ stateroom ")]
-    assert len(commands) == 6
-    shown = run(tmp_path, *commands[1].split(), env=environ(columns))
-    assert shown.stdout in told
+
+
+@pytest.mark.parametrize("called", ["by its path", "by its name"])
+def test_each_command_of_the_demo_works_as_it_is_printed(tmp_path: Path, called: str) -> None:
+    own = Path(sys.executable).with_name("stateroom")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "stateroom").symlink_to(own)
+    env = environ(PATH=f"{own.parent}:{os.environ['PATH']}" if called == "by its name" else "/usr/bin:/bin")
+    program = "stateroom" if called == "by its name" else "bin/stateroom"
+    settings: dict[str, Any] = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
+    told = subprocess.run(["bash", "-c", f"{program} demo --output out"], check=True, **settings).stdout
+    commands = [line.removeprefix("$ ") for line in told.splitlines() if line.startswith("$ ")]
+    assert len(commands) == 7
+    for command in commands:
+        assert command.startswith(f"{program} ")
+        done = subprocess.run(["bash", "-c", command], check=False, **settings)
+        assert (done.returncode, bool(done.stdout)) == (0, True), (command, done.stderr)
+        if " log " in command or " show " in command:
+            assert done.stdout in told

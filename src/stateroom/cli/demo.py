@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from pathlib import Path
+from shlex import join
+from shutil import which
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,8 @@ from stateroom.session import Sessions
 from stateroom.store import open_store
 
 REPEATS = 4
-ENVIRONMENTS = ("counter", "extraction", "weather")
+ENVIRONMENTS = ("refund", "extraction", "counter")
+"""A customer who answers, several steps to one answer, and the smallest state."""
 
 
 def demo(
@@ -37,26 +39,34 @@ def demo(
     where = output or new_path("demo")
     _heading("1. Episodes")
     _say(
-        "Three environments, eight tasks each, every task four times. No model is needed: a scripted policy plays, and "
-        "errs in about 40% of the episodes. pass@k is the chance that at least one of k episodes is solved.\n"
+        "Three environments, eight tasks each, every task four times. In refund an agent talks to a customer of a shop "
+        "and settles what they give back. In extraction it looks up several values and hands them in. In counter it "
+        "adds and reads. No model is needed: a scripted policy plays, and errs in about 40% of the episodes. pass@k is "
+        "the chance that at least one of k episodes is solved.\n"
     )
     runs = [_run(name, where) for name in ENVIRONMENTS]
     _show_metrics(runs)
-    _say("In weather every episode gets reward 1; there an error shows as a tool call that was not made.\n")
     plan, report = runs[0]
+    console.print()
     _show_tasks(plan, report)
 
-    shown = next(row for row in report.rows if row["reward"] >= 1 and row["tool_calls"] > 3)
+    solved = [row for row in report.rows if row["reward"] >= 1]
+    shown = min(solved, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
     session = shown["_stateroom_session"]
     _heading("2. History")
-    _say(f"Each episode is a session with a log. One of task {shown['_ng_task_index']}, and what each step changed:")
-    _show_command("log", session, plan.store)
-    print_log(asyncio.run(read_log(plan.store, session)))
+    _say(
+        f"Each episode is a session with a log: what was said, each call, and what it changed. One of task "
+        f"{shown['_ng_task_index']}:"
+    )
+    _show_command("sessions", "log", session, "--store", plan.store)
+    steps = asyncio.run(read_log(plan.store, session))
+    print_log(steps)
 
     _heading("3. Forks")
-    _say("A fork of the same episode at revision 3, which continues otherwise: 100 is added.\n")
-    twin = asyncio.run(_fork(plan, session))
-    _say("\nBoth share revisions 1 to 3. The episode itself is unchanged.")
+    before = next(entry.revision for entry, _ in steps if entry.name == "refund") - 1
+    _say(f"A fork of the same episode at revision {before}, before the refund, where the agent pays only 10.\n")
+    twin = asyncio.run(_fork(plan, session, before))
+    _say(f"\nBoth share revisions 1 to {before}. The episode itself is unchanged.")
 
     _heading("4. Durability")
     _say("Both sessions again, read by a new process from their file.")
@@ -64,12 +74,10 @@ def demo(
     _show_in_new_process(twin, plan.store)
 
     _heading("Next")
-    for command in (
-        f"sessions list --store {plan.store}",
-        "run extraction --model noisy --repeats 4",
-        "environments",
-    ):
-        console.print(f"$ stateroom {command}", style="dim", soft_wrap=True)
+    _show_command("sessions", "transcript", session, "--store", plan.store)
+    _show_command("sessions", "list", "--store", plan.store)
+    _show_command("run", "extraction", "--model", "noisy", "--repeats", "4")
+    _show_command("environments")
     console.print(f"Rollouts, metrics and sessions of this demo are in {where}.", soft_wrap=True)
 
 
@@ -109,40 +117,51 @@ def _show_metrics(runs: list[tuple[Run, Report]]) -> None:
 
 
 def _show_tasks(plan: Run, report: Report) -> None:
-    made = table("task#", "from#", "to#", "rewards", "solved#", title=f"{plan.environment.name}, task by task:")
-    for index, task in enumerate(plan.tasks):
+    made = table("task#", "rewards", "solved#", title=f"{plan.environment.name}, task by task:")
+    for index in range(len(plan.tasks)):
         rewards = [
             row["reward"]
             for row in sorted(report.rows, key=lambda row: row["_ng_rollout_index"])
             if row["_ng_task_index"] == index
         ]
         solved = f"{sum(reward >= 1 for reward in rewards)}/{len(rewards)}"
-        marks = " ".join(number(reward) for reward in rewards)
-        made.add_row(str(index), str(task["initial_count"]), str(task["expected_count"]), marks, solved)
+        made.add_row(str(index), " ".join(number(reward) for reward in rewards), solved)
     console.print(made)
 
 
-async def _fork(plan: Run, session_id: str) -> str:
-    """Fork a finished episode, and continue the fork."""
+async def _fork(plan: Run, session_id: str, at: int) -> str:
+    """Fork a finished episode before its refund, and settle the order otherwise."""
     async with open_store(plan.store) as store:
         sessions = Sessions[Any](plan.environment, store)
         session = await sessions.open(session_id, closed_too=True)
-        fork = await session.fork(at=3)
-        await fork.call("increment_counter", {"count": 100})
-        made = table("", "session!", "revision#", "state", "reward#")
+        fork = await session.fork(at=at)
+        order = next(iter(session.state.settled))
+        await fork.call("refund", {"order_id": order, "amount": 10})
+        made = table("", "session!", "revision#", f"paid for order {order}#", "reward#")
         verdict = await fork.verify()
         for name, shown, reward in (("episode", session, 1.0), ("fork", fork, verdict.reward)):
-            made.add_row(name, shown.id, str(shown.revision), json.dumps(shown.state.model_dump()), number(reward))
+            paid = number(shown.state.settled[order].paid)
+            made.add_row(name, shown.id, str(shown.revision), paid, number(reward))
         console.print(made)
         return fork.id
 
 
-def _show_command(name: str, session: str, store: str) -> None:
-    console.print(f"$ stateroom sessions {name} {session} --store {store}", style="dim", soft_wrap=True)
+def _show_command(*words: str) -> None:
+    """Print a command that the reader can paste, as it is."""
+    console.print(f"$ {join([*_program(), *words])}", style="dim", soft_wrap=True)
+
+
+def _program() -> list[str]:
+    """How a shell finds this program: by its name if that is on the PATH, and else as the user has called it."""
+    called, found = Path(sys.argv[0]), which("stateroom")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return ["stateroom"]
+    return [str(called)] if called.name == "stateroom" else [sys.executable, "-m", "stateroom.cli"]
 
 
 def _show_in_new_process(session: str, store: str) -> None:
-    _show_command("show", session, store)
-    command = [sys.executable, "-m", "stateroom.cli", "sessions", "show", session, "--store", store]
+    words = ("sessions", "show", session, "--store", store)
+    _show_command(*words)
+    command = [sys.executable, "-m", "stateroom.cli", *words]
     shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout
     console.print(shown.rstrip(), soft_wrap=True)

@@ -84,6 +84,7 @@ def _show(folder: Path, names: dict[str, str], written: list[str]) -> None:
     console.print("\nNext:", style="bold")
     for command in (
         f"cd {quote(str(folder))}",
+        *(["pip install pytest"] if find_spec("pytest") is None else []),
         "pytest",
         f"stateroom check {env}",
         f"stateroom run {env}",
