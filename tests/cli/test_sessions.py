@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Event, Sessions, State, applies, tool
+from stateroom.gallery.counter import CounterEnvironment
 from stateroom.store import open_store
+from tests.cli.test_end_to_end import environ, run
 from tests.session.stored_sessions import sessions_of
 
 
@@ -85,10 +87,10 @@ def test_worlds_and_shared_states_are_listed_on_demand(stateroom: Any) -> None:
     given = ("sessions", "list", "--store", "sqlite:///x_sessions.db")
     few = stateroom(*given).out
     assert "world" not in few
-    assert len(re.findall(r"^[0-9a-f]{24}  office       closed +\d+  20\d\d-\d\d-\d\d \S{8}$", few, re.MULTILINE)) == 2
+    assert len(re.findall(r"^[0-9a-f]{24}  office       closed +\d+  20\d\d-\d\d-\d\d \S{5}$", few, re.MULTILINE)) == 2
     every = stateroom(*given, "--all").out
     assert every.startswith(few)
-    assert re.search(r"^world:office:[0-9a-f]{32}         1  20\d\d-\d\d-\d\d \S{8}$", every, re.MULTILINE)
+    assert re.search(r"^world:office:[0-9a-f]{32}         1  20\d\d-\d\d-\d\d \S{5}$", every, re.MULTILINE)
     assert all(len(line) <= 80 for line in every.splitlines())
     assert len(json.loads(stateroom(*given, "--json").out)) == 2
     assert len(json.loads(stateroom(*given, "--json", "--all", "--env", "office").out)) == 3
@@ -96,6 +98,34 @@ def test_worlds_and_shared_states_are_listed_on_demand(stateroom: Any) -> None:
     sizes = stateroom("store", "stats", "--store", "sqlite:///x_sessions.db").out
     assert re.search(r"^world:office:[0-9a-f]{32}  office:world +1 +3\.\d MB$", sizes, re.MULTILINE)
     assert all(len(line) <= 80 for line in sizes.splitlines())
+
+
+def test_long_names_are_wrapped_and_all_else_stays_whole(stateroom: Any, tmp_path: Path) -> None:
+    class Long(CounterEnvironment):
+        name = "customer-service-desk"
+
+    chosen = "evaluation-2026-11-16-task-12-of-the-second-run"
+
+    async def fill() -> str:
+        async with open_store(STORE) as store:
+            sessions = Sessions(Long(), store)
+            await sessions.seed({"initial_count": 1, "expected_count": 2}, session_id=chosen)
+            return (await sessions.seed({"initial_count": 1, "expected_count": 2})).id
+
+    usual = asyncio.run(fill())
+    for command, columns in (
+        (["sessions", "list"], ["session", "environment", "status", "revision", "created", "(UTC)"]),
+        (["store", "stats"], ["largest", "session", "environment", "entries", "size"]),
+    ):
+        lines = stateroom(*command, "--store", STORE).out.splitlines()
+        assert all(len(line) <= 80 for line in lines)
+        assert columns in [line.split() for line in lines]
+        assert [line for line in lines if line.startswith(f"{usual} ")]
+    shown = stateroom("sessions", "list", "--store", STORE).out
+    assert re.search(rf"^{usual}  \S+ +live +1  20\d\d-\d\d-\d\d \d\d:\d\d$", shown, re.MULTILINE)
+    assert chosen in "".join(line[:24].strip() for line in shown.splitlines())
+    wide = run(tmp_path, "sessions", "list", "--store", STORE, env=environ(120)).stdout
+    assert f"{chosen}  customer-service-desk  live" in wide
 
 
 def test_show_a_state_at_any_revision(stateroom: Any, ids: tuple[str, str]) -> None:

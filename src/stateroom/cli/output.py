@@ -35,6 +35,9 @@ errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 SOON = 2.0
 """Seconds of work after which progress is shown."""
 
+ID_LENGTH = 24
+"""Characters of a session's id, unless the id was chosen by a client."""
+
 LONGEST_LINE = 80
 """Characters of each message that a log shows."""
 
@@ -45,23 +48,25 @@ def print_json(value: Any) -> None:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table. A column whose name ends in `#` has numbers, and one that ends in `!` is never wrapped.
-
-    Where the terminal is narrow, texts are wrapped, and the words of a header stay whole.
-    """
+    """An empty table. A column whose name ends in `#` has numbers, and one that ends in `!` is never wrapped."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     made.box, made.padding, made.pad_edge, made.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False, False
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.endswith("#") else "left"
-        name = column.rstrip("#!")
-        longest = max(map(len, name.split()), default=0)
-        made.add_column(name, justify=justify, overflow="fold", no_wrap=column.endswith("!"), min_width=longest)
+        made.add_column(column.rstrip("#!"), justify=justify, overflow="fold", no_wrap=column.endswith("!"))
     return made
 
 
+def folded(text: str, width: int = ID_LENGTH) -> str:
+    """A text on lines of at most this width, so that a long id leaves other columns room; whole on a wide terminal."""
+    if console.width > 100:
+        return text
+    return "\n".join(text[place : place + width] for place in range(0, len(text), width))
+
+
 def when(seconds: float) -> str:
-    """A point in time, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """A point in time, in UTC, to the minute."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def number(value: float) -> str:

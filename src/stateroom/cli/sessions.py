@@ -16,7 +16,17 @@ from rich.text import Text
 
 from stateroom.agent import ThreadEnvironment, Threads, Utterance, transcript as read_transcript
 from stateroom.cli.options import AsJSON, OnlyEnv, StoreURL
-from stateroom.cli.output import asides, console, entry_line, item_lines, print_json, table, when
+from stateroom.cli.output import (
+    ID_LENGTH,
+    asides,
+    console,
+    entry_line,
+    folded,
+    item_lines,
+    print_json,
+    table,
+    when,
+)
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import NotFound
 from stateroom.session import SHARED_IDS, AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
@@ -55,16 +65,17 @@ def list_sessions(
         return
     sessions = [head for head in heads if not _is_shared(head)]
     if sessions:
-        made = table("session!", "environment", "status", "revision#", "created (UTC)")
+        made = table("session!", "environment", "status", "revision#", "created (UTC)!")
         for head in sessions:
-            made.add_row(head.id, head.environment, head.status(time.time()), str(head.revision), when(head.created))
+            status, created = head.status(time.time()), when(head.created)
+            made.add_row(folded(head.id), head.environment, status, str(head.revision), created)
             if head.parent:
-                made.add_row(f"└ {head.parent}", "forked at", "", str(head.parent_revision), style="dim")
+                made.add_row(f"└ {folded(head.parent)}", "forked at", "", str(head.parent_revision), style="dim")
         console.print(made)
     if shared := [head for head in heads if _is_shared(head)]:
-        made = table("world or shared state!", "revision#", "created (UTC)")
+        made = table("world or shared state!", "revision#", "created (UTC)!")
         for head in shared:
-            made.add_row(head.id, str(head.revision), when(head.created))
+            made.add_row(folded(head.id, 2 * ID_LENGTH), str(head.revision), when(head.created))
         if sessions:
             console.print()
         console.print(made)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from stateroom.cli.options import AsJSON, OnlyEnv, StoreURL
-from stateroom.cli.output import console, counted, print_json, shown_progress, size, table
+from stateroom.cli.output import ID_LENGTH, console, counted, folded, print_json, shown_progress, size, table
 from stateroom.cli.sessions import existing_store
 from stateroom.errors import BadData, SessionError, StoreError, StoreUnavailable, UnknownSession
 from stateroom.session import (
@@ -116,7 +116,7 @@ def stats(
     if found.largest:
         made = table("largest session!", "environment", "entries#", "size#")
         for head, measured in found.largest:
-            made.add_row(head.id, head.environment, f"{measured.rows:,}", size(measured.bytes))
+            made.add_row(folded(head.id, 2 * ID_LENGTH), head.environment, f"{measured.rows:,}", size(measured.bytes))
         console.print()
         console.print(made)
 
@@ -241,7 +241,7 @@ def _show_cuts(cuts: list[Cut], *, dry_run: bool) -> None:
     if cuts:
         made = table("session!", "environment", "would go" if dry_run else "has gone", "entries#")
         for cut in cuts[:ROWS]:
-            made.add_row(cut.head.id, cut.head.environment, _what_goes(cut), f"{cut.entries:,}")
+            made.add_row(folded(cut.head.id), cut.head.environment, _what_goes(cut), f"{cut.entries:,}")
         console.print(made)
     if len(cuts) > ROWS:
         console.print(f"and {len(cuts) - ROWS:,} more; --json lists them all", style="dim")
