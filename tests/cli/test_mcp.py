@@ -1,6 +1,8 @@
 """`stateroom mcp`, as MCP clients start it."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tests.cli.conftest import Command
 from tests.cli.test_end_to_end import COMMAND, environ, run
+from tests.patience import PATIENCE
 
 NOISY = """
 from stateroom import Environment, State, tool
@@ -73,6 +76,16 @@ async def test_a_stateless_environment_is_served_too(tmp_path: Path) -> None:
         told = await client.call_tool("get_weather", {"city": "Lima"})
         assert told.structured_content is not None
         assert told.structured_content["city"] == "Lima"
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "mcp", "counter"], cwd=tmp_path, env=environ(), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert b"session" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=PATIENCE) == -signal.SIGINT
 
 
 def test_mistakes_are_told_before_anything_is_served(stateroom: Command, tmp_path: Path) -> None:

@@ -61,3 +61,10 @@ def test_the_variable_names_the_store(stateroom: Command, monkeypatch: pytest.Mo
     assert "2 sessions checked" in stateroom("store", "check").out
     given = stateroom("sessions", "list", "--store", "sqlite:///other.db")
     assert (given.code, "there is no store sqlite:///other.db" in given.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["run", "branch", "serve"])
+def test_the_variable_of_a_key_can_be_chosen(stateroom: Command, command: str) -> None:
+    model = ("--model", "chat:m@http://127.0.0.1:1/v1")
+    done = stateroom(command, "counter", *model, "--api-key-env", "LAB_KEY")
+    assert (done.code, "set the environment variable LAB_KEY" in done.err) == (2, True)

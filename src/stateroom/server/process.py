@@ -129,6 +129,8 @@ def run_stdio(
             finally:
                 await sessions.stop()
 
+    # The thread that reads standard input cannot be interrupted, and all that was committed is stored: end at once.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     asyncio.run(serve())
 
 
