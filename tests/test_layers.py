@@ -11,7 +11,7 @@ ORDER = [
     *("state", "store", "session", "environment", "model", "agent", "adapters", "rollout", "server", "cli", "gallery"),
 ]
 
-SHARED = ("errors", "jsonl", "lru")
+SHARED = ("errors", "jsonl", "lru", "version")
 """Modules that any package may import."""
 
 

@@ -38,5 +38,4 @@ from .state import (
     compare as compare,
 )
 from .store import open_store as open_store
-
-__version__: str
+from .version import __version__ as __version__

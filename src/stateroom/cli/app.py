@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -30,11 +29,12 @@ from stateroom.cli import (
 )
 from stateroom.cli.output import errors
 from stateroom.errors import StateroomError
+from stateroom.version import __version__
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"stateroom {version('stateroom')}")
+        typer.echo(f"stateroom {__version__}")
         raise typer.Exit
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from importlib.metadata import version
 from secrets import token_hex
 from time import perf_counter
 from typing import Any
@@ -40,6 +39,7 @@ from stateroom.server.response import response_to
 from stateroom.server.tokens import COOKIE, INSECURE, SECURE, TOKEN_HEADER
 from stateroom.session import Effect, Result, Session
 from stateroom.state import to_json
+from stateroom.version import __version__
 
 CALL_ID = "stateroom/call-id"
 """The key in a call's `_meta` with the client's id of the call."""
@@ -111,7 +111,7 @@ class ToolServer:
             schemas[START] = START_TOOL.input_schema
         server = Server[Any](
             served.name,
-            version=version("stateroom"),
+            version=__version__,
             get_tool_input_schema=schemas.get,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -226,7 +226,7 @@ async def serve_stdio(environment: Environment[Any, Any], session: Session[Any],
 
     server = Server[Any](
         environment.name,
-        version=version("stateroom"),
+        version=__version__,
         instructions=instructions or None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

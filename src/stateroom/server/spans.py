@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import ParamSpec, TypeVar
 
 from opentelemetry import trace
@@ -21,6 +20,7 @@ from stateroom.errors import SessionError
 from stateroom.server.asgi import SEND_WHOLE
 from stateroom.server.request import ASGIApp, Message, Receive, Scope, Send
 from stateroom.store import Store, Work, WrappedStore
+from stateroom.version import __version__
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer("stateroom", version("stateroom"))
+        self._tracer = provider.get_tracer("stateroom", __version__)
 
     def around(self, app: ASGIApp, place_of: PlaceOf) -> ASGIApp:
         """The application, with a span for each request."""

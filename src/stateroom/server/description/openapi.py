@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from inspect import cleandoc
 from typing import Any, get_type_hints
 
@@ -23,6 +22,7 @@ from stateroom.server.description.schemas import (
 )
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.response import STATUS_OF_ERROR, STATUS_OF_RESULT
+from stateroom.version import __version__
 
 ABOUT = """
 ### The session
@@ -127,7 +127,7 @@ def document(environments: Sequence[ServedEnvironment]) -> Schema:
         "openapi": "3.1.0",
         "info": {
             "title": ", ".join(one.name for one in environments),
-            "version": version("stateroom"),
+            "version": __version__,
             "description": f"{_introduction(environments)}\n\n{ABOUT.strip()}",
         },
         "tags": [{"name": one.name, "description": _description_of(one)} for one in environments],
