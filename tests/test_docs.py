@@ -153,6 +153,7 @@ def test_what_goes_on_can_be_ended_and_started_again(tmp_path: Path, commands: P
         ("1.5", "1x5", False),
         ("a long\nline", "a long line", True),
         ("a", "counter ━━━━━ 32/32 0:00:00\na", True),
+        ("a", "counter: 32/32, 0:00:00\na", True),
     ],
 )
 def test_an_output_is_compared_but_for_what_varies(shown: str, printed: str, same: bool) -> None:

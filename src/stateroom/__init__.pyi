@@ -20,6 +20,12 @@ from .model import (
     Model as Model,
     Policy as Policy,
 )
+from .notebook import (
+    arun as arun,
+    open as open,
+    run as run,
+    serve as serve,
+)
 from .session import (
     Episode as Episode,
     Lifecycle as Lifecycle,

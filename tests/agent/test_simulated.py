@@ -8,7 +8,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, ToolError, tool
 from stateroom.agent import Agent, Context, SimulatedUser, UserSide, recall, run
-from stateroom.errors import DefinitionError, EnvironmentFailed, ModelFailed, ModelUnavailable
+from stateroom.errors import DefinitionError, EnvironmentFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Item, Model, Request, Scripted, Usage, function_call, message, text_of
 from stateroom.session import Session
 from stateroom.store import Store, open_store
@@ -66,6 +66,22 @@ class ChatEnvironment(Environment[Chat]):
 
     def verify(self, state: Chat) -> float:
         return float(state.user.ended)
+
+
+class Polite(Model):
+    """Says please, and then goodbye."""
+
+    async def answer(self, request: Request) -> Answer:
+        return Answer([message("A cup of tea, please.")] if request.step == 0 else BYE)
+
+
+async def test_a_model_by_its_spec(store: Store) -> None:
+    environment = ChatEnvironment(SimulatedUser("tests.agent.test_simulated:Polite", "You are a customer."))
+    session = await Sessions[Any](environment, store).seed(TASK)
+    assert await session.reply("What would you like?", call_id="1") == "A cup of tea, please."
+    assert await session.reply("Here you are.", call_id="2") is None
+    with pytest.raises(NotFound, match="no model is called 'gpt'"):
+        SimulatedUser("gpt", "You are a customer.")
 
 
 TASK = {"responses_create_params": {"input": "Hello!"}}

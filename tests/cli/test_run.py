@@ -2,13 +2,16 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.rollout import generate_tasks
+from stateroom.rollout import RunFiles, generate_tasks
+from tests.patience import PATIENCE
 
 OWN = '''
 from stateroom import Environment, State, tool
@@ -55,6 +58,19 @@ class Raises(Policy):
 class Idle(Policy):
     pass
 '''
+
+SLOW = """
+import time
+from pathlib import Path
+from own import PileEnvironment
+
+
+class Slow(PileEnvironment):
+    def __init__(self):
+        print("made", flush=True)
+        while not Path("go").exists():
+            time.sleep(0.01)
+"""
 
 
 @pytest.fixture
@@ -160,7 +176,7 @@ def test_a_run_goes_on(stateroom: Any, own: Path) -> None:
     ("options", "told"),
     [
         ("-m own.py:Two --resume", "say with --output which run to resume"),
-        ("-m own.py:Two -o nope.jsonl --resume", "nope_materialized_inputs.jsonl is missing; run it without --resume"),
+        ("-m own.py:Two -o x.jsonl --resume --force", "not together with --resume"),
         (
             "-m own.py:Raises -o x.jsonl --resume --store sqlite:///elsewhere.db",
             "is of a run by 'own.py:Two'; resume it with the same --model",
@@ -174,6 +190,57 @@ def test_a_run_that_cannot_go_on(stateroom: Any, own: Path, options: str, told: 
     done = stateroom("run", "own.py:PileEnvironment", *options.split())
     assert (done.code, done.out) == (2, "")
     assert told in " ".join(done.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("left", [None, "", "inputs only"], ids=["nothing", "an empty file", "inputs"])
+def test_resume_starts_a_run_that_never_began(stateroom: Any, left: str | None) -> None:
+    command = ("run", "counter", "--output", "x.jsonl", "--resume", "--json")
+    if left == "inputs only":
+        assert stateroom(*command).code == 0
+        Path("x.jsonl").unlink()
+    elif left is not None:
+        Path("x.jsonl").write_text(left)
+    for _ in range(2):  # a scheduler repeats it
+        found = json.loads(stateroom(*command).out)
+        assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (8, 0, 1.0)
+        assert len(lines("x.jsonl")) == 8
+
+
+def test_resume_starts_a_run_that_was_killed_before_its_first_file(stateroom: Any, own: Path) -> None:
+    Path("slow.py").write_text(SLOW)
+    words = ["run", "slow.py:Slow", "-i", "tasks.jsonl", "-m", "own.py:Two", "-o", "x.jsonl", "--resume", "--json"]
+    command = [sys.executable, "-m", "stateroom.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "made\n"
+        running.kill()
+    assert not Path("x.jsonl").exists()
+    Path("go").touch()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert json.loads(done.stdout.splitlines()[-1])["failed"] == 0
+
+
+def test_force_replaces_an_earlier_run(stateroom: Any) -> None:
+    command = ("run", "counter", "--output", "x.jsonl", "--json")
+    assert stateroom(*command).code == 0
+    refused = stateroom(*command)
+    assert (refused.code, refused.out) == (2, "")
+    assert "x.jsonl is there already; give another --output, or replace it with --force" in refused.err
+    assert json.loads(stateroom(*command, "--limit", 2, "--force").out)["episodes"] == 2
+    assert len(lines("x.jsonl")) == len(lines("x_materialized_inputs.jsonl")) == 2
+    tree = ("branch", "counter", "--output", "x.jsonl", "--limit", 1)
+    assert stateroom(*tree).code == 2
+    assert stateroom(*tree, "--force").code == 0
+    assert stateroom(*tree, "--force").code == 0
+
+
+def test_force_leaves_a_run_alone_that_is_going_on(stateroom: Any) -> None:
+    assert stateroom("run", "counter", "--output", "x.jsonl").code == 0
+    with RunFiles(Path("x.jsonl")).lock():
+        refused = stateroom("run", "counter", "--output", "x.jsonl", "--force")
+    assert refused.code == 2
+    assert "another process is at work on x.jsonl" in refused.err
+    assert len(lines("x.jsonl")) == 8
 
 
 def test_tasks_are_generated_and_run(stateroom: Any) -> None:
@@ -214,7 +281,7 @@ def written(folder: Path) -> set[Path]:
         ("run nope:Class", "there is no module 'nope'"),
         ("run own.py:Nope", "own.py has no 'Nope'; its classes are: Pile, PileEnvironment"),
         ("run own.py:Two", "own.py:Two is not an Environment class"),
-        ("run own.py:PileAbstract -i good.jsonl", "PileAbstract cannot be made without arguments: TypeError"),
+        ("run own.py:PileAbstract -i good.jsonl", "PileAbstract needs the argument 'size': give --env-arg size=VALUE"),
         ("run own.py:PileEnvironment -m own.py:Two", "pile has no example tasks; give a file with --input"),
         ("run own.py:PileEnvironment -i good.jsonl", "no model is called 'reference'; there are openai:NAME"),
         ("run broken.py:Class", "broken.py cannot be imported: SyntaxError"),

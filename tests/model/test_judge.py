@@ -123,22 +123,25 @@ class Open(Says):
         self.closed += 1
 
 
-async def test_a_model_by_its_name_is_open_only_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("connects", [True, False])
+async def test_the_connections_of_a_model_are_open_only_while_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, connects: bool
+) -> None:
     model = Open()
 
     def open_model(spec: str, policies: Any) -> ModelSource:
         model.opened += 1
-        return ModelSource(spec, lambda seed: model, model.close)
+        return ModelSource(spec, lambda seed: model, model.close, connects=connects)
 
     monkeypatch.setattr("stateroom.model.source.open_model", open_model)
     judge = Judge("openai:one", RUBRIC, votes=3)
     assert (model.opened, model.closed) == (1, 0)
     await asyncio.gather(*(score(judge, number) for number in range(4)))
-    assert (model.opened, model.closed, len(model.asked)) == (1, 1, 12)
+    assert (model.opened, model.closed, len(model.asked)) == (1, int(connects), 12)
     await score(judge, 5)
-    assert (model.opened, model.closed) == (2, 2)
+    assert (model.opened, model.closed) == ((2, 2) if connects else (1, 0))
     await score(judge, 5)
-    assert (model.opened, model.closed) == (2, 2)
+    assert (model.opened, model.closed) == ((2, 2) if connects else (1, 0))
 
 
 def test_a_name_that_is_none_is_a_mistake_at_once() -> None:

@@ -2,6 +2,9 @@
 
 import re
 
+PROGRESS = re.compile(r"━━━|^.+: \d+(/\d+)?, \d+:\d\d:\d\d$")
+"""A progress bar, or a line of progress: no page shows one."""
+
 
 def shows(shown: str, printed: str, *, more: bool = False) -> bool:
     """Whether a page shows what was printed; with `more`, whether it shows how that begins."""
@@ -18,5 +21,5 @@ def _pattern(line: str) -> str:
 
 def _lines(text: str) -> list[str]:
     """The lines that are not blank, without progress bars, and with single blanks and short rules."""
-    lines = (" ".join(re.sub("─+", "─", line).split()) for line in text.splitlines() if "━━━" not in line)
+    lines = (" ".join(re.sub("─+", "─", line).split()) for line in text.splitlines() if not PROGRESS.search(line))
     return [line for line in lines if line]

@@ -348,12 +348,10 @@ async def test_another_model_is_refused(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
-async def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
+async def test_rollouts_without_their_inputs_are_refused(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    with pytest.raises(NotFound, match=r"out_materialized_inputs.jsonl is missing; run it without --resume$"):
-        await site.run()
-    site.files.rollouts.touch()
-    with pytest.raises(NotFound, match=r"is missing; remove .*out.jsonl, and run it without --resume$"):
+    site.files.rollouts.write_text("{}\n")
+    with pytest.raises(NotFound, match=r"_materialized_inputs.jsonl is missing; .* start over with --force$"):
         await site.run()
     assert not site.files.metrics.exists()
 

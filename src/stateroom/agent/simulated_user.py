@@ -14,7 +14,17 @@ from stateroom.agent.context import Context
 from stateroom.agent.conversation import Conversation
 from stateroom.environment import Injectable, Tool, make_tool, tool
 from stateroom.errors import DefinitionError, InvalidArguments, ModelFailed, ToolError
-from stateroom.model import NO_SETTINGS, Answer, Item, Model, Request, answer_of, function_call_output, message_text
+from stateroom.model import (
+    NO_SETTINGS,
+    Answer,
+    Item,
+    Model,
+    Request,
+    SharedModel,
+    answer_of,
+    function_call_output,
+    message_text,
+)
 from stateroom.session import Result
 
 MAX_STEPS = 10
@@ -48,6 +58,9 @@ class UserSide(Conversation):
 class SimulatedUser:
     """A user that a model plays. It keeps nothing itself: the state holds the conversation, as a `UserSide`.
 
+    The model is a `Model`, or a spec as for `--model`: `"openai:NAME"`, `"local"` and so on. The user opens and closes
+    the model of a spec itself.
+
     The user ends the conversation with the tool `end_conversation`, or, if `stop` is given, by saying that text.
     `tools` are functions with which the user acts on the state: `def pay(state, amount: float) -> str`, with a
     docstring for the model. A tool that raises `ToolError` tells the model why; it must not have changed the state.
@@ -55,7 +68,7 @@ class SimulatedUser:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | str,
         instructions: str,
         *,
         tools: Iterable[Callable[..., Any]] = (),
@@ -64,7 +77,7 @@ class SimulatedUser:
         settings: Mapping[str, Any] = NO_SETTINGS,
         max_steps: int = MAX_STEPS,
     ) -> None:
-        self._model = model
+        self._model = SharedModel(model)
         self._stop = stop
         told = [instructions, *([] if stop is None else [f"When you have nothing more to say, say only {stop}"])]
         self._instructions = "\n\n".join(told)
@@ -104,7 +117,9 @@ class SimulatedUser:
         instructions = f"{self._instructions}\n\n{about}" if about else self._instructions
         items = await self._shown(side, instructions)
         settings = {**self._settings, "instructions": instructions}
-        answer = await answer_of(self._model, Request(items, self._definitions, settings, seed, side.answers))
+        request = Request(items, self._definitions, settings, seed, side.answers)
+        async with self._model.use() as model:
+            answer = await answer_of(model, request)
         side.answers += 1
         if answer.usage is not None:
             side.input_tokens += answer.usage.input_tokens

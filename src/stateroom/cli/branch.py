@@ -15,7 +15,9 @@ from stateroom.cli.options import (
     AdminToken,
     APIKey,
     AsJSON,
+    EnvArgs,
     EnvName,
+    Force,
     KeyVariable,
     Limit,
     MaxSteps,
@@ -25,12 +27,24 @@ from stateroom.cli.options import (
     ServerURL,
     StoreChoice,
     TaskFile,
-    plan_settings,
+    env_args_of,
 )
-from stateroom.cli.output import console, counted, errors, new_bar, number, print_json, show_files, table
+from stateroom.cli.output import console, counted, errors, number, print_json, show_files, table
 from stateroom.environment import load_class
 from stateroom.errors import NotFound, StateroomError
-from stateroom.rollout import Beam, BestOf, Branching, Budget, Grown, MonteCarlo, Rule, TreeFiles, branch as grow_trees
+from stateroom.rollout import (
+    Beam,
+    BestOf,
+    Branching,
+    Budget,
+    Grown,
+    MonteCarlo,
+    ProgressBar,
+    Rule,
+    TreeFiles,
+    branch as grow_trees,
+    plan_fields,
+)
 from stateroom.session import contained
 
 RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": MonteCarlo}
@@ -58,6 +72,7 @@ Continuations = Annotated[int | None, typer.Option(min=0, help="beam: continuati
 
 def branch(
     env: EnvName = None,
+    env_arg: EnvArgs = None,
     rule: RuleName = "best-of",
     n: Branches = None,
     at: Annotated[int | None, typer.Option(min=0, help="best-of: answers that all branches share (0).")] = None,
@@ -72,6 +87,7 @@ def branch(
     api_key: APIKey = None,
     admin_token: AdminToken = None,
     output: Output = None,
+    force: Force = False,
     limit: Limit = None,
     seed: Seed = 0,
     max_steps: MaxSteps = MAX_STEPS,
@@ -95,7 +111,10 @@ def branch(
         raise typer.BadParameter("not together with --server, which has a store of its own", param_hint="--store")
     given = {"n": n, "at": at, "width": width, "continuations": continuations}
     plan = Branching(
-        **plan_settings(env, input_file, model, store, server, output, files=TreeFiles, api_key_env=api_key_env),
+        **plan_fields(
+            env, env_args_of(env_arg), input_file, model, store, server, output, kind=TreeFiles, api_key_env=api_key_env
+        ),
+        force=force,
         api_key=api_key or None,
         admin_token=admin_token or None,
         concurrency=concurrency,
@@ -136,26 +155,23 @@ def find_rule(name: str, settings: dict[str, int]) -> Rule:
 
 def _grow(plan: Branching) -> Grown:
     """Grow the trees with a progress bar."""
-    progress = new_bar()
     name = plan.environment.name
-    tasks = len(plan.tasks[: plan.limit])
-    task = progress.add_task(name, total=tasks)
+    bar = ProgressBar(name, len(plan.tasks[: plan.limit]))
     branches = 0
 
     def grown(_: Any) -> None:
         nonlocal branches
         branches += 1
-        progress.start()  # not before: a run that is refused shows no bar
-        progress.update(task, description=f"{name}, {counted(branches, 'branch', 'branches')}")
+        bar.what = f"{name}, {counted(branches, 'branch', 'branches')}"
+        bar.start()  # not before: a run that is refused shows no bar
 
     try:
-        return asyncio.run(grow_trees(plan, grown, lambda _: progress.advance(task)))
+        return asyncio.run(grow_trees(plan, grown, lambda _: bar.advance()))
     except KeyboardInterrupt:
         errors.print(f"interrupted; what has grown is in {plan.files.tree}", style="red", soft_wrap=True)
         raise typer.Exit(130) from None
     finally:
-        if progress.live.is_started:
-            progress.stop()
+        bar.stop()
 
 
 def _finish(plan: Branching, report: Grown, rule: str, json_output: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from stateroom.cli.options import AsJSON
+from stateroom.cli.options import AsJSON, EnvArgs, env_args_of
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError
@@ -31,6 +31,7 @@ def check(
         ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Play all tasks; by default 20, evenly spread.")] = False,
+    env_arg: EnvArgs = None,
     json_output: AsJSON = False,
 ) -> None:
     """Check an environment: its schema, tasks, tools and verifier, and what it does with its state.
@@ -51,7 +52,7 @@ def check(
     except DefinitionError as error:
         report = CheckReport.undefined(env, str(error))
     else:
-        report = asyncio.run(_check(found, input_file, everything))
+        report = asyncio.run(_check(found, input_file, everything, env_args_of(env_arg)))
     if json_output:
         print_json(_summary(report))
     else:
@@ -60,9 +61,11 @@ def check(
         raise typer.Exit(1)
 
 
-async def _check(environment: type[Environment[Any, Any]], tasks: Path | None, everything: bool) -> CheckReport:
+async def _check(
+    environment: type[Environment[Any, Any]], tasks: Path | None, everything: bool, env_args: dict[str, Any]
+) -> CheckReport:
     async with shown_progress(f"playing {environment.name}") as step:
-        return await check_environment(environment, tasks, everything=everything, on_play=step)
+        return await check_environment(environment, tasks, env_args=env_args, everything=everything, on_play=step)
 
 
 def _summary(report: CheckReport) -> dict[str, Any]:

@@ -12,13 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from stateroom.cli.options import default_store, new_path
 from stateroom.cli.output import console, number, table
 from stateroom.cli.run import collect
 from stateroom.cli.sessions import print_log, read_log
-from stateroom.environment import Environment, find_environment
-from stateroom.model import open_model
-from stateroom.rollout import Report, Run, RunFiles, example_file, read_tasks
+from stateroom.rollout import Report, Run, new_path, plan_run
 from stateroom.session import Sessions
 from stateroom.store import open_store
 
@@ -90,19 +87,7 @@ def _say(text: str) -> None:
 
 
 def _run(name: str, where: Path) -> tuple[Run, Report]:
-    found: type[Environment[Any, Any]] = find_environment(name)
-    environment = found()
-    files = RunFiles(where / f"{name}.jsonl")
-    examples = example_file(found)
-    assert examples is not None
-    plan = Run(
-        environment=environment,
-        model=open_model("noisy", found.policies),
-        tasks=read_tasks(examples, environment),
-        files=files,
-        store=default_store(environment, files),
-        repeats=REPEATS,
-    )
+    plan = plan_run(name, model="noisy", repeats=REPEATS, output=where / f"{name}.jsonl")
     return plan, collect(plan)
 
 

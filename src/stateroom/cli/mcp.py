@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
-from stateroom.cli.options import StoreURL, TaskFile, examples_of, make
+from stateroom.cli.options import EnvArgs, StoreURL, TaskFile, env_args_of
 from stateroom.cli.output import errors
-from stateroom.environment import find_environment
+from stateroom.environment import make_environment
 from stateroom.errors import NotFound
-from stateroom.rollout import read_tasks
+from stateroom.rollout import find_tasks
 from stateroom.store import without_secrets
 
 
 def mcp(
     env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
+    env_arg: EnvArgs = None,
     input_file: TaskFile = None,
     task: Annotated[int, typer.Option(min=0, help="The number of the task that the session is for.")] = 0,
     store: StoreURL = "sqlite:///stateroom.db",
@@ -35,12 +36,10 @@ def mcp(
         from stateroom.server import run_stdio  # noqa: PLC0415 - not every command needs a server
     except ImportError as error:
         raise NotFound(f"MCP needs {error.name}: pip install 'stateroom[server]'") from error
-    found = find_environment(env)
-    environment = make(found)
-    file = input_file or examples_of(found)
-    rows = read_tasks(file, environment)
+    environment = make_environment(env, env_args_of(env_arg))
+    rows = find_tasks(environment, input_file)
     if task >= len(rows):
-        raise NotFound(f"there is no task {task}; {file} has tasks 0 to {len(rows) - 1}")
+        raise NotFound(f"there is no task {task}; the tasks are 0 to {len(rows) - 1}")
 
     def announce(session: str) -> None:
         place = "" if environment.state_type is None else f" in {without_secrets(store)}"

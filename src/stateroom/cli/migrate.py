@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from stateroom.cli.options import AsJSON, StoreURL, make
+from stateroom.cli.options import AsJSON, StoreURL
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.cli.sessions import existing_store
-from stateroom.environment import find_environment, registered
+from stateroom.environment import make_environment, registered
 from stateroom.session import Migrated, Migrator, kept_types
 from stateroom.state import State, schema_of
 from stateroom.store import Head
@@ -61,7 +61,7 @@ def migrate(
     """
     types: dict[str, type[State]] = {}
     for name in env or registered():
-        types |= kept_types(make(find_environment(name)))
+        types |= kept_types(make_environment(name))
     found = asyncio.run(_migrate(store, types, dry_run))
     failed = [(head, each) for head, each in found if each.outcome == "failed"]
     if json_output:

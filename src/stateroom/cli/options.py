@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from stateroom.environment import Environment, find_environment
-from stateroom.errors import NotFound, StateroomError
-from stateroom.model import open_model
-from stateroom.rollout import RemoteEnvironment, RunFiles, example_file, read_tasks
-from stateroom.session import contained
-
-NO_STORE = "memory://"
-"""The store of a run that leaves no sessions behind."""
+from stateroom.environment import TypedText
 
 EnvName = Annotated[
     str | None,
@@ -25,6 +17,10 @@ EnvName = Annotated[
 ]
 EnvOption = Annotated[str, typer.Option("--env", "-e", help="A registered name, module:Class or path.py:Class.")]
 OnlyEnv = Annotated[str | None, typer.Option("--env", "-e", help="Only sessions of the environment with this name.")]
+EnvArgs = Annotated[
+    list[str] | None,
+    typer.Option("--env-arg", help="An argument of the environment's constructor, as NAME=VALUE. Repeatable."),
+]
 TaskFile = Annotated[
     Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
 ]
@@ -72,8 +68,9 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue the run that wrote --output where it was interrupted, with the same options. Episodes of which "
-        "nothing is stored start over: those on a server without --store, or in a --group.",
+        help="Continue the run that wrote --output where it was interrupted, with the same options; start it if it "
+        "never began. Episodes of which nothing is stored start over: those on a server without --store, or in a "
+        "--group.",
     ),
 ]
 STORE_VARIABLE = "STATEROOM_STORE"
@@ -126,89 +123,32 @@ APIKey = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="The rollouts file; the others are named after it.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace the files of an earlier run at --output.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Run only the first N tasks.")]
 Seed = Annotated[int, typer.Option(help="The random seed of the run.")]
 MaxSteps = Annotated[int, typer.Option(min=1, help="Answers of the model per episode.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def plan_settings(
-    env: str | None,
-    input_file: Path | None,
-    model: str,
-    store: str | None,
-    server: str | None,
-    output: Path | None,
-    *,
-    files: type[RunFiles] = RunFiles,
-    resume: bool = False,
-    api_key_env: str | None = None,
-) -> dict[str, Any]:
-    """The fields of a plan that say which model runs which tasks, and where."""
-    if server is None and env is None:
-        raise typer.BadParameter("say which environment, or with --server where it is served", param_hint="ENV")
-    found = RemoteEnvironment if env is None else find_environment(env)
-    environment = make(found)
-    written = files(output if output is not None else new_path(environment.name, ".jsonl"))
-    if resume and store is None and server is None:
-        _refuse_lost(environment, written)
-    return {
-        "environment": environment,
-        "model": open_model(model, found.policies, api_key_env=api_key_env),
-        "tasks": [] if resume else read_tasks(input_file or examples_of(found), environment),
-        "files": written,
-        "store": store or (default_store(environment, written) if server is None else NO_STORE),
-        "server": server,
-    }
-
-
-def _refuse_lost(environment: Environment[Any, Any], files: RunFiles) -> None:
-    """Refuse to resume a run whose sessions are not in the default store: all its episodes would start over."""
-    if environment.state_type is not None and files.inputs.exists() and not files.sessions.exists():
-        raise NotFound(f"the sessions of this run are not in {files.sessions}; give the --store that it had")
-
-
-def examples_of(environment: type[Environment[Any, Any]]) -> Path:
-    """The file of example tasks of an environment, which must have one."""
-    examples = example_file(environment)
-    if examples is None:
-        raise NotFound(f"{environment.name} has no example tasks; give a file with --input")
-    return examples
-
-
-def make(environment: type[Environment[Any, Any]]) -> Environment[Any, Any]:
-    """An instance of an environment that the user named."""
-    try:
-        with contained:
-            return environment()
-    except StateroomError:
-        raise
-    except Exception as error:
-        where = f"{environment.__module__}.{environment.__qualname__}"
-        raise NotFound(f"{where} cannot be made without arguments: {type(error).__name__}: {error}") from error
-
-
-def new_path(name: str, ending: str = "") -> Path:
-    """A path under rollouts/ that is named after the time, and does not exist yet."""
-    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    paths = (Path("rollouts") / f"{stem}{again}{ending}" for again in ("", *(f"-{n}" for n in range(2, 1000))))
-    return next(path for path in paths if not path.exists())
-
-
-def default_store(environment: Environment[Any, Any], files: RunFiles) -> str:
-    """The store of a run's sessions by default: a file beside the rollouts, or none if the environment is stateless."""
-    return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else NO_STORE
-
-
-def settings_of(given: list[str]) -> dict[str, Any]:
+def settings_of(given: list[str] | None) -> dict[str, Any]:
     """Parameters that were given as NAME=VALUE; a value that is not JSON is a text."""
     settings: dict[str, Any] = {}
-    for each in given:
-        name, is_there, value = each.partition("=")
-        if not (name and is_there):
-            raise typer.BadParameter(f"{each!r} should be NAME=VALUE, such as temperature=0.7", param_hint="--set")
+    for name, value in _pairs(given, "--set", "temperature=0.7"):
         try:
             settings[name] = json.loads(value)
         except ValueError:
             settings[name] = value
     return settings
+
+
+def env_args_of(given: list[str] | None) -> dict[str, TypedText]:
+    """Constructor arguments that were given as NAME=VALUE; the environment's annotations say what a value is."""
+    return {name: TypedText(value) for name, value in _pairs(given, "--env-arg", "difficulty=hard")}
+
+
+def _pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
+    for each in given or ():
+        name, is_there, value = each.partition("=")
+        if not (name and is_there):
+            raise typer.BadParameter(f"{each!r} should be NAME=VALUE, such as {example}", param_hint=option)
+        yield name, value

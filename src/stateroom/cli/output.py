@@ -12,28 +12,16 @@ from typing import Any, Literal
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from stateroom.model import Item, text_of
-from stateroom.rollout import RunFiles
+from stateroom.rollout import SOON, ProgressBar, RunFiles
 from stateroom.session import LogEntry
 from stateroom.state import brief
 
 # Most of what is printed is the user's: nothing in it is markup or an emoji.
 console = Console(highlight=False, markup=False, emoji=False)
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
-
-SOON = 2.0
-"""Seconds of work after which progress is shown."""
 
 ID_LENGTH = 24
 """Characters of a session's id, unless the id was chosen by a client."""
@@ -89,12 +77,6 @@ def counted(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def new_bar(time: ProgressColumn | None = None) -> Progress:
-    """A progress bar on standard error, with the remaining time by default."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), time or TimeRemainingColumn())
-    return Progress(*columns, console=errors, transient=errors.is_terminal)  # piped, its last state stays
-
-
 def show_files(files: RunFiles) -> None:
     """Print the files of a run that exist."""
     for name, path in files.as_dict().items():
@@ -103,16 +85,14 @@ def show_files(files: RunFiles) -> None:
 
 @asynccontextmanager
 async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[Callable[[], None]]:
-    """A progress bar for work that takes longer than two seconds; gives a function that counts one step."""
-    progress = new_bar(TimeElapsedColumn())
-    task = progress.add_task(what, total=total)
-    timer = asyncio.get_running_loop().call_later(SOON, progress.start)
+    """Progress of work that takes longer than two seconds; gives a function that counts one step."""
+    bar = ProgressBar(what, total)
+    timer = asyncio.get_running_loop().call_later(SOON, bar.start)
     try:
-        yield lambda: progress.advance(task)
+        yield bar.advance
     finally:
         timer.cancel()
-        if progress.live.is_started:
-            progress.stop()
+        bar.stop()
 
 
 def entry_line(entry: LogEntry) -> str:

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from stateroom.cli.options import AsJSON, EnvOption, ExistingStore, default_store, make
+from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, env_args_of
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.cli.sessions import existing_store
-from stateroom.environment import Environment, find_environment
+from stateroom.environment import Environment, make_environment
 from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines
-from stateroom.rollout import Replay, ReplayDifference, RunFiles, replay_rollouts, replay_session
+from stateroom.rollout import Replay, ReplayDifference, RunFiles, default_store, replay_rollouts, replay_session
 from stateroom.state import brief
 
 SHOWN = 10
@@ -38,6 +38,7 @@ def replay(
         str, typer.Argument(metavar="SESSION|ROLLOUTS", help="A session's id, or a rollouts file.", show_default=False)
     ],
     env: EnvOption,
+    env_arg: EnvArgs = None,
     store: ExistingStore = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Continue after a difference, and count them.")] = False,
     reads: Annotated[
@@ -60,7 +61,7 @@ def replay(
 
     Example: stateroom replay ID --env counter --store sqlite:///rooms.db --lenient
     """
-    environment = make(find_environment(env))
+    environment = make_environment(env, env_args_of(env_arg))
     path = Path(target)
     if path.is_file():
         replays = asyncio.run(_replay_file(environment, path, store, lenient, reads))

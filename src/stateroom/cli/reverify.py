@@ -11,13 +11,20 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from stateroom.cli.options import AsJSON, EnvOption, ExistingStore, default_store, make
+from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, Force, env_args_of
 from stateroom.cli.output import console, counted, errors, number, print_json, show_files, shown_progress, table
 from stateroom.cli.sessions import existing_store
-from stateroom.environment import Environment, find_environment
+from stateroom.environment import Environment, make_environment
 from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines
-from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, score_failures, unscored_rows
+from stateroom.rollout import (
+    RescoreReport,
+    RunFiles,
+    default_store,
+    rescore_rollouts,
+    score_failures,
+    unscored_rows,
+)
 
 SHOWN = 10
 """Tasks, and reasons, that are shown; --json has all."""
@@ -39,7 +46,9 @@ Revision = Annotated[
 def reverify(
     rollouts: Annotated[Path, typer.Argument(help="The rollouts file of a run.", show_default=False)],
     env: EnvOption,
+    env_arg: EnvArgs = None,
     output: NewRollouts = None,
+    force: Force = False,
     judge_failed_only: JudgeFailedOnly = False,
     store: ExistingStore = None,
     at: Revision = None,
@@ -72,8 +81,12 @@ def reverify(
         )
     if output is None and not judge_failed_only:
         raise typer.BadParameter("say where the new rollouts go", param_hint="--output")
-    environment = make(find_environment(env))
+    environment = make_environment(env, env_args_of(env_arg))
     files = RunFiles(output or rollouts)
+    if force and output is not None:
+        if output.resolve() == rollouts.resolve():
+            raise typer.BadParameter("not for the rollouts themselves; give another --output", param_hint="--force")
+        files.remove()
     try:
         report = asyncio.run(_rescore(environment, rollouts, output, store, at, concurrency))
     except KeyboardInterrupt:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from stateroom.agent import MAX_STEPS, Context
+from stateroom.agent import MAX_STEPS
 from stateroom.cli.options import (
     AdminToken,
     APIKey,
     AsJSON,
     ContextTokens,
+    EnvArgs,
     EnvName,
+    Force,
     Group,
     KeyVariable,
     Limit,
@@ -28,16 +30,17 @@ from stateroom.cli.options import (
     ServerURL,
     Settings,
     TaskFile,
-    plan_settings,
+    env_args_of,
     settings_of,
 )
-from stateroom.cli.output import SOON, console, counted, errors, new_bar, number, print_json, show_files, table
-from stateroom.rollout import Left, Report, Run, run as run_episodes
+from stateroom.cli.output import console, counted, errors, number, print_json, show_files, table
+from stateroom.rollout import ProgressBar, Report, Run, plan_run, run_with_progress
 from stateroom.store import without_secrets
 
 
 def run(
     env: EnvName = None,
+    env_arg: EnvArgs = None,
     input_file: TaskFile = None,
     model: ModelSpec = "reference",
     api_key_env: KeyVariable = None,
@@ -56,6 +59,7 @@ def run(
     context_tokens: ContextTokens = None,
     setting: Settings = None,
     resume: Resume = False,
+    force: Force = False,
     json_output: AsJSON = False,
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
@@ -70,51 +74,42 @@ def run(
 
     On a server: stateroom run counter --server http://127.0.0.1:8000
     """
-    if group is not None and repeats != 1:
-        raise typer.BadParameter("not together with --repeats: a group is its task's episodes", param_hint="--group")
-    if resume and output is None:
-        raise typer.BadParameter("say with --output which run to resume", param_hint="--resume")
-    plan = Run(
-        **plan_settings(env, input_file, model, store, server, output, resume=resume, api_key_env=api_key_env),
-        api_key=api_key or None,
-        admin_token=admin_token or None,
+    plan = plan_run(
+        env,
+        env_args=env_args_of(env_arg),
+        input=input_file,
+        model=model,
+        api_key_env=api_key_env,
         repeats=repeats,
         group=group,
         concurrency=concurrency,
+        store=store,
+        server=server,
+        api_key=api_key,
+        admin_token=admin_token,
+        output=output,
         limit=limit,
         seed=seed,
         max_steps=max_steps,
         deadline=deadline,
-        context=Context(context_tokens),
-        settings=settings_of(setting or []),
+        context_tokens=context_tokens,
+        settings=settings_of(setting),
         resume=resume,
+        force=force,
     )
     _finish(plan, collect(plan), json_output)
 
 
 def collect(plan: Run) -> Report:
     """Run a plan with a progress bar."""
-    progress = new_bar()
-    task = progress.add_task(plan.environment.name)
-
-    def begin(left: Left) -> None:
-        progress.update(task, total=left.episodes, completed=left.over)
-        asyncio.get_running_loop().call_later(SOON, progress.start)  # the first episode may take long
-
-    def advance(row: Any) -> None:
-        progress.start()  # not before: a run that is refused shows no bar
-        progress.advance(task)
-
+    bar = ProgressBar(plan.environment.name)
     try:
-        return asyncio.run(run_episodes(plan, advance, begin))
+        return asyncio.run(run_with_progress(plan, bar))
     except KeyboardInterrupt:
-        done = counted(int(progress.tasks[0].completed), "finished episode is", "finished episodes are")
+        done = counted(bar.done, "finished episode is", "finished episodes are")
         told = f"interrupted; {done} in {plan.files.rollouts}; continue with --resume"
         errors.print(told, style="red", soft_wrap=True)
         raise typer.Exit(130) from None
-    finally:
-        if progress.live.is_started:
-            progress.stop()
 
 
 def _finish(plan: Run, report: Report, json_output: bool) -> None:

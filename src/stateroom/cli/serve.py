@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from stateroom.cli.options import KeyVariable, StoreURL
+from stateroom.cli.options import EnvArgs, KeyVariable, StoreURL, env_args_of
 from stateroom.cli.output import console, errors
-from stateroom.environment import Environment, find_environment
-from stateroom.errors import DefinitionError, NotFound
+from stateroom.errors import NotFound
 from stateroom.session import WEEK
-from stateroom.store import open_store, store_class, without_secrets
-
-if TYPE_CHECKING:
-    from socket import socket
-
-    from stateroom.server import Application, Options
 
 
 def serve(
@@ -27,6 +18,7 @@ def serve(
         list[str],
         typer.Argument(help="Registered names, module:Class or path.py:Class.", show_default=False, metavar="ENV..."),
     ],
+    env_arg: EnvArgs = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     store: StoreURL = "sqlite:///stateroom.db",
@@ -102,83 +94,34 @@ def serve(
         from stateroom import server  # noqa: PLC0415 - not every command needs a server
     except ImportError as error:
         raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
-    environments = [find_environment(env) for env in envs]
-    _check_store(store, workers, environments)
-    secrets, origin = server.find_secrets()
-    limits = server.Limits(
-        body=max_body,
-        state=max_state,
-        log=max_log,
-        sessions=max_sessions,
-        calls=max_calls,
-        seconds=timeout,
-        receive=receive_timeout,
-        send=send_timeout,
-    )
-    options = server.Options(
-        tuple(secrets),
+    server.serve(
+        *envs,
+        env_args=env_args_of(env_arg),
+        host=host,
+        port=port,
         store=store,
+        workers=workers,
         ttl=ttl,
-        admin_token=admin_token or None,
-        keys=() if api_keys is None else server.read_keys(api_keys),
-        hosts=tuple(allow_host or ()),
-        limits=limits,
+        timeout=timeout,
+        allow_host=allow_host or (),
+        api_keys=api_keys,
+        admin_token=admin_token,
         model=model,
         api_key_env=api_key_env,
         context_tokens=context_tokens,
+        max_body=max_body,
+        max_state=max_state,
+        max_log=max_log,
+        max_sessions=max_sessions,
+        max_calls=max_calls,
+        receive_timeout=receive_timeout,
+        send_timeout=send_timeout,
         access_log=access_log,
+        say=lambda line: console.print(line, soft_wrap=True),
+        warn=_warn,
+        exits=True,
     )
-    made = server.ApplicationFactory(tuple(envs), options).application()  # errors are shown once, not by each worker
-    asyncio.run(_try(store, made))
-    listening = server.bind(host, port)
-    address = listening.getsockname()[0]
-    options = replace(options, hosts=server.hosts_at(address, allow_host or ()))
-    if api_keys is not None and api_keys.stat().st_mode & 0o077:
-        _warn(f"{api_keys} can be read by others: chmod 600 it")
-    if not server.is_loopback(address) and (missing := _missing(options, origin)):
-        _warn(f"{host} can be reached from elsewhere; {'; and '.join(missing)}")
-    _announce(listening, environments, options, workers)
-    server.run(server.ApplicationFactory(tuple(envs), options), listening, workers)
-
-
-def _check_store(url: str, workers: int, environments: list[type[Environment[Any, Any]]]) -> None:
-    if workers > 1 and not store_class(url).shared and any(environment.state_type for environment in environments):
-        raise DefinitionError(
-            f"{without_secrets(url)} is seen by one process only, so with {workers} workers a session would be lost "
-            "whenever another worker is asked: use sqlite:///FILE or another store that is shared, or --workers 1"
-        )
-
-
-async def _try(url: str, made: Application) -> None:
-    """Open the store and the models once, so that errors show early; each worker opens its own."""
-    async with open_store(url), made.thread_models:
-        pass
-
-
-def _announce(
-    listening: socket, environments: list[type[Environment[Any, Any]]], options: Options, workers: int
-) -> None:
-    host, port = listening.getsockname()[:2]
-    root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    for environment in environments:
-        path = f"/{environment.name}" if len(environments) > 1 else ""
-        console.print(f"{environment.name}: {root}{path}", soft_wrap=True)
-    store = without_secrets(options.store)
-    console.print(f"docs: {root}/docs   store: {store}   workers: {workers}   stop with Ctrl-C", soft_wrap=True)
 
 
 def _warn(problem: str) -> None:
     errors.print(f"warning: {problem}", style="bold yellow", soft_wrap=True)
-
-
-def _missing(options: Options, origin: str) -> list[str]:
-    """What makes a server that others can reach less safe."""
-    complaints = []
-    if options.admin_token is None:
-        complaints.append("there is no --admin-token, so /admin is closed to all but this machine")
-    if origin != "STATEROOM_SECRET":
-        complaints.append(f"session tokens are signed with the secret in {origin}, which other hosts do not share")
-    if not options.keys:
-        answered = "" if options.model is None else ", and let --model answer in them"
-        complaints.append(f"there are no --api-keys, so anybody can create sessions and threads{answered}")
-    return complaints

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from rich.text import Text
 
 from stateroom.agent import ThreadEnvironment, Threads, Utterance, transcript as read_transcript
-from stateroom.cli.options import AsJSON, OnlyEnv, StoreURL
+from stateroom.cli.options import AsJSON, EnvArgs, OnlyEnv, StoreURL, env_args_of
 from stateroom.cli.output import (
     ID_LENGTH,
     asides,
@@ -27,7 +27,7 @@ from stateroom.cli.output import (
     table,
     when,
 )
-from stateroom.environment import Environment, find_environment, registered
+from stateroom.environment import Environment, find_environment, make_environment, registered
 from stateroom.errors import NotFound
 from stateroom.session import SHARED_IDS, AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
 from stateroom.state import brief, differences
@@ -154,6 +154,7 @@ def answer(
     text: Annotated[str, typer.Argument(help="The answer to its agent's question.", show_default=False)],
     store: StoreURL,
     env: EnvSpec = None,
+    env_arg: EnvArgs = None,
     json_output: AsJSON = False,
 ) -> None:
     """Answer the question of an agent that waits. The next process that runs the agent continues with this answer.
@@ -162,7 +163,7 @@ def answer(
     """
 
     async def tell() -> AgentStatus:
-        async with _threads(store, session, env) as threads:
+        async with _threads(store, session, env, env_arg) as threads:
             return await (await threads.sessions.open(session)).agent.answer(text)
 
     _show_standing(asyncio.run(tell()), json_output)
@@ -174,6 +175,7 @@ def cancel(
     store: StoreURL,
     reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
     env: EnvSpec = None,
+    env_arg: EnvArgs = None,
     json_output: AsJSON = False,
 ) -> None:
     """Cancel what a session's agent is doing. The process that runs it stops before its next step.
@@ -182,7 +184,7 @@ def cancel(
     """
 
     async def end() -> AgentStatus:
-        async with _threads(store, session, env) as threads:
+        async with _threads(store, session, env, env_arg) as threads:
             return await threads.cancel(session, reason)
 
     _show_standing(asyncio.run(end()), json_output)
@@ -248,11 +250,11 @@ async def _said(store_url: str, session: str) -> tuple[list[Utterance], AgentSta
 
 
 @asynccontextmanager
-async def _threads(store_url: str, session: str, env: str | None) -> AsyncIterator[Threads]:
+async def _threads(store_url: str, session: str, env: str | None, env_arg: list[str] | None) -> AsyncIterator[Threads]:
     """The sessions of the environment that a session is of, which alone can change it."""
     async with existing_store(store_url) as store:
         environment = _environment((await store.head(session)).environment, env)
-        sessions = Sessions[Any](environment(), store)
+        sessions = Sessions[Any](make_environment(environment, env_args_of(env_arg)), store)
         try:
             yield Threads(sessions)
         finally:

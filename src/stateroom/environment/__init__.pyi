@@ -1,4 +1,10 @@
+from .arguments import (
+    TypedText as TypedText,
+    make_environment as make_environment,
+    variant_of as variant_of,
+)
 from .environment import (
+    ENV_ARGS as ENV_ARGS,
     Environment as Environment,
     Task as Task,
 )
@@ -8,6 +14,7 @@ from .registry import (
     load_class as load_class,
     registered as registered,
 )
+from .rooms import Rooms as Rooms
 from .tool import (
     RESERVED as RESERVED,
     Injectable as Injectable,

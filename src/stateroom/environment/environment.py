@@ -42,6 +42,9 @@ REPLY_INJECTED = frozenset({"message", *INJECTED}) - {"ask"}
 TAKEN = frozenset({"self", "task", "message", "ask"}) | VERIFY_INJECTED
 """Names that no resource can have."""
 
+ENV_ARGS = "env_args"
+"""The field of a task row with constructor arguments: the task runs in an instance that has them."""
+
 SERVING = frozenset(
     {"tools", "world_function", "seed_function", "verify_function", "reply_tool", "shared_seed_functions"}
 )
@@ -104,6 +107,9 @@ class Environment(Generic[S, T]):
     shared_types: ClassVar[Mapping[str, type[State]]] = {}
     """The types of the shared states: `user` and `app`."""
     _blueprints: ClassVar[dict[str, Tool]] = {}
+
+    made_with: Mapping[str, Any] | None = None
+    """The constructor arguments, if it was made from a name or a class, as `stateroom run` does."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -369,6 +375,7 @@ class Environment(Generic[S, T]):
         """Validate a task row. Raises `BadTask`, which names the wrong fields."""
         if isinstance(row, self.task_type):
             return row  # type: ignore[return-value]
+        self._refuse_other_arguments(row)
         try:
             with contained:
                 return self.task_type.model_validate(row)  # type: ignore[return-value]
@@ -378,6 +385,27 @@ class Environment(Generic[S, T]):
                 for found in error.errors(include_url=False, include_context=False)
             )
             raise BadTask("; ".join(complaints)) from None
+
+    def _refuse_other_arguments(self, row: Any) -> None:
+        """Raise `BadTask` if a row asks for an instance with other constructor arguments."""
+        given = self.arguments_of(row)
+        made = self.made_with or {}
+        if any(name not in made or made[name] != given[name] for name in given):
+            told = f"{ENV_ARGS}: this instance of {self.name} has other arguments"
+            raise BadTask(f"{told}; use `stateroom run` in one process, or give them with --env-arg")
+
+    @classmethod
+    def arguments_of(cls, row: Any) -> Mapping[str, Any]:
+        """The constructor arguments that a task row asks for."""
+        given = row.get(ENV_ARGS) if isinstance(row, Mapping) and ENV_ARGS not in cls.task_type.model_fields else None
+        if given is not None and not isinstance(given, Mapping):
+            raise BadTask(f"{ENV_ARGS}: should be an object: constructor arguments by name")
+        return given or {}
+
+    @cached_property
+    def variants(self) -> dict[str, Environment[S, T]]:
+        """Instances with other constructor arguments, which task rows have asked for."""
+        return {}
 
     def tool_definitions(self) -> list[dict[str, Any]]:
         """The tools as OpenAI functions."""

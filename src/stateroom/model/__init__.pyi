@@ -46,5 +46,6 @@ from .settings import (
 )
 from .source import (
     ModelSource as ModelSource,
+    SharedModel as SharedModel,
     open_model as open_model,
 )

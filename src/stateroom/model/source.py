@@ -37,10 +37,17 @@ class ModelSource:
     """Gives each episode its model. Close it, or use it as an async context manager."""
 
     def __init__(
-        self, name: str, make: Callable[[int], Model], closing: Callable[[], Awaitable[None]] | None = None
+        self,
+        name: str,
+        make: Callable[[int], Model],
+        closing: Callable[[], Awaitable[None]] | None = None,
+        *,
+        connects: bool = False,
     ) -> None:
         self.name = name
         """The spec, as the user typed it; it never contains a secret."""
+        self.connects = connects
+        """Whether the models have connections, which belong to an event loop."""
         self._make = make
         self._closing = closing
 
@@ -67,10 +74,10 @@ class ModelSource:
 
 
 class SharedModel:
-    """A model, or a spec, that is open only while it is in use.
+    """A model, or a spec, that its users share: no owner has to close it, and it may outlive an event loop.
 
-    Users at the same time share its connections and limits. Between uses nothing is open, so no owner has to close it,
-    and it may outlive an event loop.
+    Connections are open only while the model is in use. A local model is loaded on first use, and stays in memory as
+    long as this object.
     """
 
     def __init__(self, model: Model | str) -> None:
@@ -80,8 +87,7 @@ class SharedModel:
         self._users = 0
 
     def _open(self) -> ModelSource:
-        model = self._model
-        return open_model(model, {}) if isinstance(model, str) else _shared(model.name, model)
+        return open_model(self._model, {})
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Model]:
@@ -92,19 +98,30 @@ class SharedModel:
             yield source.for_episode(0)
         finally:
             self._users -= 1
-            if not self._users:
+            if not self._users and source.connects:
                 self._source = None
                 await source.close()
 
 
 def open_model(
-    spec: str, policies: Mapping[str, Any], *, limits: ModelLimits | None = None, api_key_env: str | None = None
+    spec: str | Model | type[Model] | ModelSource,
+    policies: Mapping[str, Any],
+    *,
+    limits: ModelLimits | None = None,
+    api_key_env: str | None = None,
 ) -> ModelSource:
     """Open the model that a spec names; `policies` are those that a name alone selects.
 
-    `limits` apply to a model behind an address, and `api_key_env` names the environment variable with its key. Raises
-    `NotFound` if there is no such model, file or package.
+    In place of a spec it takes a model, which all episodes share, or the class of a policy or model. `limits` apply to
+    a model behind an address, and `api_key_env` names the environment variable with its key. Raises `NotFound` if there
+    is no such model, file or package.
     """
+    if isinstance(spec, ModelSource):
+        return spec
+    if isinstance(spec, Model):
+        return _shared(spec.name, spec)
+    if not isinstance(spec, str):
+        return _of_class(getattr(spec, "__name__", repr(spec)), spec)
     kind, _, rest = spec.partition(":")
     if api_key_env is not None and (spec in policies or kind not in ("openai", "responses", "chat")):
         raise NotFound(f"the model {kind!r} is not on a server, and needs no key from {api_key_env}: leave that out")
@@ -123,8 +140,10 @@ def open_model(
     return _of_class(spec, load_class(spec))
 
 
-def _shared(name: str, model: Model, closing: Callable[[], Awaitable[None]] | None = None) -> ModelSource:
-    return ModelSource(name, lambda seed: model, closing)
+def _shared(
+    name: str, model: Model, closing: Callable[[], Awaitable[None]] | None = None, *, connects: bool = False
+) -> ModelSource:
+    return ModelSource(name, lambda seed: model, closing, connects=connects)
 
 
 def _remote(spec: str, kind: str, rest: str, limits: ModelLimits, variable: str | None) -> ModelSource:
@@ -134,8 +153,8 @@ def _remote(spec: str, kind: str, rest: str, limits: ModelLimits, variable: str 
 
     endpoint = Endpoint(spec, address, limits)
     if kind == "chat":
-        return _shared(spec, ChatModel(endpoint), endpoint.close)
-    return _shared(spec, ResponsesModel(endpoint, tells_seed=kind == "responses"), endpoint.close)
+        return _shared(spec, ChatModel(endpoint), endpoint.close, connects=True)
+    return _shared(spec, ResponsesModel(endpoint, tells_seed=kind == "responses"), endpoint.close, connects=True)
 
 
 def _local(spec: str, path: Path | None) -> ModelSource:

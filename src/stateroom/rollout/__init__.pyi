@@ -8,6 +8,18 @@ from .metrics import (
     aggregate as aggregate,
     pass_at_k as pass_at_k,
 )
+from .options import (
+    default_store as default_store,
+    find_tasks as find_tasks,
+    new_path as new_path,
+    plan_fields as plan_fields,
+    plan_run as plan_run,
+)
+from .progress import (
+    SOON as SOON,
+    ProgressBar as ProgressBar,
+    run_with_progress as run_with_progress,
+)
 from .replay import (
     Replay as Replay,
     ReplayDifference as ReplayDifference,
@@ -19,6 +31,10 @@ from .rescore import (
     rescore_rollouts as rescore_rollouts,
     score_failures as score_failures,
     unscored_rows as unscored_rows,
+)
+from .result import (
+    EpisodeResult as EpisodeResult,
+    RunResult as RunResult,
 )
 from .resume import Left as Left
 from .rows import verdict_fields as verdict_fields

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from stateroom.agent import AgentLog, Workspace
-from stateroom.environment import Environment
+from stateroom.environment import ENV_ARGS, Environment, variant_of
 from stateroom.errors import UnknownSession
 from stateroom.rollout.rows import SESSION, Row, given_row
 from stateroom.session import Lifecycle, Sessions, Verdict
 from stateroom.state import State
-from stateroom.store import open_store
+from stateroom.store import Store, open_store
 
 
 class EpisodeSession(Workspace, Protocol):
@@ -66,20 +66,33 @@ class Backend(Protocol):
 
 
 class LocalBackend:
-    """The sessions of an environment in a store."""
+    """The sessions of an environment in a store, and of its variants: those with the `env_args` of some rows."""
 
-    def __init__(self, environment: Environment[Any, Any], sessions: Sessions[Any]) -> None:
+    def __init__(self, environment: Environment[Any, Any], store: Store) -> None:
+        self._environment = environment
         self._stateless = environment.state_type is None
-        self._sessions = sessions
+        self._store = store
+        self._sessions: dict[int, Sessions[Any]] = {}
+
+    def sessions_of(self, row: Row) -> Sessions[Any]:
+        """The sessions of the instance in which a row runs."""
+        variant = variant_of(self._environment, row)  # which lives as long as the environment
+        if id(variant) not in self._sessions:
+            self._sessions[id(variant)] = Sessions(variant, self._store)
+        return self._sessions[id(variant)]
+
+    async def stop(self) -> None:
+        for sessions in self._sessions.values():
+            await sessions.stop()
 
     async def seed(self, row: Row, *, seed: int, began: float) -> EpisodeSession:
-        return await self._sessions.seed(given_row(row), seed=seed, began=began, session_id=row.get(SESSION))
+        return await self.sessions_of(row).seed(given_row(row), seed=seed, began=began, session_id=row.get(SESSION))
 
     async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
         if self._stateless:
             return await self.seed(row, seed=seed, began=began)
         try:
-            return await self._sessions.open(row[SESSION], closed_too=True)
+            return await self.sessions_of(row).open(row[SESSION], closed_too=True)
         except UnknownSession:  # it was not seeded yet
             return None
 
@@ -99,11 +112,11 @@ class LocalBackend:
 async def local_backend(environment: Environment[Any, Any], store: str) -> AsyncIterator[LocalBackend]:
     """The sessions of an environment in the store at a URL."""
     async with open_store(store) as opened:
-        sessions = Sessions[Any](environment, opened)
+        backend = LocalBackend(environment, opened)
         try:
-            yield LocalBackend(environment, sessions)
+            yield backend
         finally:
-            await sessions.stop()
+            await backend.stop()
 
 
 # Transcripts of episodes whose sessions are not in the run's store.
@@ -134,7 +147,8 @@ class Transcripts:
         try:
             transcript = await self._sessions.open(row[SESSION])
         except UnknownSession:
-            return (await self._sessions.seed(given_row(row), session_id=row[SESSION])).agent
+            given = {name: value for name, value in given_row(row).items() if name != ENV_ARGS}  # not of this instance
+            return (await self._sessions.seed(given, session_id=row[SESSION])).agent
         await transcript.rewind(1)
         return transcript.agent
 

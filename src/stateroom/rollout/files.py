@@ -44,14 +44,38 @@ class RunFiles:
         """The default store."""
         return self._beside("_sessions.db")
 
-    def prepare(self) -> None:
-        """Make the folder. `CannotWrite` if the files of an earlier run are there."""
-        for path in (self.rollouts, self.inputs, self.failures, self.metrics):
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """The files that a run writes, besides the store."""
+        return (self.rollouts, self.inputs, self.failures, self.metrics)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has begun: it has inputs, or else rollouts."""
+        return self.inputs.exists() or (self.rollouts.exists() and self.rollouts.stat().st_size > 0)
+
+    def prepare(self, *, force: bool = False, resume: bool = False) -> None:
+        """Make the folder. `CannotWrite` if the files of an earlier run are there, unless `force` removes them.
+
+        With `resume`, an empty rollouts file is no run: its process was killed before it wrote the inputs.
+        """
+        if force:
+            self.remove()
+        elif resume and not self.begun:
+            self.rollouts.unlink(missing_ok=True)
+        for path in self.all:
             refuse_existing(path)
         try:
             self.rollouts.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CannotWrite(f"cannot write to {self.rollouts.parent}: {error.strerror}") from error
+
+    def remove(self) -> None:
+        """Remove the files of an earlier run, and its default store; `CannotWrite` if a process is at work on it."""
+        with self.lock():
+            store = (self._beside(f"_sessions.db{ending}") for ending in ("", "-wal", "-shm"))
+            for path in (*self.all, *store):
+                path.unlink(missing_ok=True)
 
     def begin(self, inputs: Iterable[Mapping[str, Any]]) -> None:
         """Write the inputs, and an empty rollouts file."""
@@ -98,4 +122,4 @@ class RunFiles:
 def refuse_existing(path: Path) -> None:
     """Raise `CannotWrite` if there is a file."""
     if path.exists():
-        raise CannotWrite(f"{path} is there already; give another --output, or remove it")
+        raise CannotWrite(f"{path} is there already; give another --output, or replace it with --force")

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from stateroom.agent import MAX_STEPS, Agent, Context, Trajectory
-from stateroom.environment import Environment
+from stateroom.environment import Environment, variant_of
 from stateroom.errors import NotFound
 from stateroom.model import Item, ModelSource, input_items
 from stateroom.rollout.backend import Backend, local_backend
@@ -31,6 +31,8 @@ class Plan:
     model: ModelSource
     tasks: list[Row]
     files: RunFiles
+    force: bool = field(default=False, kw_only=True)
+    """Remove the files of an earlier run, instead of refusing to write."""
     store: str = "memory://"
     """The URL of the store of the sessions, unless a server has them."""
     server: str | None = None
@@ -107,7 +109,9 @@ class Plan:
 
     def tools_for(self, row: Row) -> list[Item]:
         """The tools that the model is offered."""
-        return row.get("responses_create_params", {}).get("tools") or self.environment.tool_definitions()
+        return row.get("responses_create_params", {}).get("tools") or (
+            variant_of(self.environment, row).tool_definitions()
+        )
 
     def response(self, trajectory: Trajectory, tools: list[Item], seed: int) -> dict[str, Any]:
         """A trajectory as a Responses object."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from stateroom.agent import call_tool, output_text
-from stateroom.environment import Environment
+from stateroom.environment import Environment, variant_of
 from stateroom.errors import (
     BadTask,
     EnvironmentFailed,
@@ -82,7 +82,9 @@ async def replay_session(
 
     External tools do not run: their results are copied from the log. Nothing is written to the store.
     """
-    async with _open_replayer(environment, lenient, "skip") as replayer:
+    seeds = [entry.input async for entry in History(store).entries(session, until=1)]
+    variant = variant_of(environment, seeds[0]) if seeds else environment
+    async with _open_replayer(variant, lenient, "skip") as replayer:
         return await replayer.session(store, session)
 
 
@@ -103,10 +105,16 @@ async def replay_rollouts(
     """
     found: list[Replay] = []
     inputs = inputs_of(RunFiles(rollouts).inputs)
-    async with _open_replayer(environment, lenient, reads) as replayer:
+    replayers: dict[int, _Replayer] = {}
+    async with AsyncExitStack() as stack:
         for number, line in read_lines(rollouts):
             try:
-                found.append(await replayer.row(parse_row(line, number), store, inputs))
+                row = parse_row(line, number)
+                variant = variant_of(environment, row)
+                if id(variant) not in replayers:
+                    opened = _open_replayer(variant, lenient, reads)
+                    replayers[id(variant)] = await stack.enter_async_context(opened)
+                found.append(await replayers[id(variant)].row(row, store, inputs))
             except BadTask as error:
                 found.append(Replay(refused=str(error)))
             on_row()

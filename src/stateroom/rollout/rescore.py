@@ -114,9 +114,9 @@ async def rescore_rollouts(
         raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
     report = RescoreReport()
     seen: set[Key] = set()
-    digest_of = partial(_digest, type(environment), at)
+    digest_of = partial(_digest, environment, at)
     inputs = partial(inputs_of, RunFiles(rollouts).inputs)
-    async with open_scorer(environment, inputs, store, partial(StoredScorer, environment, at=at)) as scorer:
+    async with open_scorer(environment, inputs, store, partial(StoredScorer, at=at)) as scorer:
         done = _resume(rollouts, files, digest_of, report)
         with Appender(files.rollouts) as scored, Appender(files.failures) as failures:
 
@@ -187,9 +187,10 @@ def _add(report: RescoreReport, row: Row) -> None:
     report.agent = report.agent or row.get("agent_ref")
 
 
-def _digest(environment: type[Environment[Any, Any]], at: int | None, line: bytes) -> str:
+def _digest(environment: Environment[Any, Any], at: int | None, line: bytes) -> str:
     """Identifies the row and the settings that a rescored row was made from."""
-    asked = f"{environment.__module__}\n{environment.__qualname__}\n{at}\n".encode()
+    kind = type(environment)
+    asked = f"{kind.__module__}\n{kind.__qualname__}\n{at}\n{environment.made_with or ''}\n".encode()
     return blake2b(asked + line, digest_size=16).hexdigest()
 
 
@@ -262,7 +263,7 @@ async def _score_failures(
         if waiting.pop(key_of(row), None) is not None:  # an interruption kept it in both files
             report.rows.append({**measured, "_before": None})
             report.resumed += 1
-    stored = partial(FirstScorer, environment, inputs=inputs)
+    stored = partial(FirstScorer, inputs=inputs)
     async with open_scorer(environment, lambda: inputs, store, stored) as scorer:
         with Appender(files.rollouts) as rollouts:
 

@@ -60,8 +60,8 @@ def what_is_left(files: RunFiles, agent: Any) -> Left:
 def _inputs(files: RunFiles, agent: Any) -> dict[Key, Row]:
     """The episodes of the run; `CannotWrite` if another model ran them."""
     if not files.inputs.is_file():
-        first = f"remove {files.rollouts}, and " if files.rollouts.exists() else ""
-        raise NotFound(f"there is no run to resume: {files.inputs} is missing; {first}run it without --resume")
+        told = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
+        raise NotFound(f"{told}; give another --output, or start over with --force")
     inputs = inputs_of(files.inputs)
     for row in inputs.values():
         if row.get("agent_ref") != agent:

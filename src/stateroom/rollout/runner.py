@@ -98,13 +98,14 @@ async def run(
     `on_start` is called with what there is to do, and `on_episode` with each row that is done.
     """
     async with AsyncExitStack() as stack:
-        if plan.resume:
+        resumes = plan.resume and plan.files.begun  # else it never began, and starts
+        if resumes:
             stack.enter_context(plan.files.lock())
             left = what_is_left(plan.files, plan.agent)
             _refuse_other_groups(plan, left.rows)
         else:
             left = Left(plan.inputs())
-            plan.files.prepare()
+            plan.files.prepare(force=plan.force, resume=plan.resume)
         on_start(left)
         report = Report(left.episodes, failed=left.failed, rows=[*left.done])
         await stack.enter_async_context(plan.model)
@@ -113,7 +114,7 @@ async def run(
         if plan.keeps_transcripts:
             store = open_transcripts(plan.store, plan.environment.lifecycle)
             transcripts = await stack.enter_async_context(store)
-        if not plan.resume:
+        if not resumes:
             plan.files.begin(left.rows)
             stack.enter_context(plan.files.lock())
         await _Runner(plan, backend, transcripts, report, on_episode).run(left.rows)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
-from stateroom.environment import Environment
+from stateroom.environment import Environment, variant_of
 from stateroom.errors import BadTask, NotFound
 from stateroom.rollout.rows import (
     SESSION,
@@ -113,21 +113,41 @@ class RowScorer:
         await self._sessions.stop()
 
 
+class VariantScorer:
+    """Scores each row with the instance in which it ran: that with its `env_args`, if it has some."""
+
+    def __init__(self, environment: Environment[Any, Any], make: Callable[[Environment[Any, Any]], Scorer]) -> None:
+        self._environment = environment
+        self._make = make
+        self._scorers: dict[int, Scorer] = {}
+
+    async def score(self, row: Row) -> Scored:
+        variant = variant_of(self._environment, row)
+        if id(variant) not in self._scorers:
+            self._scorers[id(variant)] = self._make(variant)
+        return await self._scorers[id(variant)].score(row)
+
+    async def stop(self) -> None:
+        for scorer in self._scorers.values():
+            await scorer.stop()
+
+
 @asynccontextmanager
 async def open_scorer(
     environment: Environment[Any, Any],
     inputs: Callable[[], Mapping[Key, Row]],
     store: Store | None,
-    stored: Callable[[Store], Scorer],
+    stored: Callable[[Environment[Any, Any], Store], Scorer],
 ) -> AsyncIterator[Scorer]:
     """A scorer for an environment: the one that `stored` makes for its store, or a `RowScorer` if it is stateless."""
     async with open_store("memory://") as memory:
         if environment.state_type is None:
-            scorer: Scorer = RowScorer(environment, memory, inputs())
+            given = inputs()
+            scorer = VariantScorer(environment, lambda variant: RowScorer(variant, memory, given))
         elif store is None:
             raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
         else:
-            scorer = stored(store)
+            scorer = VariantScorer(environment, lambda variant: stored(variant, store))
         try:
             yield scorer
         finally:

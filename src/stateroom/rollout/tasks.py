@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from stateroom.environment import Environment, Task
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from stateroom.environment import Environment, Task, variant_of
 from stateroom.errors import BadTask, NotFound
 from stateroom.jsonl import parse_object, read_lines
 from stateroom.rollout.rows import Row
@@ -37,27 +40,40 @@ def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
     """The rows of a task file. If some are bad, `BadTask` names each with file, line and field."""
     if not path.is_file():
         raise NotFound(f"there is no task file {path}")
+    given = ((f"{path}, line {number}", line) for number, line in read_lines(path))
+    return _checked(given, environment, f"{path} has no tasks")
+
+
+def check_tasks(rows: Iterable[Any], environment: Environment[Any, Any]) -> list[Row]:
+    """Rows, or typed tasks, as rows. If some are bad, `BadTask` names each with its index and field."""
+    given = ((f"task {number}", row) for number, row in enumerate(rows))
+    return _checked(given, environment, "there are no tasks")
+
+
+def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any], none: str) -> list[Row]:
     rows: list[Row] = []
     complaints: list[str] = []
-    for number, line in read_lines(path):
+    for where, each in given:
         try:
-            rows.append(_row(line, environment))
+            rows.append(_row(each, environment))
         except BadTask as error:
-            complaints.append(f"{path}, line {number}: {error}")
+            complaints.append(f"{where}: {error}")
     if complaints:
         more = [f"and {len(complaints) - MOST} more"] if len(complaints) > MOST else []
         raise BadTask("\n".join(complaints[:MOST] + more))
     if not rows:
-        raise BadTask(f"{path} has no tasks")
+        raise BadTask(none)
     return rows
 
 
-def _row(line: bytes, environment: Environment[Any, Any]) -> Row:
+def _row(given: Any, environment: Environment[Any, Any]) -> Row:
     try:
-        row = parse_object(line)
-    except ValueError as error:
+        row = parse_object(given) if isinstance(given, bytes) else to_jsonable_python(given)
+    except (ValueError, PydanticSerializationError) as error:
         raise BadTask(str(error)) from None
-    environment.parse_task(row)
+    if not isinstance(row, dict):
+        raise BadTask(f"should be an object: a task row, not {row!r:.100}")
+    variant_of(environment, row).parse_task(row)
     request = row.get("responses_create_params", {})
     given, tools = request.get("input"), request.get("tools")
     if not (given is None or isinstance(given, str) or _are_items(given)):

@@ -9,6 +9,7 @@ from stateroom.server.keys import (
     Key,
     read_keys,
 )
+from stateroom.server.launch import serve
 from stateroom.server.model import (
     ModelApplication,
     run_model,
@@ -40,4 +41,5 @@ __all__ = [
     "run",
     "run_model",
     "run_stdio",
+    "serve",
 ]

@@ -14,9 +14,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -28,7 +28,7 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
-from stateroom.environment import Environment, find_environment
+from stateroom.environment import Environment, make_environment
 from stateroom.errors import CannotListen, NotFound
 from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
@@ -67,9 +67,11 @@ HUNG = 30
 class ApplicationFactory:
     """Makes the application, in this process or in a worker."""
 
-    environments: tuple[str, ...]
-    """Registered names, module:Class or path.py:Class."""
+    environments: tuple[str | type[Environment[Any, Any]] | Environment[Any, Any], ...]
+    """Registered names, module:Class or path.py:Class; in this process also classes and instances."""
     options: Options
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the environment's constructor."""
 
     def __call__(self) -> ASGIApp:
         tracing = configure()
@@ -89,7 +91,7 @@ class ApplicationFactory:
         return max([self.options.limits.seconds, *(tool.procedure.timeout or 0.0 for tool in tools)])
 
     def _environments(self) -> list[Environment[Any, Any]]:
-        return [find_environment(name)() for name in self.environments]
+        return [make_environment(each, self.env_args) for each in self.environments]
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -140,16 +142,38 @@ def _prompt(parameters: dict[str, Any]) -> str:
     return "\n\n".join(text for text in (parameters.get("instructions") or "", *messages) if text)
 
 
-def run(factory: ApplicationFactory, listening: socket.socket, workers: int = 1) -> None:
-    """Serve until a signal stops the server: calls in flight are finished, and new ones refused."""
+def run(factory: ApplicationFactory, listening: socket.socket, workers: int = 1, *, exits: bool = True) -> None:
+    """Serve until a signal stops the server: calls in flight are finished, and new ones refused.
+
+    With `exits`, the process ends soon after, whatever its threads still do.
+    """
     log_to_stderr()
     longest = factory.longest_call()
     if workers == 1:
-        Server(configured(factory, longest)).run([listening])
+        _run_here(Server(configured(factory, longest), exits=exits), listening)
         return
     with TemporaryDirectory(prefix="stateroom-") as folder:
         shared = replace(factory, options=replace(factory.options, shared_folder=Path(folder)))
         Supervisor(configured(WorkerFactory(shared), longest, workers), [listening]).run()
+
+
+def _run_here(server: Server, listening: socket.socket) -> None:
+    """Serve in this process; beside a running loop, as a notebook has, on a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        server.run([listening])
+        return
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    if threading.current_thread() is not threading.main_thread():
+        thread.join()
+        return
+    before = signal.signal(signal.SIGINT, server.handle_exit)  # which a notebook's stop button sends
+    try:
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def configured(make: Callable[[], ASGIApp], longest_call: float, workers: int = 1) -> uvicorn.Config:
@@ -175,15 +199,20 @@ def configured(make: Callable[[], ASGIApp], longest_call: float, workers: int = 
 class Server(uvicorn.Server):
     """Serves in this process. To stop on a signal is a success, so the signal is not raised again at the end."""
 
+    def __init__(self, config: uvicorn.Config, *, exits: bool = True) -> None:
+        super().__init__(config)
+        self._exits = exits
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve(sockets)
-        end = threading.Timer(LINGER, os._exit, (0,))  # threads that tools left behind delay nobody
-        end.daemon = True
-        end.start()
+        if self._exits:
+            end = threading.Timer(LINGER, os._exit, (0,))  # threads that tools left behind delay nobody
+            end.daemon = True
+            end.start()
 
 
 class Supervisor(Multiprocess):

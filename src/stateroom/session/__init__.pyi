@@ -3,6 +3,11 @@ from .agent import (
     SessionAgent as SessionAgent,
     ended_call as ended_call,
 )
+from .blocking import (
+    BackgroundLoop as BackgroundLoop,
+    Blocking as Blocking,
+    LogEntries as LogEntries,
+)
 from .cached_session import (
     CachedSession as CachedSession,
     PreparedCommit as PreparedCommit,

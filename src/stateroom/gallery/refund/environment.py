@@ -79,7 +79,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
     examples = "tasks.jsonl"
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
-    def __init__(self, user_model: Model | None = None) -> None:
+    def __init__(self, user_model: Model | str | None = None) -> None:
         self.customer = None if user_model is None else SimulatedUser(user_model, INSTRUCTIONS)
 
     def seed(self, task: RefundTask) -> Desk:

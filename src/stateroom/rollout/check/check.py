@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stateroom.environment import Environment
-from stateroom.errors import BadTask, NotFound
+from stateroom.environment import Environment, make_environment
+from stateroom.errors import BadTask, NotFound, StateroomError
 from stateroom.rollout.check import isolation, tasks, tools, verdicts
 from stateroom.rollout.check.episodes import Episodes, Play, PlayFailure, play_episodes
 from stateroom.rollout.check.findings import (
@@ -25,26 +25,27 @@ from stateroom.rollout.check.findings import (
 )
 from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import example_file, read_tasks
-from stateroom.session import contained
+
+NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 async def check_environment(
     environment: type[Environment[Any, Any]],
     task_file: Path | None = None,
     *,
+    env_args: Mapping[str, Any] = NO_ARGUMENTS,
     everything: bool = False,
     on_play: Callable[[], None] = lambda: None,
 ) -> CheckReport:
     """Check an environment with the tasks of a file, its examples, or else tasks that it generates.
 
+    Its instances are made with `env_args`, the arguments of its constructor.
     Of many tasks a sample is played, unless `everything` is set. `on_play` is called for each episode.
     """
     try:
-        with contained:
-            instance = environment()
-    except Exception as error:  # noqa: BLE001 - the author's code may raise anything
-        told = f"{environment.__name__}() cannot be made without arguments: {type(error).__name__}: {error}"
-        return CheckReport.undefined(environment.name, told)
+        instance = make_environment(environment, env_args)
+    except StateroomError as error:
+        return CheckReport.undefined(environment.name, str(error))
     findings = [tools.check_schema(instance)]
     try:
         rows, source = _rows(instance, task_file)
@@ -53,7 +54,7 @@ async def check_environment(
         return CheckReport(environment.name, [*findings, *_skipped(PLAYED, "the tasks cannot be used")])
     findings.append(tasks.check_tasks(instance, rows, source))
     chosen = dict(enumerate(rows)) if everything else tasks.sample(rows)
-    async with play_episodes(environment, chosen, on_play) as episodes:
+    async with play_episodes(environment, env_args, chosen, on_play) as episodes:
         findings += await _check_episodes(episodes)
     return CheckReport(environment.name, findings, len(rows), len(chosen))
 

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from stateroom.agent import act
-from stateroom.environment import Environment
+from stateroom.environment import Environment, make_environment
 from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, TimedOut
 from stateroom.model import Item, ModelSource
 from stateroom.rollout.calls import same
@@ -230,11 +230,13 @@ class Episodes:
     def __init__(
         self,
         environment: type[Environment[Any, Any]],
+        env_args: Mapping[str, Any],
         rows: Mapping[int, Row],
         on_play: Callable[[], None],
         instances: AsyncExitStack,
     ) -> None:
         self.environment = environment
+        self._env_args = env_args
         self.rows = rows
         self.reference: list[Play] = []
         """Of the reference policy, if there is one."""
@@ -268,11 +270,9 @@ class Episodes:
     async def new_instance(self) -> Instance:
         """A new instance of the environment to play on."""
         try:
-            with contained:
-                made = self.environment()
-        except Exception as error:
-            told = f"another {self.environment.__name__}() cannot be made: {type(error).__name__}: {error}"
-            raise EnvironmentFailed(told) from error
+            made = make_environment(self.environment, self._env_args)
+        except StateroomError as error:
+            raise EnvironmentFailed(f"another instance cannot be made: {error}") from error
         return await self._instances.enter_async_context(Instance(made))
 
     async def play_again(self, instance: Instance, play: Play) -> Play:
@@ -293,10 +293,13 @@ class Episodes:
 
 @asynccontextmanager
 async def play_episodes(
-    environment: type[Environment[Any, Any]], rows: Mapping[int, Row], on_play: Callable[[], None]
+    environment: type[Environment[Any, Any]],
+    env_args: Mapping[str, Any],
+    rows: Mapping[int, Row],
+    on_play: Callable[[], None],
 ) -> AsyncIterator[Episodes]:
     """The episodes of an environment's tasks; their instances stay open in the block."""
     async with AsyncExitStack() as stack:
-        episodes = Episodes(environment, rows, on_play, stack)
+        episodes = Episodes(environment, env_args, rows, on_play, stack)
         await episodes.play()
         yield episodes

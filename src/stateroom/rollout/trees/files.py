@@ -10,7 +10,7 @@ import msgspec
 
 from stateroom.errors import BadData, NotFound
 from stateroom.jsonl import parse_object, read_lines
-from stateroom.rollout.files import RunFiles, refuse_existing
+from stateroom.rollout.files import RunFiles
 from stateroom.rollout.rows import Row
 from stateroom.rollout.trees.tree import Node
 
@@ -24,9 +24,9 @@ class TreeFiles(RunFiles):
         """The nodes of all trees, each after its parent."""
         return self._beside("_tree.jsonl")
 
-    def prepare(self) -> None:
-        refuse_existing(self.tree)
-        super().prepare()
+    @property
+    def all(self) -> tuple[Path, ...]:
+        return (self.tree, *super().all)
 
     def as_dict(self) -> dict[str, str]:
         return super().as_dict() | ({"tree": str(self.tree)} if self.tree.exists() else {})

@@ -57,7 +57,7 @@ async def branch(
     `on_branch` and `on_tree` are called with each that is done.
     """
     inputs = plan.inputs_for(1)
-    plan.files.prepare()
+    plan.files.prepare(force=plan.force)
     async with plan.model, plan.backend(forks=True) as backend:
         plan.files.begin(inputs)
         with (

@@ -1,0 +1,171 @@
+"""Progress on standard error: a bar in a terminal or a notebook, else a line every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from html import escape
+from importlib import import_module
+from threading import Event, Thread
+from time import monotonic
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from stateroom.rollout.resume import Left
+from stateroom.rollout.runner import Report, Run, run
+
+SOON = 2.0
+"""Seconds of work after which progress is shown."""
+
+LINE_EVERY = 5.0
+"""Seconds between two lines where there is no bar."""
+
+REFRESH_EVERY = 0.5
+"""Seconds between two updates of a notebook's bar."""
+
+
+class ProgressBar:
+    """Shows how much of a piece of work is done, and the time taken when it has finished."""
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        self.what = what
+        self.total = total
+        self.done = 0
+        self._began = monotonic()
+        self._display: _Display | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time taken so far."""
+        return monotonic() - self._began
+
+    def start(self) -> None:
+        """Show it, unless it is shown."""
+        if self._display is None:
+            self._display = _display_of(self)
+            self._display.start()
+
+    def advance(self) -> None:
+        """Count one step."""
+        self.done += 1
+        if self._display is not None:
+            self._display.update()
+
+    def stop(self) -> None:
+        """Show the last state, if it is shown at all."""
+        if self._display is not None:
+            self._display.stop()
+            self._display = None
+
+    @property
+    def line(self) -> str:
+        """The state as a line of text."""
+        minutes, seconds = divmod(int(self.seconds), 60)
+        of = "" if self.total is None else f"/{self.total}"
+        return f"{self.what}: {self.done}{of}, {minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+async def run_with_progress(plan: Run, bar: ProgressBar) -> Report:
+    """Run all episodes of a plan, and show their progress."""
+
+    def begin(left: Left) -> None:
+        bar.total, bar.done = left.episodes, left.over
+        timers.append(asyncio.get_running_loop().call_later(SOON, bar.start))  # the first episode may take long
+
+    def advance(row: Any) -> None:
+        bar.start()  # not before: a run that is refused shows no bar
+        bar.advance()
+
+    timers: list[asyncio.TimerHandle] = []
+    try:
+        return await run(plan, advance, begin)
+    finally:
+        for timer in timers:
+            timer.cancel()
+        bar.stop()
+
+
+class _Display(Protocol):
+    def start(self) -> None: ...
+    def update(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def _display_of(bar: ProgressBar) -> _Display:
+    if (show := _notebook_display(bar)) is not None:
+        return _Repeated(show, REFRESH_EVERY, at_once=True)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    if console.is_terminal:
+        return _Terminal(bar, console)
+    return _Repeated(lambda: console.print(bar.line, soft_wrap=True), LINE_EVERY)
+
+
+class _Terminal:
+    """A bar that stays when the work has ended."""
+
+    def __init__(self, bar: ProgressBar, console: Console) -> None:
+        self._bar = bar
+        time = TimeElapsedColumn() if bar.total is None else TimeRemainingColumn(elapsed_when_finished=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), time)
+        self._progress = Progress(*columns, console=console)
+        self._task = self._progress.add_task(bar.what)
+        task = self._progress.tasks[0]
+        task.start_time = task.get_time() - bar.seconds  # it is shown later than the work began
+        self.update()
+
+    def start(self) -> None:
+        self._progress.start()
+
+    def update(self) -> None:
+        bar = self._bar
+        self._progress.update(self._task, description=bar.what, total=bar.total, completed=bar.done)
+
+    def stop(self) -> None:
+        self.update()
+        self._progress.stop()
+
+
+class _Repeated:
+    """Shows the state again and again, on a thread: the event loop may be busy, or one step may take long."""
+
+    def __init__(self, show: Callable[[], None], every: float, *, at_once: bool = False) -> None:
+        self._show = show
+        self._every = every
+        self._at_once = at_once
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        if self._at_once:
+            self._show()
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every):
+            self._show()
+
+    def update(self) -> None:
+        """Nothing: the thread shows it."""
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._show()
+
+
+def _notebook_display(bar: ProgressBar) -> Callable[[], None] | None:
+    """A function that shows a bar under the current cell; None outside a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    display = import_module("IPython.display").display
+
+    def bundle() -> dict[str, str]:
+        limits = "" if bar.total is None else f' value="{bar.done}" max="{max(bar.total, 1)}"'
+        return {"text/plain": bar.line, "text/html": f"<progress{limits}></progress> {escape(bar.line)}"}
+
+    handle = display(bundle(), raw=True, display_id=True)
+    return lambda: handle.update(bundle(), raw=True)

@@ -1,0 +1,200 @@
+"""`RunResult`: a run's metrics, failures and episodes, with the session of each; for Python and notebooks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+from html import escape
+from importlib import import_module
+from statistics import fmean
+from threading import Thread
+from typing import Any
+from weakref import finalize
+
+from stateroom.environment import Rooms, variant_of
+from stateroom.errors import NotFound
+from stateroom.jsonl import read_lines
+from stateroom.model import Item
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.rows import SESSION, Row, key_of, parse_row
+from stateroom.rollout.runner import Report, Run
+from stateroom.session import LogEntries
+
+NOT_COLUMNS = frozenset({"responses_create_params", "response", "agent_ref"})
+"""Fields of a row that a data frame leaves out: conversations."""
+
+SHOWN = 10
+"""Tasks that a notebook shows."""
+
+
+class EpisodeResult:
+    """A finished episode: its row, and the way to its session."""
+
+    def __init__(self, run: RunResult, row: Row) -> None:
+        self._run = run
+        self.row = row
+        """The row in the rollouts file."""
+
+    def __repr__(self) -> str:
+        return f"<EpisodeResult of task {self.task}, rollout {self.rollout}, reward {self.reward:g}>"
+
+    @property
+    def task(self) -> int:
+        """The index of the task."""
+        return key_of(self.row)[0]
+
+    @property
+    def rollout(self) -> int:
+        """The index among the episodes of the task."""
+        return key_of(self.row)[1]
+
+    @property
+    def reward(self) -> float:
+        return float(self.row["reward"])
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """What the model said and did, as a Responses object."""
+        return self.row["response"]  # type: ignore[no-any-return]
+
+    @property
+    def conversation(self) -> list[Item]:
+        """The items of the conversation: what the model was asked, and its response."""
+        return [*self._run.plan.items_of(self.row), *self.response.get("output", ())]
+
+    @property
+    def session(self) -> Any:
+        """The session, as a blocking `Session`: read it, fork it, call tools on the fork."""
+        return self._run.session_of(self.row)
+
+    def log(self) -> LogEntries:
+        """All that happened in the session."""
+        return self.session.log()  # type: ignore[no-any-return]
+
+
+class RunResult:
+    """The results of a run. A notebook shows them as a table."""
+
+    def __init__(self, plan: Run, report: Report) -> None:
+        self.plan = plan
+        self.report = report
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics over all episodes: `pass@1`, `mean/reward` and so on."""
+        return self.report.metrics["agent_metrics"]  # type: ignore[no-any-return]
+
+    @property
+    def files(self) -> RunFiles:
+        """The files of the run."""
+        return self.plan.files
+
+    @cached_property
+    def episodes(self) -> list[EpisodeResult]:
+        """The finished episodes, by task and rollout."""
+        return [EpisodeResult(self, row) for row in self._rows(self.files.rollouts)]
+
+    @cached_property
+    def failures(self) -> list[Row]:
+        """The rows of the episodes that failed; `error` says why."""
+        return self._rows(self.files.failures)
+
+    @staticmethod
+    def _rows(path: Any) -> list[Row]:
+        found = (parse_row(line, number) for number, line in read_lines(path)) if path.exists() else ()
+        return sorted(found, key=key_of)
+
+    def session_of(self, row: Row) -> Any:
+        """The blocking session of a row."""
+        plan = self.plan
+        if not plan.keeps_sessions:
+            why = f"they are on {plan.server}" if plan.server else f"{plan.environment.name} is stateless"
+            raise NotFound(f"this run has no sessions of its own: {why}; each episode has its `conversation`")
+        if plan.store.startswith("memory:"):
+            raise NotFound("the sessions of this run were in memory; give another store, or none for a file")
+        return self._rooms.sessions(variant_of(plan.environment, row)).open(row[SESSION], closed_too=True)
+
+    @cached_property
+    def _rooms(self) -> Rooms:
+        rooms = Rooms(self.plan.store)
+        # On a thread, since the garbage collector may run on the loop that it closes; not at exit, when none can start.
+        finalize(self, lambda: Thread(target=rooms.close, daemon=True).start()).atexit = False
+        return rooms
+
+    def rewards_by_task(self) -> dict[int, list[float]]:
+        """The rewards of each task's episodes."""
+        found: dict[int, list[float]] = defaultdict(list)
+        for row in sorted(self.report.rows, key=key_of):
+            found[row["_ng_task_index"]].append(float(row["reward"]))
+        return dict(found)
+
+    def to_dataframe(self) -> Any:
+        """One line per finished episode, as a pandas data frame: the fields of its row without the conversation."""
+        return _imported("pandas", "a data frame").DataFrame([_columns(episode.row) for episode in self.episodes])
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the rewards by task, and pass@k."""
+        plt = _imported("matplotlib.pyplot", "a plot")
+        figure, (by_task, by_k) = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
+        plt.close(figure)  # else a notebook would show it twice
+        rewards = self.rewards_by_task()
+        by_task.bar(list(rewards), [fmean(each) for each in rewards.values()], color="C0", alpha=0.4, label="mean")
+        points = [(task, reward) for task, each in rewards.items() for reward in each]
+        if points:
+            by_task.plot(*zip(*points, strict=True), "o", color="C0", label="episode")
+        by_task.set(title=f"{self.plan.environment.name}, by {self.plan.model.name}", xlabel="task", ylabel="reward")
+        by_task.legend()
+        passes = self._passes()
+        by_k.plot(list(passes), list(passes.values()), "o-", color="C1")
+        by_k.set(title="pass@k", xlabel="k", ylim=(-0.02, 1.02), xticks=list(passes))
+        return figure
+
+    def _passes(self) -> dict[int, float]:
+        """pass@k by k."""
+        found = ((name.removeprefix("pass@"), value) for name, value in self.metrics.items() if "pass@" in name)
+        return {int(k): value for k, value in found if k.isdecimal()}
+
+    def __repr__(self) -> str:
+        plan, report = self.plan, self.report
+        figures = [f"{name} {self.metrics[name]:.3g}" for name in ("mean/reward", "pass@1") if name in self.metrics]
+        told = [
+            f"{report.episodes} episodes of {plan.environment.name} by {plan.model.name}",
+            f"{report.failed} failed",
+        ]
+        return f"<RunResult: {', '.join(told + figures)}; {plan.files.rollouts}>"
+
+    def _repr_html_(self) -> str:
+        plan, rewards = self.plan, self.rewards_by_task()
+        lines = [
+            f"<tr><td>{task}</td><td>{fmean(each):.3g}</td>"
+            f"<td style='text-align: left'>{' '.join(f'{reward:.3g}' for reward in each)}</td></tr>"
+            for task, each in [*rewards.items()][:SHOWN]
+        ]
+        if len(rewards) > SHOWN:
+            lines.append(f"<tr><td>…</td><td></td><td>and {len(rewards) - SHOWN} more</td></tr>")
+        failed = f", {self.report.failed} failed" if self.report.failed else ""
+        told = f"{self.report.episodes} episodes of {plan.environment.name}, by {plan.model.name}{failed}"
+        figures = {"mean reward": self.metrics.get("mean/reward")} | {f"pass@{k}": v for k, v in self._passes().items()}
+        said = ", ".join(f"{name} = {value:.3g}" for name, value in figures.items() if value is not None)
+        return (
+            f"<p><b>{escape(told)}</b><br>{escape(said)}<br><code>{escape(str(plan.files.rollouts))}</code></p>"
+            f"<table><tr><th>task</th><th>mean</th><th>rewards</th></tr>{''.join(lines)}</table>"
+        )
+
+
+def _imported(module: str, what: str) -> Any:
+    """A module of a package that is not a dependency."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        package = module.partition(".")[0]
+        raise NotFound(f"{what} needs {package}: pip install {package}") from None
+
+
+def _columns(row: Row) -> Row:
+    """The fields of a row as columns; the indices and the session have plain names, components one each."""
+    names = {"_ng_task_index": "task", "_ng_rollout_index": "rollout", SESSION: "session"}
+    first = {plain: row[name] for name, plain in names.items() if name in row}
+    rest = {name: value for name, value in row.items() if name not in NOT_COLUMNS and not name.startswith("_")}
+    components = rest.pop("reward_components", None) or {}
+    return {**first, **rest, **{f"reward_components/{name}": value for name, value in components.items()}}

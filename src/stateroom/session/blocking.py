@@ -1,0 +1,170 @@
+"""Sessions for code without `async`: coroutines run on an event loop on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import wraps
+from html import escape
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from stateroom.session.agent import SessionAgent
+from stateroom.session.lease import Lease
+from stateroom.session.log import LogEntry
+from stateroom.session.session import Session
+from stateroom.session.sessions import Sessions
+from stateroom.session.stateless import StatelessSession
+from stateroom.state import brief
+
+T = TypeVar("T")
+
+SHOWN = 300
+"""Characters of an entry that a notebook shows."""
+
+
+SAID = ("role", "content", "name", "arguments", "output")
+"""Fields of a message's items that a notebook shows."""
+
+ASIDE = frozenset({"agent", "moves", "schema"})
+"""Facts that a notebook does not show."""
+
+
+class BackgroundLoop:
+    """An event loop on a thread of its own, so that blocking code can wait for coroutines, in a running loop too."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="stateroom-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine. On Ctrl-C the coroutine is cancelled, and has ended when this raises."""
+        future: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(coroutine))
+            tasks[0].add_done_callback(end)
+
+        def end(task: asyncio.Task[T]) -> None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error is None:
+                future.set_result(task.result())
+            else:
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())  # noqa: PLW0108 - it may begin only now
+            with suppress(asyncio.CancelledError, Exception):
+                future.result()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return not self._loop.is_closed()
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LogEntries(list[LogEntry]):
+    """A session's log; a notebook shows it as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{entry.revision}</td><td>{escape(entry.kind)}</td>"
+            f"<td style='text-align: left'>{escape(_summary(entry))}</td></tr>"
+            for entry in self
+        )
+        return f"<table><tr><th>revision</th><th>kind</th><th>what</th></tr>{rows}</table>"
+
+
+def _summary(entry: LogEntry) -> str:
+    """An entry's facts on one line."""
+    if entry.kind == "call":
+        told = f"{entry.name}({brief(entry.input)}) → {brief(entry.output)}"
+    elif entry.kind == "seed" and isinstance(entry.input, dict):
+        told = ", ".join(f"{name}={brief(value)}" for name, value in entry.input.items() if not name.startswith("_"))
+    elif entry.kind == "message":
+        told = "; ".join(
+            ", ".join(f"{name}={brief(item[name])}" for name in SAID if name in item) for item in entry.facts["items"]
+        )
+    else:
+        told = ", ".join(f"{name}={brief(fact)}" for name, fact in entry.facts.items() if name not in ASIDE)
+    return told if len(told) <= SHOWN else f"{told[:SHOWN]}…"
+
+
+class Blocking:
+    """A `Session`, `Sessions` or another part of them, whose methods block: all names are those of the original.
+
+    What a coroutine returns is returned, what an async iterator yields is a list, and a lease is used in a plain
+    `with`.
+    """
+
+    def __init__(self, original: Any, loop: BackgroundLoop) -> None:
+        self._original = original
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._original)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._original, name)
+        return self._method(found) if inspect.ismethod(found) else self._wrapped(found)
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        async def result(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            found = method(*args, **kwargs)
+            if inspect.isawaitable(found):
+                return await found
+            return [each async for each in found] if isinstance(found, AsyncIterator) else found
+
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._wrapped(self._loop.run(result(args, kwargs)))
+
+        return call
+
+    def _wrapped(self, found: Any) -> Any:
+        if isinstance(found, ORIGINALS):
+            return Blocking(found, self._loop)
+        if isinstance(found, list):
+            is_log = found and isinstance(found[0], LogEntry)
+            return LogEntries(found) if is_log else [self._wrapped(each) for each in found]
+        return found
+
+    def __enter__(self) -> Self:
+        self._loop.run(self._original.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.run(self._original.__aexit__(kind, error, trace))
+
+
+ORIGINALS = (Session, StatelessSession, Sessions, SessionAgent, Lease)
+"""What is handed out as a `Blocking`."""
