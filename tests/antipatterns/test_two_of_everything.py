@@ -101,8 +101,9 @@ def plan(name: str, folder: Path, store: str) -> Run:
 
 
 def told(report: Report) -> list[dict[str, Any]]:
-    """What was measured, but for the names of sessions."""
-    rows = [{key: value for key, value in row.items() if key != "_stateroom_session"} for row in report.rows]
+    """What was measured, but for the names of sessions and the times."""
+    own = ("_stateroom_session", "_stateroom_times")
+    rows = [{key: value for key, value in row.items() if key not in own} for row in report.rows]
     return sorted(rows, key=lambda row: row["_ng_task_index"])
 
 

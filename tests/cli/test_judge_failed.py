@@ -52,7 +52,7 @@ def test_a_report_tells_it_to_machines(stateroom: Any, letters: Path) -> None:
     assert (found["episodes"], found["refused"], found["reasons"]) == (4, 0, {})
     assert found["rewards"]["new"] == 4
     assert found["metrics"]["mean/reward"] == 1.0
-    assert sorted(found["files"]) == ["inputs", "metrics", "rollouts", "sessions"]
+    assert sorted(found["files"]) == ["inputs", "metrics", "rollouts", "run", "sessions"]
 
 
 def test_it_fails_while_the_judge_does(stateroom: Any, letters: Path, monkeypatch: pytest.MonkeyPatch) -> None:

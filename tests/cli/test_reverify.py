@@ -52,7 +52,11 @@ def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> Non
         "after": sum(row["reward"] for row in new) / 32,
     }
     assert found["metrics"]["mean/reward_components/close"] == found["rewards"]["after"]
-    assert {**found["files"]} == {"rollouts": "new.jsonl", "metrics": "new_aggregate_metrics.json"}
+    assert {**found["files"]} == {
+        "rollouts": "new.jsonl",
+        "metrics": "new_aggregate_metrics.json",
+        "run": "new_run.json",
+    }
     assert json.loads(Path("new_aggregate_metrics.json").read_text())[0]["agent_metrics"] == found["metrics"]
 
 

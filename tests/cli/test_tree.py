@@ -61,9 +61,9 @@ def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
 )
 def test_a_rule_and_its_settings(stateroom: Any, options: list[Any], branches: int) -> None:
     found = grown(stateroom, "--limit", 2, *options)
-    assert set(found) == {"tasks", "failed", "branches", "broken", "metrics", "files"}
+    assert set(found) == {"tasks", "failed", "branches", "broken", "elapsed", "metrics", "files"}
     assert (found["tasks"], found["failed"], found["branches"], found["broken"]) == (2, 0, 2 * branches, 0)
-    assert set(found["files"]) == {"rollouts", "inputs", "metrics", "sessions", "tree"}
+    assert set(found["files"]) == {"rollouts", "inputs", "metrics", "run", "sessions", "tree"}
     assert found["metrics"]["mean/tree_branches"] == branches
     assert {line["_ng_task_index"] for line in lines("x_tree.jsonl")} == {0, 1}
 

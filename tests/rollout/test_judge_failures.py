@@ -137,7 +137,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def placeless(path: Path) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "_stateroom_session"} for row in rows(path)]
+    own = ("_stateroom_session", "_stateroom_times")
+    return [{name: value for name, value in row.items() if name not in own} for row in rows(path)]
 
 
 async def judge(environment: Any, files: RunFiles, store: Store | None) -> RescoreReport:

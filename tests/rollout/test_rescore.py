@@ -96,6 +96,10 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
     return collect
 
 
+OWN = ("_stateroom_session", "_stateroom_times")
+"""What is another one in every run."""
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
@@ -117,9 +121,7 @@ async def test_new_rows_are_what_a_run_with_the_new_verifier_would_have_written(
     report, files = await again(Detailed(), old, store)
     told = rows(await collect(Detailed(), "told", repeats=2))
     new = rows(files.rollouts)
-    assert [without(row, "_stateroom_session", REVERIFIED) for row in new] == [
-        without(row, "_stateroom_session") for row in told
-    ]
+    assert [without(row, *OWN, REVERIFIED) for row in new] == [without(row, *OWN) for row in told]
     assert [row["_stateroom_session"] for row in new] == [row["_stateroom_session"] for row in rows(old)]
     assert json.loads(files.metrics.read_text()) == json.loads(RunFiles(old.parent / "told.jsonl").metrics.read_text())
     assert not files.failures.exists()
@@ -130,9 +132,7 @@ async def test_nothing_of_the_old_verdict_lingers(collect: Any, store: Store) ->
     old = await collect(Detailed())
     _, files = await again(PileEnvironment(), old, store)
     told = rows(await collect(PileEnvironment(), "told"))
-    assert [without(row, "_stateroom_session", REVERIFIED) for row in rows(files.rollouts)] == [
-        without(row, "_stateroom_session") for row in told
-    ]
+    assert [without(row, *OWN, REVERIFIED) for row in rows(files.rollouts)] == [without(row, *OWN) for row in told]
 
 
 async def test_a_row_may_be_judged_again_and_again(collect: Any, store: Store) -> None:
@@ -513,16 +513,12 @@ async def test_rows_without_a_state_are_all_that_is_needed(collect: Any) -> None
     old = await collect(Echo(), model=ModelSource("two", Says))
     _, files = await again(EchoJudge(), old, None)
     told = rows(await collect(EchoJudge(), "told", model=ModelSource("two", Says)))
-    assert [without(row, "_stateroom_session", REVERIFIED) for row in rows(files.rollouts)] == [
-        without(row, "_stateroom_session") for row in told
-    ]
+    assert [without(row, *OWN, REVERIFIED) for row in rows(files.rollouts)] == [without(row, *OWN) for row in told]
     _, files = await again(Echo(), files.rollouts, None, "newer")
     found = [without(row, REVERIFIED, "wanted") for row in rows(files.rollouts)]  # what it covered is not known there
     assert found == [without(row, "wanted") for row in rows(old)]
     _, files = await again(Echo(), RunFiles(old.parent / "told.jsonl").rollouts, None, "newest")
-    assert [without(row, "_stateroom_session", REVERIFIED) for row in rows(files.rollouts)] == [
-        without(row, "_stateroom_session") for row in rows(old)
-    ]
+    assert [without(row, *OWN, REVERIFIED) for row in rows(files.rollouts)] == [without(row, *OWN) for row in rows(old)]
 
 
 async def test_rows_of_other_servers_can_be_judged(tmp_path: Path) -> None:

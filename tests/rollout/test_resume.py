@@ -1,6 +1,7 @@
 """Going on with a run: what has broken down through no fault of its own goes on where it was, and nothing else runs."""
 
 import asyncio
+import itertools
 import json
 import tracemalloc
 from collections.abc import Iterator
@@ -141,8 +142,12 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
 
 
+def untimed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "_stateroom_times"} for row in found]
+
+
 def comparable(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    own = ("_stateroom_session", "_stateroom_parent")
+    own = ("_stateroom_session", "_stateroom_parent", "_stateroom_times")
     return [{name: value for name, value in row.items() if name not in own} for row in found]
 
 
@@ -246,12 +251,12 @@ async def test_a_run_that_is_done_is_left_as_it_is(tmp_path: Path) -> None:
 async def test_rows_that_are_lost_or_cut_short_are_written_again(tmp_path: Path) -> None:
     site = Site(tmp_path)
     await site.run(resume=False)
-    before = site.files.rollouts.read_bytes()
-    lines = before.splitlines(keepends=True)
+    whole = untimed(site.rollouts)
+    lines = site.files.rollouts.read_bytes().splitlines(keepends=True)
     site.files.rollouts.write_bytes(b"".join(lines[:3]) + lines[3][:40])
     asked, put = [*site.model.asked], [*site.environment.put]
     assert (await site.run()).failed == 0
-    assert sorted(site.files.rollouts.read_bytes().splitlines()) == sorted(before.splitlines())
+    assert untimed(site.rollouts) == whole
     assert site.files.rollouts.read_bytes().startswith(b"".join(lines[:3]))
     assert (site.model.asked, site.environment.put) == (asked, put)
 
@@ -259,11 +264,11 @@ async def test_rows_that_are_lost_or_cut_short_are_written_again(tmp_path: Path)
 async def test_a_limit_that_was_reached_before_is_still_known(tmp_path: Path) -> None:
     site = Site(tmp_path, max_steps=3)
     await site.run(resume=False)
-    before = site.rollouts
+    before = untimed(site.rollouts)
     assert {row["truncated"] for row in before} == {0, 1}
     site.files.rollouts.write_bytes(b"")
     await site.run()
-    assert site.rollouts == before
+    assert untimed(site.rollouts) == before
 
 
 async def test_what_there_is_to_do_is_told(tmp_path: Path) -> None:
@@ -440,3 +445,17 @@ def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> Non
         tracemalloc.stop()
     assert (len(left.rows), len(left.done), len(site.rollouts)) == (1, 100, 100)
     assert peak < site.files.rollouts.stat().st_size / 4
+
+
+async def test_the_times_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr("stateroom.agent.loop.perf_counter", lambda: next(ticks))  # all that is waited for takes 1 s
+    site = Site(tmp_path, concurrency=1)
+    with broken(site.model.broken, 2, ModelUnavailable("busy")):
+        await site.run(resume=False)
+    await site.run()
+    for row in site.rollouts:
+        times = row["_stateroom_times"]
+        assert (times["model"], times["tool"]) == (row["wanted"] + 1, row["wanted"])
+    resumed = next(row["_stateroom_times"] for row in site.rollouts if row["wanted"] == 3)
+    assert resumed["wall"] > 3  # two answers and a call of the first process are in the log

@@ -160,7 +160,7 @@ async def test_the_seed_decides_the_tree(tmp_path: Path) -> None:
         await branch(given)
         lines = [*rows(given.files.tree), *rows(given.files.rollouts)]
         for line in lines:
-            for known in ("session", "_stateroom_session", "_stateroom_parent"):
+            for known in ("session", "_stateroom_session", "_stateroom_parent", "_stateroom_times"):
                 line.pop(known, None)
         found.append(sorted(json.dumps(line, sort_keys=True) for line in lines))
     assert found[0] == found[1] != found[2]

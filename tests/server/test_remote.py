@@ -36,6 +36,8 @@ def lines(path: Path) -> list[str]:
     """The lines of a file in a fixed order, letter by letter but for the names of the sessions."""
     found = rows(path)
     names = [row.pop("_stateroom_session", None) for row in found]
+    for row in found:
+        row.pop("_stateroom_times", None)
     assert None in names or len(set(names)) == len(names)
     return sorted(map(json.dumps, found))
 
@@ -55,7 +57,7 @@ async def run_in_both(
     assert lines(there.files.rollouts) == lines(here.files.rollouts)
     assert lines(there.files.inputs) == lines(here.files.inputs)
     assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
-    assert set(there.files.as_dict()) == {"rollouts", "inputs", "metrics"}
+    assert set(there.files.as_dict()) == {"rollouts", "inputs", "metrics", "run"}
     return reports[1], there
 
 
@@ -402,7 +404,7 @@ async def test_the_command_with_an_environment(serve: Any, tmp_path: Path) -> No
     assert (here[0], there[0]) == (0, 0), there[2]
     found = json.loads(there[1])
     assert found["metrics"] == json.loads(here[1])["metrics"]
-    assert set(found["files"]) == {"rollouts", "inputs", "metrics"}
+    assert set(found["files"]) == {"rollouts", "inputs", "metrics", "run"}
     assert lines(tmp_path / "there.jsonl") == lines(tmp_path / "here.jsonl")
 
 

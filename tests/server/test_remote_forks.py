@@ -28,7 +28,7 @@ from stateroom.rollout import (
     run,
 )
 
-NAMES = ("session", "revision", "_stateroom_session", "_stateroom_parent")
+NAMES = ("session", "revision", "_stateroom_session", "_stateroom_parent", "_stateroom_times")
 
 
 def settings(folder: Path, name: str, kind: type[Environment[Any, Any]], **more: Any) -> dict[str, Any]:

@@ -28,7 +28,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def comparable(path: Path) -> list[str]:
-    return sorted(json.dumps({**row, "_stateroom_session": ""}, sort_keys=True) for row in rows(path))
+    return sorted(
+        json.dumps({**row, "_stateroom_session": "", "_stateroom_times": {}}, sort_keys=True) for row in rows(path)
+    )
 
 
 Answer = Callable[[int, bytes, Callable[[], Awaitable[bytes]]], Awaitable[bytes | None]]

@@ -96,7 +96,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def comparable(path: Path) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "_stateroom_session"} for row in rows(path)]
+    own = ("_stateroom_session", "_stateroom_times")
+    return [{name: value for name, value in row.items() if name not in own} for row in rows(path)]
 
 
 class Site:

@@ -244,7 +244,8 @@ def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: ty
 def episodes(made: Run) -> list[dict[str, Any]]:
     """The rollouts in a fixed order, but for the names of the sessions."""
     rows = [json.loads(line) for line in made.files.rollouts.read_text(encoding="utf-8").splitlines()]
-    rows = [{name: value for name, value in row.items() if name != "_stateroom_session"} for row in rows]
+    own = ("_stateroom_session", "_stateroom_times")
+    rows = [{name: value for name, value in row.items() if name not in own} for row in rows]
     return sorted(rows, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
 
 

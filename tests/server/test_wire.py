@@ -110,7 +110,8 @@ async def test_metrics_are_aggregated_by_task(serve: Any) -> None:
     ]
     status, metrics = await served.post("/aggregate_metrics", {"verify_responses": rows})
     assert status == 200
-    assert metrics["key_metrics"] == {"mean/reward": 0.75, "pass@1": 0.75, "pass@2": 1.0}
+    errors = {"stderr/reward": 0.25, "stderr/pass@1": 0.25, "stderr/pass@2": 0.0}
+    assert metrics["key_metrics"] == pytest.approx({"mean/reward": 0.75, "pass@1": 0.75, "pass@2": 1.0, **errors})
     assert [group["mean/reward"] for group in metrics["group_level_metrics"]] == [0.5, 1.0]
     assert metrics["agent_metrics"]["mean/turns"] == 2.0
 

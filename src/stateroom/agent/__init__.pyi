@@ -43,7 +43,9 @@ from .tokens import (
     TokenizerFile as TokenizerFile,
 )
 from .transcript import (
+    Times as Times,
     Utterance as Utterance,
     recall as recall,
+    task_items as task_items,
     transcript as transcript,
 )

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from time import perf_counter
 from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
 from stateroom.agent.agent import ASK_USER, Agent, AgentLog, Workspace
 from stateroom.agent.calls import Outcomes, ToolCall, carry_out
 from stateroom.agent.context import Anchor
-from stateroom.agent.transcript import Recalled
+from stateroom.agent.transcript import Recalled, Times
 from stateroom.agent.window import Window
 from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
 from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items, message_text
@@ -48,13 +50,15 @@ class Trajectory:
     """The tokens of the model, as far as reported."""
     question: str | None = None
     """The question that it waits to have answered."""
+    times: Times = field(default_factory=Times)
+    """What the agent has waited for."""
 
     def following(self, before: Recalled) -> Trajectory:
         """The trajectory together with the conversation before it."""
         if not before.items:
             return self
         usage = self.usage if before.usage is None else before.usage + (self.usage or Usage())
-        return replace(self, output=[*before.items, *self.output], usage=usage)
+        return replace(self, output=[*before.items, *self.output], usage=usage, times=before.times + self.times)
 
 
 async def run(agent: Agent, session: Session[Any]) -> Trajectory:
@@ -102,6 +106,9 @@ class _Turn:
         self._reported = 0
         """How many items of the output `on_step` was given."""
         self._usage: Usage | None = None
+        self._times = Times()
+        self._unlogged = Times()
+        """The part of the times that no log entry has."""
         self._newest: list[Item] = []
         """The items of the newest answer."""
         self._until: float | None = None
@@ -136,7 +143,8 @@ class _Turn:
         return self._trajectory("incomplete" if done_early else _ENDED[status.phase], status)
 
     def _trajectory(self, ended: TurnStatus, status: AgentStatus) -> Trajectory:
-        return Trajectory(self._output, ended, self._reason, self._usage, status.question)
+        times = self._times + self._unlogged
+        return Trajectory(self._output, ended, self._reason, self._usage, status.question, times)
 
     async def _load(self, status: AgentStatus, task: Sequence[Item]) -> None:
         """Load the part of the conversation that the model sees."""
@@ -188,7 +196,7 @@ class _Turn:
         while (left := calls[len(outcomes.results) :]) and outcomes.question is None:
             if outcomes.volatile:
                 status = await self._log_results(status, outcomes)
-            if not await self._in_time(partial(carry_out, workspace, log, left, outcomes, asks=asks)):
+            if not await self._in_time(partial(carry_out, workspace, log, left, outcomes, asks=asks), "tool"):
                 outcomes.late = True
                 message = "the deadline of the turn passed before this call returned"
                 left = calls[len(outcomes.results) :]
@@ -230,7 +238,7 @@ class _Turn:
             request = Request(self._window.items, self._tools, self._settings, agent.seed, status.answers)
             counted = self._window.total
             given: list[Answer] = []
-            if not await self._in_time(lambda: self._ask(request, given)):
+            if not await self._in_time(lambda: self._ask(request, given), "model"):
                 return await self._end(status, results, "deadline", counts)
         except (ModelFailed, ContextOverflow) as error:
             with suppress(InvalidMove):  # an author's lifecycle need not have failures
@@ -259,7 +267,7 @@ class _Turn:
         self._output.extend(items)
         told = None if usage is None else msgspec.to_builtins(usage)
         said = Update(items, "model", moves, [*counts, *new], usage=told, reason=self._reason)
-        return await self._log.say(said, after=status, **changes)
+        return await self._tell(said, status, **changes)
 
     async def _ask(self, request: Request, given: list[Answer]) -> None:
         given.append(await answer_of(self._agent.model, request))
@@ -270,7 +278,7 @@ class _Turn:
         async def shorten() -> None:
             self._window = await self._agent.context.fit(self._window, Anchor(status.counted, status.reported))
 
-        if not await self._in_time(shorten):
+        if not await self._in_time(shorten, "model"):
             return None
         return await self._log.compact(self._window.plain(), after=status)
 
@@ -282,7 +290,7 @@ class _Turn:
         async def hear() -> None:
             replies.append(await self._workspace.reply(message, call_id=status.call_id("reply")))
 
-        if not await self._in_time(hear):
+        if not await self._in_time(hear, "tool"):
             return await self._end(status, [], "deadline")
         [reply] = replies
         if reply is None:
@@ -313,10 +321,24 @@ class _Turn:
         """Log something that is not an answer of the model."""
         self._output.extend(items)
         tokens = self._agent.context.count(items) if counts is None else counts
-        return await self._log.say(Update(items, by, moves, tokens, reason=reason), after=status, **changes)
+        return await self._tell(Update(items, by, moves, tokens, reason=reason), status, **changes)
 
-    async def _in_time(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do some work; False if the deadline passes before it is done."""
+    async def _tell(self, said: Update, status: AgentStatus, **changes: Any) -> AgentStatus:
+        """Log an update with the times that are not in the log yet."""
+        times, self._unlogged = self._unlogged, Times()
+        self._times += times
+        said = structs.replace(said, seconds=msgspec.to_builtins(times) or None)
+        return await self._log.say(said, after=status, **changes)
+
+    async def _in_time(self, work: Callable[[], Awaitable[None]], who: Literal["model", "tool"]) -> bool:
+        """Do some work, and measure how long it takes; False if the deadline passes before it is done."""
+        start = perf_counter()
+        try:
+            return await self._before_deadline(work)
+        finally:
+            self._unlogged += Times(**{who: perf_counter() - start})
+
+    async def _before_deadline(self, work: Callable[[], Awaitable[None]]) -> bool:
         if self._until is None:
             await work()
             return True

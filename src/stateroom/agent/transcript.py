@@ -24,12 +24,26 @@ class Utterance(msgspec.Struct, frozen=True):
     """The reason, if it ended a turn."""
 
 
+class Times(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds that an agent has waited, by what for."""
+
+    model: float = 0.0
+    """For answers of its model."""
+    tool: float = 0.0
+    """For results of its calls, and for the user's replies."""
+
+    def __add__(self, other: Times) -> Times:
+        return Times(round(self.model + other.model, 6), round(self.tool + other.tool, 6))
+
+
 class Recalled(NamedTuple):
     """A whole conversation of an agent."""
 
     items: list[Item]
     usage: Usage | None
     """The tokens of its model, as far as reported."""
+    times: Times
+    """What it has waited for, as far as it is in the log."""
 
 
 async def transcript(store: Store, session: str, after: int = 0) -> list[Utterance]:
@@ -45,12 +59,14 @@ async def recall(log: AgentLog) -> Recalled:
     """The whole conversation in a log, also the part that the model no longer sees."""
     items: list[Item] = []
     usage: Usage | None = None
+    times = Times()
     for entry in await log.said() if log.status.said else ():
         if entry.kind == "message":
             items.extend(entry.facts["items"])
             if reported := entry.facts.get("usage"):
                 usage = (usage or Usage()) + Usage(**reported)
-    return Recalled(items, usage)
+            times += Times(**entry.facts.get("seconds") or {})
+    return Recalled(items, usage, times)
 
 
 def task_items(row: Any) -> list[Item]:

@@ -13,6 +13,7 @@ from typer.main import get_command
 from stateroom.cli import (
     branch,
     check,
+    compare,
     demo,
     environments,
     init,
@@ -22,8 +23,10 @@ from stateroom.cli import (
     replay,
     reverify,
     run,
+    runs,
     serve,
     sessions,
+    show,
     store,
     tree,
 )
@@ -57,6 +60,9 @@ app.command()(init.init)
 app.command()(check.check)
 app.command()(run.run)
 app.command()(branch.branch)
+app.command()(runs.runs)
+app.command()(show.show)
+app.command()(compare.compare)
 app.command()(tree.tree)
 app.command()(reverify.reverify)
 app.command()(replay.replay)

@@ -25,6 +25,7 @@ from stateroom.cli.options import (
     Output,
     Seed,
     ServerURL,
+    SolvedAt,
     StoreChoice,
     TaskFile,
     env_args_of,
@@ -33,6 +34,7 @@ from stateroom.cli.output import console, counted, errors, number, print_json, s
 from stateroom.environment import load_class
 from stateroom.errors import NotFound, StateroomError
 from stateroom.rollout import (
+    SOLVED,
     Beam,
     BestOf,
     Branching,
@@ -94,6 +96,7 @@ def branch(
     max_branches: Annotated[int | None, typer.Option(min=1, help="Branches per task.")] = None,
     max_nodes: Annotated[int | None, typer.Option(min=1, help="Nodes per task after which no branch begins.")] = None,
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that a branch may take.")] = None,
+    solved_at: SolvedAt = SOLVED,
     json_output: AsJSON = False,
 ) -> None:
     """Branch episodes: a model tries several ways from states in the middle of episodes, and a rule chooses the best.
@@ -122,6 +125,7 @@ def branch(
         seed=seed,
         max_steps=max_steps,
         deadline=deadline,
+        solved_at=solved_at,
         rule=find_rule(rule, {name: value for name, value in given.items() if value is not None}),
         budget=Budget(max_branches, max_nodes),
     )
@@ -183,6 +187,7 @@ def _finish(plan: Branching, report: Grown, rule: str, json_output: bool) -> Non
                 "failed": report.failed,
                 "branches": report.branches,
                 "broken": report.broken,
+                "elapsed": round(report.elapsed, 3),
                 "metrics": report.metrics["agent_metrics"],
                 "files": plan.files.as_dict(),
             }
@@ -212,5 +217,6 @@ def _show(plan: Branching, report: Grown, rule: str) -> None:
         made.add_section()
         made.add_row("all", "mean", *(number(fmean(row[name] for row in rows)) for name in COLUMNS), style="bold")
         console.print(made)
+    console.print(f"{report.elapsed:,.1f} s")
     show_files(plan.files)
     console.print(f"$ stateroom tree {plan.files.tree}", style="dim", soft_wrap=True)

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from stateroom.environment import TypedText
+from stateroom.errors import BadData
+from stateroom.rollout import Price
 
 EnvName = Annotated[
     str | None,
@@ -29,7 +31,8 @@ ModelSpec = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="The model or policy: a policy of the environment (reference, noisy), openai:NAME, responses:NAME@URL, "
+        help="The model or policy: a policy of the environment (reference, noisy), gold (the gold actions of each "
+        "task), openai:NAME, responses:NAME@URL, "
         "chat:NAME@URL, local, replay:FILE, module:Class or path.py:Class.",
     ),
 ]
@@ -127,7 +130,24 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the files of an ea
 Limit = Annotated[int | None, typer.Option(min=1, help="Run only the first N tasks.")]
 Seed = Annotated[int, typer.Option(help="The random seed of the run.")]
 MaxSteps = Annotated[int, typer.Option(min=1, help="Answers of the model per episode.")]
+SolvedAt = Annotated[float, typer.Option(help="The reward from which an episode counts as solved, for pass@k.")]
+PriceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="in=PRICE,out=PRICE",
+        help="The price of a million tokens, such as in=0.15,out=0.6: rows and the summary get the cost.",
+    ),
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def price_of(given: str | None) -> Price | None:
+    """The price that was given with --price."""
+    try:
+        return None if given is None else Price.parse(given)
+    except BadData as error:
+        raise typer.BadParameter(str(error), param_hint="--price") from None
 
 
 def settings_of(given: list[str] | None) -> dict[str, Any]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from stateroom.model import Item, text_of
 from stateroom.rollout import SOON, ProgressBar, RunFiles
@@ -60,6 +62,31 @@ def when(seconds: float) -> str:
 def number(value: float) -> str:
     """A metric, with three digits at most."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def with_error(metrics: Mapping[str, float], key: str, name: str) -> str:
+    """A metric with the standard error of its mean, if that is known: `0.5 ± 0.1`."""
+    error = metrics.get(f"stderr/{name}")
+    return number(metrics[key]) + ("" if error is None else f" ± {number(error)}")
+
+
+def measured_speed(elapsed: float, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How long some episodes took in all, and what they have cost, as far as that is known."""
+    costs = [row["cost"] for row in rows if "cost" in row]
+    return {"elapsed": round(elapsed, 3), **({"cost": sum(costs)} if costs else {})}
+
+
+def show_speed(elapsed: float, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print how long some episodes took, how many a second that is, and what they have cost."""
+    parts = [f"{elapsed:,.1f} s", f"{len(rows) / max(elapsed, 1e-9):,.1f} episodes/s"] if rows else []
+    if tokens := sum(row.get("input_tokens", 0) + row.get("output_tokens", 0) for row in rows):
+        parts.append(f"{tokens / max(elapsed, 1e-9):,.0f} tokens/s")
+    measured = measured_speed(elapsed, rows)
+    if "cost" in measured:
+        each = measured["cost"] / len(rows)
+        parts.append(f"cost {measured['cost']:,.4g}, {each:,.3g} per episode")
+    if parts:
+        console.print(", ".join(parts))
 
 
 def size(bytes_: int) -> str:
@@ -148,6 +175,31 @@ def item_lines(item: Item) -> list[tuple[str, str]]:
     if kind == "message":
         return [(str(item.get("role")), line) for line in text_of(item).splitlines() or [""]]
     return [(kind, brief({key: value for key, value in item.items() if key != "type"}))]
+
+
+def print_line(speaker: str, line: str, style: str = "") -> None:
+    """Print a line of a conversation in the width of the terminal, indented after its speaker."""
+    indent = " " * 11
+    label = f"{speaker:>9}  "
+    for part in Text(line, style).wrap(console, max(console.width - len(indent), 20)) or [Text()]:
+        part.rstrip()
+        console.print(Text.assemble((label, "bold"), part), soft_wrap=True)
+        label = indent
+
+
+def print_said(said: Iterable[tuple[Item, Sequence[str]]], longest: int | None = None) -> None:
+    """Print items of a conversation, each with what it changed in the state; at most `longest` characters of each."""
+    for item, changes in said:
+        left = inf if longest is None else longest
+        for speaker, line in item_lines(item):
+            if len(line) > left:
+                print_line(speaker, f"{line[: int(left)]}…")
+                print_line("", "and more; --json has all", "dim")
+                break
+            print_line(speaker, line)
+            left -= len(line)
+        for change in changes:
+            print_line("", change, "green")
 
 
 def _cut(line: str) -> str:

@@ -37,6 +37,10 @@ JudgeFailedOnly = Annotated[
     bool,
     typer.Option("--judge-failed-only", help="Score only the episodes that have no reward because their judge failed."),
 ]
+SolvedAtAgain = Annotated[
+    float | None,
+    typer.Option(help="The reward from which an episode counts as solved, for pass@k; by default as in its run."),
+]
 Revision = Annotated[
     int | None,
     typer.Option(help="Score the states at this revision; -1 is the step before the one that was scored."),
@@ -53,6 +57,7 @@ def reverify(
     store: ExistingStore = None,
     at: Revision = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 32,
+    solved_at: SolvedAtAgain = None,
     json_output: AsJSON = False,
 ) -> None:
     """Rescore episodes with the current verifier, from their stored states. No tool runs again.
@@ -88,7 +93,7 @@ def reverify(
             raise typer.BadParameter("not for the rollouts themselves; give another --output", param_hint="--force")
         files.remove()
     try:
-        report = asyncio.run(_rescore(environment, rollouts, output, store, at, concurrency))
+        report = asyncio.run(_rescore(environment, rollouts, output, store, at, solved_at, concurrency))
     except KeyboardInterrupt:
         errors.print(
             f"interrupted; the same command continues with what is in {files.rollouts}", style="red", soft_wrap=True
@@ -108,6 +113,7 @@ async def _rescore(
     output: Path | None,
     store: str | None,
     at: int | None,
+    solved_at: float | None,
     concurrency: int,
 ) -> RescoreReport:
     """Rescore rollouts; without an output, score those of their episodes that have no verdict."""
@@ -119,9 +125,18 @@ async def _rescore(
         total = len(unscored_rows(files)) if output is None else sum(1 for _ in read_lines(rollouts))
         step = await stack.enter_async_context(shown_progress("scoring episodes", total))
         if output is None:
-            return await score_failures(environment, files, opened, concurrency=concurrency, on_row=step)
+            return await score_failures(
+                environment, files, opened, solved_at=solved_at, concurrency=concurrency, on_row=step
+            )
         return await rescore_rollouts(
-            environment, rollouts, RunFiles(output), opened, at=at, concurrency=concurrency, on_row=step
+            environment,
+            rollouts,
+            RunFiles(output),
+            opened,
+            at=at,
+            solved_at=solved_at,
+            concurrency=concurrency,
+            on_row=step,
         )
 
 

@@ -23,18 +23,32 @@ from stateroom.cli.options import (
     MaxSteps,
     ModelSpec,
     Output,
+    PriceOption,
     Repeats,
     Resume,
     RunStore,
     Seed,
     ServerURL,
     Settings,
+    SolvedAt,
     TaskFile,
     env_args_of,
+    price_of,
     settings_of,
 )
-from stateroom.cli.output import console, counted, errors, number, print_json, show_files, table
-from stateroom.rollout import ProgressBar, Report, Run, plan_run, run_with_progress
+from stateroom.cli.output import (
+    console,
+    counted,
+    errors,
+    measured_speed,
+    number,
+    print_json,
+    show_files,
+    show_speed,
+    table,
+    with_error,
+)
+from stateroom.rollout import SOLVED, ProgressBar, Report, Run, plan_run, run_with_progress
 from stateroom.store import without_secrets
 
 
@@ -60,6 +74,8 @@ def run(
     setting: Settings = None,
     resume: Resume = False,
     force: Force = False,
+    solved_at: SolvedAt = SOLVED,
+    price: PriceOption = None,
     json_output: AsJSON = False,
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
@@ -94,6 +110,8 @@ def run(
         deadline=deadline,
         context_tokens=context_tokens,
         settings=settings_of(setting),
+        solved_at=solved_at,
+        price=price_of(price),
         resume=resume,
         force=force,
     )
@@ -120,6 +138,7 @@ def _finish(plan: Run, report: Report, json_output: bool) -> None:
                 "episodes": report.episodes,
                 "failed": report.failed,
                 "waiting": report.waiting,
+                **measured_speed(report.elapsed, report.rows[report.earlier :]),
                 "metrics": report.metrics["agent_metrics"],
                 "files": plan.files.as_dict(),
             }
@@ -146,12 +165,14 @@ def _show(plan: Run, report: Report) -> None:
     if report.first_error:
         console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)
     if report.rows:
-        made = table("metric", "mean#", "min#", "max#", "median#", "std#")
-        names = {key.partition("/")[2] for key in metrics if "/" in key}
+        made = table("metric", "mean#", "±#", "min#", "max#", "median#", "std#")
+        names = {key.partition("/")[2] for key in metrics if key.startswith("mean/")}
         for name in sorted(names, key=lambda key: (key != "reward", key)):
-            made.add_row(name, *(number(metrics[f"{kind}/{name}"]) for kind in ("mean", "min", "max", "median", "std")))
+            figures = (metrics.get(f"{kind}/{name}") for kind in ("mean", "stderr", "min", "max", "median", "std"))
+            made.add_row(name, *("" if figure is None else number(figure) for figure in figures))
         console.print(made)
-    passes = [f"{key} = {number(value)}" for key, value in metrics.items() if key.startswith("pass@")]
+    passes = [f"{key} = {with_error(metrics, key, key)}" for key in metrics if key.startswith("pass@")]
     if passes:
         console.print("   ".join(passes))
+    show_speed(report.elapsed, report.rows[report.earlier :])
     show_files(plan.files)

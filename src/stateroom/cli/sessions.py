@@ -22,8 +22,8 @@ from stateroom.cli.output import (
     console,
     entry_line,
     folded,
-    item_lines,
     print_json,
+    print_said,
     table,
     when,
 )
@@ -140,9 +140,7 @@ def transcript(session: SessionID, store: StoreURL, json_output: AsJSON = False)
         print_json({**_standing(agent), "said": [to_builtins(each) for each in said]})
         return
     for each in said:
-        for item in each.items:
-            for speaker, line in item_lines(item):
-                console.print(Text.assemble((f"{speaker:>9}  ", "bold"), line), soft_wrap=True)
+        print_said((item, ()) for item in each.items)
         if each.reason:
             console.print(f"{'':>11}{each.reason}", style="dim", soft_wrap=True)
     _print_standing(agent)

@@ -35,6 +35,7 @@ from .model import (
     answer_of as answer_of,
 )
 from .policy import (
+    Gold as Gold,
     Noisy as Noisy,
     Policy as Policy,
     Scripted as Scripted,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 from abc import abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from stateroom.errors import ModelFailed
-from stateroom.model.items import Item, message
+from stateroom.errors import BadTask, ModelFailed
+from stateroom.model.items import Item, function_call, message
 from stateroom.model.model import Answer, Model, Request
 
 Line = Answer | list[Item] | str | Exception
@@ -64,6 +65,39 @@ class Noisy(Policy):
     @abstractmethod
     def err(self, items: list[Item]) -> list[Item]:
         """Return the items with an error in them."""
+
+
+class Gold(Model):
+    """Plays the gold actions of a task, one in each answer, and then says that it is done.
+
+    A task row lists them in its field `gold`. An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, or
+    something said to the environment's user, `{"message": "May I?"}`. `BadTask` if the row has none.
+    """
+
+    name = "gold"
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self._actions = gold_actions(row)
+
+    async def answer(self, request: Request) -> Answer:
+        if request.step >= len(self._actions):
+            return Answer([message("That is all.")])
+        action = self._actions[request.step]
+        if "message" in action:
+            return Answer([message(action["message"])])
+        call = function_call(action["name"], f"call_{request.step}")
+        return Answer([{**call, "arguments": json.dumps(action.get("arguments") or {}, ensure_ascii=False)}])
+
+
+def gold_actions(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The gold actions that a task row declares; `BadTask` says what is wrong with them."""
+    actions = row.get("gold")
+    if not isinstance(actions, list):
+        raise BadTask("gold: the task declares no gold actions; list them in the field `gold`, or use another model")
+    for number, action in enumerate(actions, 1):
+        if not (isinstance(action, dict) and any(isinstance(action.get(name), str) for name in ("name", "message"))):
+            raise BadTask(f"gold: action {number} is neither a call, with a name, nor a message: {action!r:.100}")
+    return actions
 
 
 class Scripted(Model):

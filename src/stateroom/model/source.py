@@ -3,6 +3,7 @@
 | spec | model |
 |---|---|
 | `reference`, `noisy`, ... | a policy of the environment |
+| `gold` | the gold actions of each task, unless the environment has a policy of that name |
 | `module:Class`, `path.py:Class` | a `Policy` or `Model` class of the user |
 | `openai:NAME` | an OpenAI model; the key is in `OPENAI_API_KEY` |
 | `responses:NAME@URL`, `chat:NAME@URL` | a model on any server with OpenAI's Responses or Chat Completions API |
@@ -17,19 +18,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from inspect import isabstract
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from stateroom.environment import load_class
 from stateroom.errors import ModelFailed, NotFound, StateroomError
 from stateroom.model.address import ModelAddress, ModelLimits
 from stateroom.model.model import Model
-from stateroom.model.policy import Policy
+from stateroom.model.policy import Gold, Policy
 from stateroom.model.replay import Replayed
 from stateroom.session import contained
 
+GOLD = "gold"
+
+NO_ROW: Mapping[str, Any] = MappingProxyType({})
+
 KINDS = (
-    "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, replay:FILE, module:Class, path.py:Class"
+    "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, replay:FILE, gold, module:Class, "
+    "path.py:Class"
 )
 
 
@@ -51,8 +57,11 @@ class ModelSource:
         self._make = make
         self._closing = closing
 
-    def for_episode(self, seed: int) -> Model:
-        """Return the model of an episode: a new one, or one that all episodes share."""
+    def check_task(self, row: Mapping[str, Any]) -> None:
+        """Raise `BadTask` if there can be no model for a task."""
+
+    def for_episode(self, seed: int, row: Mapping[str, Any] = NO_ROW) -> Model:
+        """Return the model of an episode: a new one, or one that all episodes share. `row` is the task's."""
         try:
             with contained:
                 return self._make(seed)
@@ -71,6 +80,19 @@ class ModelSource:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class GoldSource(ModelSource):
+    """Gives each episode the gold actions of its task."""
+
+    def __init__(self) -> None:
+        super().__init__(GOLD, lambda seed: Gold(NO_ROW))
+
+    def check_task(self, row: Mapping[str, Any]) -> None:
+        Gold(row)
+
+    def for_episode(self, seed: int, row: Mapping[str, Any] = NO_ROW) -> Model:
+        return Gold(row)
 
 
 class SharedModel:
@@ -130,6 +152,8 @@ def open_model(
     match kind:
         case "openai" | "responses" | "chat" if rest:
             return _remote(spec, kind, rest, limits or ModelLimits(), api_key_env)
+        case "gold" if not rest:
+            return GoldSource()
         case "replay" if rest:
             return _shared(spec, Replayed.of_file(Path(rest), spec))
         case "local" if rest or spec == "local":

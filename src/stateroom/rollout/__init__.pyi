@@ -3,10 +3,20 @@ from .check import (
     Finding as Finding,
     check_environment as check_environment,
 )
+from .comparison import (
+    Divergence as Divergence,
+    RunComparison as RunComparison,
+    TaskComparison as TaskComparison,
+    compare_runs as compare_runs,
+)
+from .description import RunDescription as RunDescription
 from .files import RunFiles as RunFiles
 from .metrics import (
+    SOLVED as SOLVED,
+    Price as Price,
     aggregate as aggregate,
     pass_at_k as pass_at_k,
+    standard_error as standard_error,
 )
 from .options import (
     default_store as default_store,
@@ -42,6 +52,13 @@ from .runner import (
     Report as Report,
     Run as Run,
     run as run,
+)
+from .runs import (
+    RunSummary as RunSummary,
+    Said as Said,
+    StoredEpisode as StoredEpisode,
+    StoredRun as StoredRun,
+    find_runs as find_runs,
 )
 from .tasks import (
     RemoteEnvironment as RemoteEnvironment,

@@ -40,6 +40,11 @@ class RunFiles:
         return self._beside("_aggregate_metrics.json")
 
     @property
+    def description(self) -> Path:
+        """What was run, how, and when."""
+        return self._beside("_run.json")
+
+    @property
     def sessions(self) -> Path:
         """The default store."""
         return self._beside("_sessions.db")
@@ -47,7 +52,7 @@ class RunFiles:
     @property
     def all(self) -> tuple[Path, ...]:
         """The files that a run writes, besides the store."""
-        return (self.rollouts, self.inputs, self.failures, self.metrics)
+        return (self.rollouts, self.inputs, self.failures, self.metrics, self.description)
 
     @property
     def begun(self) -> bool:
@@ -114,6 +119,7 @@ class RunFiles:
             "inputs": self.inputs,
             "failures": self.failures,
             "metrics": self.metrics,
+            "run": self.description,
             "sessions": self.sessions,
         }
         return {name: str(path) for name, path in named.items() if path.exists()}

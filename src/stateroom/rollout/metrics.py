@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from math import comb, prod
+from math import comb, fsum, hypot, prod, sqrt
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Annotated, Any, Self
 
-from stateroom.rollout.rows import TOKENS, VERDICT, Key, Row, changed_fields, key_of
+import msgspec
 
-ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS}
+from stateroom.errors import BadData
+from stateroom.rollout.rows import COST, TOKENS, VERDICT, Key, Row, changed_fields, key_of
+
+ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS, COST}
 """Fields that are measured, and not given by a task, in any row."""
 
 MOST_EXACT = 1000
@@ -18,6 +21,38 @@ MOST_EXACT = 1000
 
 SOLVED = 1.0
 """An episode with at least this reward counts as solved."""
+
+
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+class Price(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The price of a model's tokens, per million."""
+
+    input: Amount = msgspec.field(name="in", default=0.0)
+    output: Amount = msgspec.field(name="out", default=0.0)
+    cached: Amount | None = None
+    """For input tokens that were cached; by default as for others."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The price in a text such as `in=0.15,out=0.6`; `BadData` says what is wrong with it."""
+        given = dict(part.strip().partition("=")[::2] for part in text.split(","))
+        try:
+            return msgspec.convert({name.strip(): float(value) for name, value in given.items()}, cls)
+        except (ValueError, msgspec.ValidationError):
+            how = "write in=0.15,out=0.6, per million tokens, and cached=… if cached input has its own price"
+            raise BadData(f"{text!r} is not a price; {how}") from None
+
+    def cost(self, response: Row) -> Row:
+        """What a response has cost, as a field of its row; none if the model does not report its tokens."""
+        usage = response.get("usage")
+        if not usage:
+            return {}
+        cached = (usage.get("input_tokens_details") or {}).get("cached_tokens", 0)
+        paid = (usage.get("input_tokens", 0) - cached) * self.input + usage.get("output_tokens", 0) * self.output
+        paid += cached * (self.input if self.cached is None else self.cached)
+        return {COST: round(paid / 1_000_000, 9)}
 
 
 class Measurements:
@@ -74,22 +109,43 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def aggregate(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """`agent_metrics` over all episodes, `group_level_metrics` by task, and the most important as `key_metrics`."""
+def standard_error(by_task: Iterable[Sequence[float]]) -> float | None:
+    """The standard error of the mean over all values, clustered by task; None if there are too few values.
+
+    The episodes of one task are not independent of one another, so that more repeats of the same tasks do not make it
+    as small as more tasks would. With a single task, it is that of the mean of its episodes.
+    """
+    groups = [group for group in by_task if group]
+    clusters = groups if len(groups) > 1 else [[value] for group in groups for value in group]
+    if len(clusters) < 2:
+        return None
+    values = [value for cluster in clusters for value in cluster]
+    mean = fmean(values)
+    # In any order of the episodes it is the same to the last digit, and no square overflows.
+    spread = hypot(*sorted(fsum(value - mean for value in cluster) for cluster in clusters))
+    return spread * sqrt(len(clusters) / (len(clusters) - 1)) / len(values)
+
+
+def aggregate(rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED) -> dict[str, Any]:
+    """`agent_metrics` over all episodes, `group_level_metrics` by task, and the most important as `key_metrics`.
+
+    An episode counts as solved from the reward `solved_at`. Standard errors are clustered by task.
+    """
     overall: dict[str, list[float]] = defaultdict(list)
     by_task: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for name, value in numbers(row).items():
             overall[name].append(value)
             by_task[row["_ng_task_index"]][name].append(value)
-    agent_metrics = {key: value for name in sorted(overall) for key, value in summarise(overall[name], name).items()}
+    agent_metrics: dict[str, float] = {}
+    for name in sorted(overall):
+        agent_metrics |= summarise(overall[name], name)
+        agent_metrics |= _named_error(name, (task.get(name, ()) for task in by_task.values()))
     rewards = [by_task[task].get("reward", []) for task in by_task]
-    agent_metrics.update(_pass_at(rewards))
+    agent_metrics.update(_pass_at(rewards, solved_at))
     return {
         "agent_metrics": agent_metrics,
-        "key_metrics": {
-            name: value for name, value in agent_metrics.items() if name == "mean/reward" or name.startswith("pass@")
-        },
+        "key_metrics": {name: value for name, value in agent_metrics.items() if _is_key(name)},
         "group_level_metrics": [
             {
                 "_ng_task_index": task,
@@ -104,14 +160,27 @@ def aggregate(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _pass_at(rewards: list[list[float]]) -> dict[str, float]:
+def _is_key(name: str) -> bool:
+    return name in ("mean/reward", "stderr/reward") or name.startswith(("pass@", "stderr/pass@"))
+
+
+def _named_error(name: str, by_task: Iterable[Sequence[float]]) -> dict[str, float]:
+    error = standard_error(by_task)
+    return {} if error is None else {f"stderr/{name}": error}
+
+
+def _pass_at(rewards: list[list[float]], solved_at: float) -> dict[str, float]:
     """pass@k for k = 1, 2, 4, … and the number of repeats, over the tasks that have at least k episodes."""
     most = max(map(len, rewards), default=0)
     ks = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} if most else set()))
     found = {}
     for k in ks:
         estimates = [
-            pass_at_k(len(group), sum(reward >= SOLVED for reward in group), k) for group in rewards if len(group) >= k
+            pass_at_k(len(group), sum(reward >= solved_at for reward in group), k)
+            for group in rewards
+            if len(group) >= k
         ]
         found[f"pass@{k}"] = fmean(estimates)
+        if len(estimates) > 1:
+            found |= _named_error(f"pass@{k}", ([estimate] for estimate in estimates))
     return found

@@ -14,6 +14,7 @@ from stateroom.environment import Environment, make_environment
 from stateroom.errors import InvalidArguments, NotFound
 from stateroom.model import Model, ModelSource, open_model
 from stateroom.rollout.files import RunFiles
+from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.rows import Row
 from stateroom.rollout.runner import Run
 from stateroom.rollout.tasks import RemoteEnvironment, check_tasks, example_file, read_tasks
@@ -45,6 +46,8 @@ def plan_run(
     deadline: float | None = None,
     context_tokens: int | None = None,
     settings: Mapping[str, Any] = NOTHING,
+    solved_at: float = SOLVED,
+    price: str | Price | None = None,
     resume: bool = False,
     force: bool = False,
 ) -> Run:
@@ -53,7 +56,8 @@ def plan_run(
     `environment` is a registered name, `module:Class`, `path.py:Class`, a class or an instance; `env_args` are
     arguments of its constructor. `model` is what `--model` takes, or a `Policy` or `Model` class or object. `input` is
     a path or a list of task rows. `api_key_env` names the environment variable with the key of the model's server.
-    `settings` are parameters of the model's requests, as `--set` gives them.
+    `settings` are parameters of the model's requests, as `--set` gives them. `price` is `in=0.15,out=0.6`, per million
+    tokens.
     """
     if group is not None and repeats != 1:
         raise InvalidArguments("--group: not together with --repeats: a group is its task's episodes")
@@ -80,6 +84,8 @@ def plan_run(
         deadline=deadline,
         context=Context(context_tokens),
         settings=settings,
+        solved_at=solved_at,
+        price=Price.parse(price) if isinstance(price, str) else price,
         resume=resume,
         force=force,
     )
@@ -113,6 +119,7 @@ def plan_fields(
         "files": files,
         "store": store or (default_store(made, files) if server is None else NO_STORE),
         "server": server,
+        "spec": environment if isinstance(environment, str) else None,
     }
 
 

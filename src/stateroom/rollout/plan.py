@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -10,10 +10,11 @@ from typing import Any
 
 from stateroom.agent import MAX_STEPS, Agent, Context, Trajectory
 from stateroom.environment import Environment, variant_of
-from stateroom.errors import NotFound
+from stateroom.errors import BadTask, NotFound
 from stateroom.model import Item, ModelSource, input_items
 from stateroom.rollout.backend import Backend, local_backend
 from stateroom.rollout.files import RunFiles
+from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.rows import Row, given_row
 
 NOT_SETTINGS = frozenset({"input", "tools"})
@@ -52,6 +53,12 @@ class Plan:
     """How much of its conversation the model sees."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the Responses API that replace those in the rows."""
+    solved_at: float = SOLVED
+    """The reward from which an episode counts as solved."""
+    price: Price | None = None
+    """The price of the model's tokens."""
+    spec: str | None = None
+    """The environment as the user named it."""
 
     @property
     def agent(self) -> dict[str, str]:
@@ -95,13 +102,21 @@ class Plan:
         asked = row.get("responses_create_params", {})
         settings = {name: value for name, value in {**asked, **self.settings}.items() if name not in NOT_SETTINGS}
         return Agent(
-            self.model.for_episode(seed),
+            self.model.for_episode(seed, row),
             context=self.context,
             settings=settings,
             seed=seed,
             max_steps=max_steps or self.max_steps,
             deadline=self.deadline,
         )
+
+    def check_model(self, rows: Iterable[Row]) -> None:
+        """Raise `BadTask` if there is no model for one of the rows."""
+        for row in rows:
+            try:
+                self.model.check_task(row)
+            except BadTask as error:
+                raise BadTask(f"task {row['_ng_task_index']}: {error}") from None
 
     def items_of(self, row: Row) -> list[Item]:
         """The items that an episode's conversation starts with."""
@@ -112,6 +127,10 @@ class Plan:
         return row.get("responses_create_params", {}).get("tools") or (
             variant_of(self.environment, row).tool_definitions()
         )
+
+    def cost_of(self, response: Row) -> Row:
+        """What a response has cost, as a field of its row; none without a price."""
+        return {} if self.price is None else self.price.cost(response)
 
     def response(self, trajectory: Trajectory, tools: list[Item], seed: int) -> dict[str, Any]:
         """A trajectory as a Responses object."""

@@ -12,12 +12,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from stateroom.environment import Environment
 from stateroom.errors import BadTask, CannotWrite, NotFound, StoreUnavailable
 from stateroom.jsonl import Appender, line_of, quick_line_of, read_lines, repair, replace_lines
+from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles, refuse_existing
-from stateroom.rollout.metrics import Measurements, aggregate
+from stateroom.rollout.metrics import SOLVED, Measurements, aggregate
 from stateroom.rollout.rows import (
+    COST,
     FAILURE,
     REVERIFIED,
     SESSION,
@@ -35,7 +39,7 @@ from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_sco
 from stateroom.session import contained
 from stateroom.store import Store
 
-RUNNERS_FIELDS = ("response", "tool_calls", "truncated")
+RUNNERS_FIELDS = ("response", "tool_calls", "truncated", COST)
 RUNNERS_PREFIXES = ("_ng_", "_stateroom_")
 """Fields of a row that are the runner's, and that no verdict replaces."""
 
@@ -99,13 +103,15 @@ async def rescore_rollouts(
     store: Store | None = None,
     *,
     at: int | None = None,
+    solved_at: float | None = None,
     concurrency: int = 32,
     on_row: Callable[[], None] = lambda: None,
 ) -> RescoreReport:
     """Score all rows of a rollouts file again, and write each to `files` as it is scored; `on_row` is called for each.
 
     `store` has the sessions, unless the environment is stateless. `at` is the revision to score in each session or, if
-    negative, how many calls before the scored one. Rows that cannot be scored honestly go to the failures file, with
+    negative, how many calls before the scored one. An episode counts as solved from the reward `solved_at`, by default
+    as in its run. Rows that cannot be scored honestly go to the failures file, with
     the reason. After an interruption, the same call continues; `CannotWrite` if `files` were made from other rollouts,
     or with another environment or revision.
     """
@@ -118,7 +124,8 @@ async def rescore_rollouts(
     inputs = partial(inputs_of, RunFiles(rollouts).inputs)
     async with open_scorer(environment, inputs, store, partial(StoredScorer, at=at)) as scorer:
         done = _resume(rollouts, files, digest_of, report)
-        with Appender(files.rollouts) as scored, Appender(files.failures) as failures:
+        description = _description(environment, RunFiles(rollouts), files, solved_at)
+        with description.timed(files), Appender(files.rollouts) as scored, Appender(files.failures) as failures:
 
             async def score(job: tuple[int, bytes]) -> None:
                 number, line = job
@@ -141,9 +148,25 @@ async def rescore_rollouts(
             await run_all(read_lines(rollouts), concurrency, score)
     if not (report.rows or report.refused):
         raise BadTask(f"{rollouts} has no rows")
-    report.metrics = aggregate(report.rows)
+    report.metrics = aggregate(report.rows, description.solved_at)
     files.write_metrics(report.agent, report.metrics)
     return report
+
+
+def _description(
+    environment: Environment[Any, Any], of: RunFiles, files: RunFiles, solved_at: float | None
+) -> RunDescription:
+    """The description of rescored rollouts: that of their run, with their own times."""
+    found = RunDescription.read(of) or RunDescription(environment.name)
+    before = RunDescription.read(files)
+    return structs.replace(
+        found,
+        settings={**found.settings, "rescored": str(of.rollouts)},
+        solved_at=found.solved_at if solved_at is None else solved_at,
+        started=None if before is None else before.started,
+        finished=None,
+        elapsed=0.0 if before is None else before.elapsed,
+    )
 
 
 def _refuse_missing(rollouts: Path) -> None:
@@ -234,6 +257,7 @@ async def score_failures(
     files: RunFiles,
     store: Store | None = None,
     *,
+    solved_at: float | None = None,
     concurrency: int = 32,
     on_row: Callable[[], None] = lambda: None,
 ) -> RescoreReport:
@@ -244,13 +268,14 @@ async def score_failures(
     """
     _refuse_missing(files.rollouts)
     with files.lock():
-        return await _score_failures(environment, files, store, concurrency, on_row)
+        return await _score_failures(environment, files, store, solved_at, concurrency, on_row)
 
 
 async def _score_failures(
     environment: Environment[Any, Any],
     files: RunFiles,
     store: Store | None,
+    solved_at: float | None,
     concurrency: int,
     on_row: Callable[[], None],
 ) -> RescoreReport:
@@ -281,7 +306,10 @@ async def _score_failures(
                 on_row()
 
             await run_all(waiting.values(), concurrency, score)
-    report.metrics = aggregate(measurements.rows())
+    if solved_at is None:
+        described = RunDescription.read(files)
+        solved_at = SOLVED if described is None else described.solved_at
+    report.metrics = aggregate(measurements.rows(), solved_at)
     if report.rows:
         _remove_scored(files.failures, {key_of(row) for row in report.rows})
         files.write_metrics(measurements.agent, report.metrics)

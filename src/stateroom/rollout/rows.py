@@ -42,6 +42,13 @@ REVERIFIED = "_stateroom_reverified"
 """The field that a rescored row has: the `reward` before, the `revision` whose state was scored, the names of the new
 verdict's `fields`, and `of`, a digest of the old row."""
 
+TIMES = "_stateroom_times"
+"""The field with the seconds that the episode took: `wall`, `model` and `tool`. Alone it differs when a run with a
+deterministic model is repeated; its name begins with `_`, so that it is no metric."""
+
+COST = "cost"
+"""The field with what the model's tokens have cost, if the run knows their price."""
+
 VERDICT = frozenset({"reward", "reward_components", "reason"})
 """Fields that belong to a verdict in any row."""
 

@@ -8,18 +8,21 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
-from stateroom.agent import AgentLog, act, recall
+from stateroom.agent import AgentLog, Times, act, recall
 from stateroom.errors import CannotWrite, JudgeFailed, ModelFailed, SessionError, StateroomError
 from stateroom.jsonl import Appender, line_of
 from stateroom.rollout.backend import Backend, EpisodeSession, Transcripts, open_transcripts
+from stateroom.rollout.description import described
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.resume import Left, what_is_left
 from stateroom.rollout.rows import (
     PARENT,
     SESSION,
+    TIMES,
     TRANSIENT,
     Key,
     Row,
@@ -86,6 +89,10 @@ class Report:
     first_error: str | None = None
     """The error of the first episode that failed."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    earlier: int = 0
+    """How many of the finished episodes an earlier process has run."""
+    elapsed: float = 0.0
+    """Seconds that this process took."""
 
 
 async def run(
@@ -105,9 +112,11 @@ async def run(
             _refuse_other_groups(plan, left.rows)
         else:
             left = Left(plan.inputs())
+            plan.check_model(left.rows)
             plan.files.prepare(force=plan.force, resume=plan.resume)
         on_start(left)
-        report = Report(left.episodes, failed=left.failed, rows=[*left.done])
+        started = perf_counter()
+        report = Report(left.episodes, failed=left.failed, rows=[*left.done], earlier=len(left.done))
         await stack.enter_async_context(plan.model)
         backend = await stack.enter_async_context(plan.backend(forks=plan.group is not None))
         transcripts = None
@@ -117,9 +126,12 @@ async def run(
         if not resumes:
             plan.files.begin(left.rows)
             stack.enter_context(plan.files.lock())
+        tasks = {key_of(row)[0] for row in (*left.rows, *left.done)}
+        stack.enter_context(described(plan, len(tasks), left.episodes, repeats=plan.repeats, group=plan.group))
         await _Runner(plan, backend, transcripts, report, on_episode).run(left.rows)
-        report.metrics = aggregate(report.rows)
+        report.metrics = aggregate(report.rows, plan.solved_at)
         plan.files.write_metrics(plan.agent, report.metrics)
+        report.elapsed = perf_counter() - started
     return report
 
 
@@ -247,11 +259,12 @@ class _Runner:
 
     async def _episode_or_failure(self, start: _Start, row: Row) -> _Ended:
         """One episode; if it fails, its row is for the failures file."""
+        began = perf_counter()
         started: _Started | None = None
         try:
             with contained:
                 started = await start()
-                return await self._episode(started, row)
+                return await self._episode(started, row, began)
         except Exception as error:  # noqa: BLE001 - the author's code may raise anything
             session = None if started is None else started.session
             known = given_row(row) if session is None else row  # else the row names a session that was not seeded
@@ -260,7 +273,7 @@ class _Runner:
                 failure["_ng_failure_terminal"] = False
             return _Ended(failure, line_of(failure), session=None if isinstance(error, TRANSIENT) else session)
 
-    async def _episode(self, started: _Started, row: Row) -> _Ended:
+    async def _episode(self, started: _Started, row: Row, began: float) -> _Ended:
         plan, (session, transcript) = self._plan, started
         seed, tools = plan.seed_for(row), plan.tools_for(row)
         before = await recall(transcript)
@@ -274,9 +287,14 @@ class _Runner:
         try:
             verdict = await session.verify(response)
         except JudgeFailed as error:  # its row has all that a later verdict needs
-            failure = {**row, "response": response, **failure_fields(error), **session_fields(session)}
+            spent = time_fields(began, trajectory.times, before.times) | plan.cost_of(response)
+            failure = {**row, "response": response, **spent, **failure_fields(error), **session_fields(session)}
             return _Ended(failure, line_of(failure))
-        measured = measured_fields(row, session, verdict, response)
+        measured = {
+            **measured_fields(row, session, verdict, response),
+            **plan.cost_of(response),
+            **time_fields(began, trajectory.times, before.times),
+        }
         done = {**row, **measured, "response": response}
         return _Ended(done, line_of(done), measured, session=session)
 
@@ -346,6 +364,15 @@ def measured_fields(row: Row, session: EpisodeSession, verdict: Verdict, respons
         **{name: row[name] for name in ("_ng_task_index", "_ng_rollout_index")},
         **session_fields(session),
     }
+
+
+def time_fields(began: float, times: Times, before: Times) -> Row:
+    """The field of a row with the times of an episode, of which an earlier process may have run a part.
+
+    Of that part, only the model's and the tools' times are known.
+    """
+    wall = perf_counter() - began + before.model + before.tool
+    return {TIMES: {"wall": round(wall, 6), "model": times.model, "tool": times.tool}}
 
 
 def session_fields(session: EpisodeSession | None) -> Row:

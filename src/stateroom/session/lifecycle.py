@@ -80,6 +80,8 @@ class Update(msgspec.Struct, frozen=True, omit_defaults=True):
     """The tokens that it took, if a model said it and told."""
     reason: str | None = None
     """Why, if it ends something."""
+    seconds: dict[str, float] | None = None
+    """How long the model and the tools took for it, if that was measured."""
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON data."""

@@ -239,7 +239,7 @@ class Episodes:
         self._env_args = env_args
         self.rows = rows
         self.reference: list[Play] = []
-        """Of the reference policy, if there is one."""
+        """Of the reference policy, or of the tasks' gold actions, if there are any."""
         self.random: list[Play] = []
         """Of the random policy, which calls all tools except external ones."""
         self.idle: list[Play] = []
@@ -259,7 +259,7 @@ class Episodes:
     async def play(self) -> None:
         """Play all episodes that the checks need."""
         self.instance, self.other = await self.new_instance(), await self.new_instance()
-        reference = reference_policy(self.environment)
+        reference = reference_policy(self.environment, self.rows.values())
         if reference is not None:
             self.reference = await self._play_all(reference, closely=True)
         self.random = await self._play_all(random_policy(), closely=reference is None)

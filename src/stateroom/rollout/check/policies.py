@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
 from stateroom.environment import Environment
 from stateroom.errors import NotFound
-from stateroom.model import Item, Model, Policy, function_call, message, open_model, outputs_of, text_of
+from stateroom.model import Gold, Item, Model, Policy, function_call, message, open_model, outputs_of, text_of
 from stateroom.rollout.check.findings import REFERENCE
 from stateroom.rollout.rows import Row
 
@@ -47,10 +47,11 @@ class CheckPolicy:
     """Whether it may call external tools."""
 
 
-def reference_policy(environment: type[Environment[Any, Any]]) -> CheckPolicy | None:
-    """The environment's own reference policy, if it has one."""
+def reference_policy(environment: type[Environment[Any, Any]], rows: Iterable[Row]) -> CheckPolicy | None:
+    """The environment's own reference policy or, without one, the gold actions of its tasks, if all have them."""
     if REFERENCE not in environment.policies:
-        return None
+        has_gold = all("gold" in row for row in rows)
+        return CheckPolicy("gold", lambda seed, row: Gold(row)) if has_gold else None
     try:
         source = open_model(REFERENCE, environment.policies)
     except NotFound:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
+from time import perf_counter
 from typing import Any
 
 from stateroom.errors import ModelFailed
 from stateroom.jsonl import Appender
 from stateroom.rollout.backend import Backend
+from stateroom.rollout.description import described
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.rows import Row, failure_fields
@@ -45,6 +47,8 @@ class Grown:
     first_error: str | None = None
     """The error of the first branch, or task, that failed."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    elapsed: float = 0.0
+    """Seconds that it took."""
 
 
 async def branch(
@@ -57,10 +61,13 @@ async def branch(
     `on_branch` and `on_tree` are called with each that is done.
     """
     inputs = plan.inputs_for(1)
+    plan.check_model(inputs)
     plan.files.prepare(force=plan.force)
     async with plan.model, plan.backend(forks=True) as backend:
+        started = perf_counter()
         plan.files.begin(inputs)
         with (
+            described(plan, len(inputs), len(inputs), rule=type(plan.rule).__name__),
             Appender(plan.files.rollouts) as rollouts,
             Appender(plan.files.failures) as failures,
             Appender(plan.files.tree) as nodes,
@@ -68,9 +75,10 @@ async def branch(
             writer = _Writer(Grown(len(inputs)), rollouts, failures, nodes)
             runner = _Runner(plan, backend, writer, on_branch, on_tree)
             await run_all(inputs, min(plan.concurrency, len(inputs)), runner.grow)
-    report = writer.report
-    report.metrics = aggregate(report.rows)
-    plan.files.write_metrics(plan.agent, report.metrics)
+            report = writer.report
+            report.metrics = aggregate(report.rows, plan.solved_at)
+            plan.files.write_metrics(plan.agent, report.metrics)
+            report.elapsed = perf_counter() - started
     return report
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from statistics import fmean
+from time import perf_counter
 from typing import Literal
 
-from stateroom.agent import AgentLog, Trajectory, act, recall
+from stateroom.agent import AgentLog, Times, Trajectory, act, recall
 from stateroom.errors import ModelFailed
 from stateroom.model import Item
 from stateroom.rollout.backend import Backend, EpisodeSession
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row, failure_fields
-from stateroom.rollout.runner import close_quietly, measured_fields
+from stateroom.rollout.runner import close_quietly, measured_fields, time_fields
 from stateroom.session import AgentInMemory, contained
 
 Status = Literal["open", "completed", "incomplete", "failed"]
@@ -216,6 +218,7 @@ class _Branch:
         self._agent = log = self._session.agent if start.agent is None else start.agent.copy()
         seed, tools = plan.seed_of(row["_ng_task_index"], self._name), plan.tools_for(row)
         limit = plan.max_steps if steps is None else min(start.depth + steps, plan.max_steps)
+        began = perf_counter()
         before, agent = await recall(log), plan.new_agent(row, seed, limit)
         trajectory = await act(self._session, log, agent, tools, plan.items_of(row), on_step=self._on_step)
         if trajectory.status == "waiting":
@@ -223,13 +226,17 @@ class _Branch:
         if self.tip is start:  # the deadline has passed before the first answer
             await self._on_step([])
         if trajectory.reason != "max_steps" or limit == plan.max_steps:
-            await self._verify(trajectory.following(before), tools, seed)
+            spent = partial(time_fields, began, before=before.times)
+            await self._verify(trajectory.following(before), tools, seed, spent)
         await self._session.close()  # a closed session can be forked
 
-    async def _verify(self, trajectory: Trajectory, tools: list[Item], seed: int) -> None:
+    async def _verify(
+        self, trajectory: Trajectory, tools: list[Item], seed: int, spent: Callable[[Times], Row]
+    ) -> None:
         response = self._plan.response(trajectory, tools, seed)
         verdict = await self._session.verify(response)
         measured = measured_fields(self._row, self._session, verdict, response)
+        measured |= self._plan.cost_of(response) | spent(trajectory.times)
         self.tip.outcome = {**measured, "response": response}
         self.tip.status = "completed" if trajectory.status == "completed" else "incomplete"
 

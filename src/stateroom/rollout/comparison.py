@@ -1,0 +1,193 @@
+"""Two runs compared: which tasks were won and lost, by how much, and where their episodes part."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from random import Random
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
+
+from stateroom.errors import BadTask
+from stateroom.model import Item, kind_of, text_of
+from stateroom.rollout.calls import parsed, same
+from stateroom.rollout.rows import PARENT, SESSION, Key, Row
+from stateroom.rollout.runs import StoredEpisode, StoredRun
+
+CONFIDENCE = 0.95
+"""The share of resampled differences that lie in the interval."""
+
+DRAWS = 2_000_000
+"""Tasks that the bootstrap draws at most, in all of its samples."""
+
+SAMPLES = 10_000
+"""Samples of the bootstrap, if the tasks are not too many for that."""
+
+NOT_TASK = frozenset({"agent_ref", "_ng_task_index", "_ng_rollout_index", SESSION, PARENT})
+"""Fields of an input row that are not part of the task."""
+
+Outcome = Literal["won", "lost", "tied"]
+
+
+class Divergence(NamedTuple):
+    """The first place at which two conversations differ."""
+
+    item: int
+    """How many items before it are the same."""
+    first: Item | None
+    """What comes next in the first run; None if that ends here."""
+    second: Item | None
+
+
+@dataclass(frozen=True)
+class TaskComparison:
+    """A task in both runs. The first run is what the second is compared with."""
+
+    task: int
+    first: float
+    """The mean reward of its episodes."""
+    second: float
+    episodes: tuple[int, int]
+    divergence: Divergence | None = None
+    """Where its first two episodes with different rewards part; None if it is tied."""
+    rollout: int | None = None
+    """The rollout index of these two episodes."""
+
+    @property
+    def difference(self) -> float:
+        return self.second - self.first
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the second run did."""
+        return "tied" if self.difference == 0 else "won" if self.difference > 0 else "lost"
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """What differs between two runs of the same tasks."""
+
+    tasks: list[TaskComparison]
+    """The tasks that both have, the ones that lost the most first."""
+    different: list[int] = field(default_factory=list)
+    """Tasks with the same index and another content, which are left out."""
+    only_first: list[int] = field(default_factory=list)
+    """Tasks that have an episode with a reward only in the first run."""
+    only_second: list[int] = field(default_factory=list)
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(task.outcome == outcome for task in self.tasks)
+
+    @property
+    def difference(self) -> float:
+        """The mean over the tasks of the difference of their mean rewards."""
+        return fmean(task.difference for task in self.tasks)
+
+    def interval(self) -> tuple[float, float] | None:
+        """The bootstrap confidence interval of the difference, by tasks drawn again; None with a single task.
+
+        It is the same each time.
+        """
+        differences = [task.difference for task in self.tasks]
+        if len(differences) < 2:
+            return None
+        rng, size = Random(0), len(differences)
+        samples = max(1000, min(SAMPLES, DRAWS // size))
+        means = sorted(fmean(rng.choices(differences, k=size)) for _ in range(samples))
+        outside = round(samples * (1 - CONFIDENCE) / 2)
+        return means[outside], means[-1 - outside]
+
+
+def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
+    """Compare two runs task by task; `BadTask` if they have no task in common.
+
+    Tasks are the same if their index and their content are. Failed episodes have no reward, and do not count.
+    """
+    rewards = [_rewards(run.answers()) for run in (first, second)]
+    one, other = ({key[0] for key in each} for each in rewards)
+    whole = bool(first.inputs and second.inputs)
+    contents = [_contents(run, whole) for run in (first, second)]
+    different = sorted(task for task in one & other if not same(contents[0][task], contents[1][task]))
+    common = sorted((one & other) - {*different})
+    if not common:
+        why = f"task {different[0]} differs" if different else "no task has a reward in both"
+        raise BadTask(f"{first.files.rollouts} and {second.files.rollouts} are not of the same tasks: {why}")
+    means = [_means(each, common) for each in rewards]
+    pairs = {task: _pair(task, *rewards) for task in common if means[0][task][0] != means[1][task][0]}
+    parted = _divergences(first, second, [key for key in pairs.values() if key is not None])
+    tasks = [
+        TaskComparison(
+            task,
+            means[0][task][0],
+            means[1][task][0],
+            (means[0][task][1], means[1][task][1]),
+            parted.get(pair) if (pair := pairs.get(task)) is not None else None,
+            None if pair is None else pair[1],
+        )
+        for task in common
+    ]
+    tasks.sort(key=lambda task: (task.difference, task.task))
+    return RunComparison(tasks, different, sorted(one - other), sorted(other - one))
+
+
+def _rewards(episodes: Iterable[StoredEpisode]) -> dict[Key, float]:
+    return {(each.task, each.rollout): each.reward for each in episodes if each.reward is not None}
+
+
+def _means(rewards: dict[Key, float], tasks: Sequence[int]) -> dict[int, tuple[float, int]]:
+    """The mean reward of each task, and the number of its episodes."""
+    by_task = defaultdict(list)
+    for (task, _), reward in rewards.items():
+        by_task[task].append(reward)
+    return {task: (fmean(by_task[task]), len(by_task[task])) for task in tasks}
+
+
+def _contents(run: StoredRun, whole: bool) -> dict[int, Row]:
+    """What each task is: its row or, where not both runs have an inputs file, only what the model is asked.
+
+    Rescored rollouts have no inputs file, and in a rollout a task cannot be told from its verdict.
+    """
+    if not whole:
+        return {each.task: {"asked": each.row.get("responses_create_params")} for each in run.answers()}
+    return {
+        task: {name: value for name, value in row.items() if name not in NOT_TASK}
+        for (task, _), row in run.inputs.items()
+    }
+
+
+def _pair(task: int, first: dict[Key, float], second: dict[Key, float]) -> Key | None:
+    """The first rollout of a task that has different rewards in two runs."""
+    keys = sorted(key for key in first if key[0] == task and key in second and first[key] != second[key])
+    return keys[0] if keys else None
+
+
+def _divergences(first: StoredRun, second: StoredRun, keys: list[Key]) -> dict[Key, Divergence]:
+    chosen = frozenset(keys)
+    before = {(each.task, each.rollout): each.items for each in first.episodes(chosen)}
+    return {
+        (each.task, each.rollout): parting
+        for each in second.episodes(chosen)
+        if (parting := _parting(before[each.task, each.rollout], each.items)) is not None
+    }
+
+
+def _parting(first: list[Item], second: list[Item]) -> Divergence | None:
+    """Where two conversations part; None if they say the same."""
+    for place, (one, other) in enumerate(zip_longest(first, second)):
+        if one is None or other is None or not same(_meaning(one), _meaning(other)):
+            return Divergence(place, one, other)
+    return None
+
+
+def _meaning(item: Item) -> Any:
+    """An item without what differs each time, such as ids."""
+    match item.get("type", "message"):
+        case "function_call":
+            return ["call", item.get("name"), parsed(item.get("arguments") or "{}")]
+        case "function_call_output":
+            return ["result", parsed(item.get("output"))]
+        case "message":
+            return [kind_of(item), text_of(item)]
+    return {name: value for name, value in item.items() if name not in ("id", "status")}

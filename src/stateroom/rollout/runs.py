@@ -1,0 +1,218 @@
+"""Runs on disk: what their files tell, also while they grow or after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from stateroom.agent import task_items, transcript
+from stateroom.errors import BadData, BadTask, NotFound
+from stateroom.jsonl import read_lines
+from stateroom.model import Item, text_of
+from stateroom.rollout.calls import RecordedCall, recorded_calls
+from stateroom.rollout.description import RunDescription
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.metrics import SOLVED, aggregate
+from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, inputs_of, key_of, parse_row
+from stateroom.session import LogEntry, Transcript
+from stateroom.store import Store
+
+CHOSEN = "_stateroom_chosen"
+"""The field that an end of a tree has: whether it is the answer."""
+
+Said = list[tuple[Item, list[str]]]
+"""A conversation: each item with what it changed in the state."""
+
+
+class StoredEpisode:
+    """An episode in the files of a run."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.task, self.rollout = key_of(row)
+        self.session: str | None = row.get(SESSION)
+        self.failed = "_ng_failure_class" in row
+        """Whether it has no reward because something broke down; `row["error"]` says what."""
+        self.reward: float | None = row.get("reward") if not self.failed else None
+
+    @property
+    def items(self) -> list[Item]:
+        """The conversation, from the task's input on, as far as it is in the row."""
+        output = (self.row.get("response") or {}).get("output") or []
+        return [*task_items(self.row), *output]
+
+    async def said(self, store: Store | None) -> Said:
+        """The conversation with the state changes in the session's log; without a store, without them.
+
+        If the row has no response, as that of a failed episode, the conversation is that in the log.
+        """
+        if store is None or self.session is None:
+            return [(item, []) for item in self.items]
+        steps = [step async for step in Transcript(store, self.session).read()]
+        items = self.items
+        if not self.row.get("response"):
+            items = [item for each in await transcript(store, self.session) for item in each.items]
+        return _with_changes(items, steps)
+
+    def data(self, said: Said) -> Row:
+        """The episode as JSON data."""
+        names = ("reward", "reward_components", "reason", "error", COST, TIMES)
+        return {
+            "task": self.task,
+            "rollout": self.rollout,
+            "session": self.session,
+            "failed": self.failed,
+            **{name.removeprefix("_stateroom_"): self.row[name] for name in names if name in self.row},
+            "items": [{**item, **({"changes": changes} if changes else {})} for item, changes in said],
+        }
+
+
+def _with_changes(items: list[Item], steps: list[tuple[LogEntry, list[str]]]) -> Said:
+    """The items of a conversation, each with what the calls in a log changed from the item before to this one."""
+    waiting = [(entry, changes) for entry, changes in steps if entry.kind in ("call", "failed")]
+    calls = recorded_calls({"output": items}, {str(entry.name) for entry, _ in waiting})
+    said: Said = []
+    for item in items:
+        call = next(calls, None) if item.get("type") == "function_call_output" else None
+        found = next((place for place, (entry, _) in enumerate(waiting) if _is_of(item, call, entry)), -1)
+        said.append((item, [line for _, changes in waiting[: found + 1] for line in changes]))
+        del waiting[: found + 1]
+    if said and waiting:  # the user had nothing more to say
+        said[-1][1].extend(line for _, changes in waiting for line in changes)
+    return said
+
+
+def _is_of(item: Item, call: RecordedCall | None, entry: LogEntry) -> bool:
+    """Whether an item is the result of the call in a log entry, or the user's reply in it."""
+    if call is not None:
+        return call.is_in(entry)
+    return entry.name == "reply" and item.get("role") == "user" and entry.output == text_of(item)
+
+
+class RunSummary(NamedTuple):
+    """A run in one line."""
+
+    name: str
+    environment: str | None
+    model: str | None
+    done: int
+    """Episodes with a reward; of a run that branches, tasks with an answer."""
+    episodes: int
+    failed: int
+    metrics: dict[str, float]
+    """The key metrics of what is done."""
+    started: datetime
+    finished: bool
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run, by its files. Lines that are cut short are left out: a run may be writing, or was killed."""
+
+    files: RunFiles
+
+    @classmethod
+    def find(cls, path: Path) -> StoredRun:
+        """The run of a rollouts file, of that file's name without its ending, or alone in a folder."""
+        for each in (path, path.with_name(path.name + ".jsonl")):
+            if each.is_file():
+                return cls(RunFiles(each))
+        if not path.is_dir():
+            raise NotFound(f"there is no run {path}: give its rollouts file; `stateroom runs` lists runs")
+        runs = [run for run in find_runs(path) if run.files.rollouts.parent == path]
+        if len(runs) != 1:
+            names = ", ".join(str(run.files.rollouts) for run in runs[:5]) or "none"
+            raise NotFound(f"{path} has {len(runs)} runs; name the rollouts file of one: {names}")
+        return runs[0]
+
+    @cached_property
+    def description(self) -> RunDescription | None:
+        """What the run says of itself, if that can be read."""
+        with suppress(BadData):
+            return RunDescription.read(self.files)
+        return None
+
+    @property
+    def store(self) -> str | None:
+        """The URL of the store of the sessions, as far as it is known."""
+        if self.files.sessions.exists():
+            return f"sqlite:///{quote(str(self.files.sessions))}"
+        told = None if self.description is None else self.description.store
+        return None if told is None or told.startswith("memory:") else told
+
+    @cached_property
+    def inputs(self) -> dict[Key, Row]:
+        """The rows before they had a verdict; none if there is no such file."""
+        return inputs_of(self.files.inputs)
+
+    def episodes(self, keys: Container[Key] | None = None) -> Iterator[StoredEpisode]:
+        """All episodes, or those with some keys: first the finished ones in the order of their end, then the failed."""
+        seen: set[Key] = set()
+        for path in (self.files.rollouts, self.files.failures):
+            for row in _rows(path):
+                key = key_of(row)
+                if (keys is None or key in keys) and (key not in seen or "_stateroom_node" in row):
+                    seen.add(key)
+                    yield StoredEpisode(row)
+
+    def answers(self) -> Iterator[StoredEpisode]:
+        """The episodes that count: of a tree, only the one that is its answer."""
+        return (each for each in self.episodes() if each.row.get(CHOSEN, True) and not each.failed)
+
+    def summary(self, within: Path) -> RunSummary:
+        """The run in one line; it is named by its place in a folder."""
+        known = self.description
+        branches = known is not None and "rule" in known.settings
+        rows: list[Row] = []
+        done, broken = set[Any](), set[Any]()
+        for episode in self.episodes():
+            place = episode.task if branches else (episode.task, episode.rollout)
+            if episode.failed:
+                broken.add(place)
+            elif episode.row.get(CHOSEN, True):
+                done.add(place)
+                rows.append({"_ng_task_index": episode.task, "reward": episode.reward})
+        failed = len(broken - done)
+        started = known.started if known is not None else None
+        agent = next((row.get("agent_ref") for row in self.inputs.values()), None) if known is None else None
+        return RunSummary(
+            name=str(self.files.rollouts.relative_to(within).with_suffix("")),
+            environment=None if known is None else known.environment,
+            model=known.model if known is not None else (agent or {}).get("name"),
+            done=len(rows),
+            episodes=known.episodes if known is not None else len(self.inputs) or len(rows) + failed,
+            failed=failed,
+            metrics=aggregate(rows, SOLVED if known is None else known.solved_at)["key_metrics"],
+            started=datetime.fromisoformat(started) if started else _modified(self.files.rollouts),
+            finished=known is not None and known.finished is not None,
+        )
+
+
+def find_runs(folder: Path) -> list[StoredRun]:
+    """The runs in a folder and below it, in the order of their names."""
+    if not folder.is_dir():
+        raise NotFound(f"there is no folder {folder}")
+    stems = {
+        path.with_name(path.name.removesuffix(ending))
+        for ending in ("_run.json", "_materialized_inputs.jsonl")
+        for path in folder.rglob(f"*{ending}")
+    }
+    named = ((stem.with_name(stem.name + suffix) for suffix in (".jsonl", ".json", "")) for stem in sorted(stems))
+    found = (next((path for path in paths if path.is_file()), None) for paths in named)
+    return [StoredRun(RunFiles(path)) for path in found if path is not None]
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    for number, line in read_lines(path) if path.exists() else ():
+        with suppress(BadTask):  # cut short
+            yield parse_row(line, number)
+
+
+def _modified(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)

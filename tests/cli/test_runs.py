@@ -1,0 +1,424 @@
+"""From a run to its reason: `stateroom runs`, `show` and `compare`."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.model import ModelSource, Scripted
+from stateroom.rollout import Run, RunFiles
+from stateroom.rollout.description import described
+from tests.cli.conftest import Command
+
+PILE = '''
+from stateroom import Environment, State, Verdict, tool
+from stateroom.model import Policy, function_call, message, outputs_of
+
+
+class Pile(State):
+    stones: list[str] = []
+
+
+class PileEnvironment(Environment[Pile]):
+    """Pile up stones."""
+
+    name = "pile"
+
+    @tool
+    def put(self, state: Pile, colour: str) -> dict:
+        """Put a stone."""
+        state.stones.append(colour)
+        return {"height": len(state.stones)}
+
+    @tool(effect="read")
+    def look(self, state: Pile) -> list[str]:
+        """Look at the pile."""
+        return [*state.stones]
+
+    def verify(self, state: Pile, episode) -> Verdict:
+        reward = 0.5 * len(state.stones)
+        return Verdict(reward, {"height": reward, "style": 0.25}, reason=f"{len(state.stones)} of 2 stones")
+
+
+class Puts(Policy):
+    """Puts as many stones as the prompt says, and looks once in between."""
+
+    def respond(self, conversation, tools):
+        wanted, done = int(conversation[0]["content"]), len(outputs_of(conversation))
+        if wanted == 9:
+            raise RuntimeError("no such number")
+        if done == 1:
+            return [function_call("look", "call_look")]
+        if done <= wanted:
+            return [function_call("put", f"call_{done}", colour="red")]
+        return [message("Done. " + "It is a very fine pile. " * 60)]
+
+
+class Lazy(Puts):
+    """Puts only one stone."""
+
+    def respond(self, conversation, tools):
+        if len(outputs_of(conversation)) == 2:
+            return [message("One will do.")]
+        return super().respond(conversation, tools)
+'''
+
+
+def tasks(*numbers: int) -> str:
+    return "".join(f'{{"responses_create_params": {{"input": "{number}"}}}}\n' for number in numbers)
+
+
+@pytest.fixture
+def collect(stateroom: Command, tmp_path: Path) -> Any:
+    (tmp_path / "pile.py").write_text(PILE)
+    (tmp_path / "tasks.jsonl").write_text(tasks(2, 1, 9))
+
+    def run(name: str, policy: str = "Puts", *options: Any) -> None:
+        env, model = "pile.py:PileEnvironment", f"pile.py:{policy}"
+        done = stateroom("run", env, "-m", model, "-i", "tasks.jsonl", "-o", f"out/{name}.jsonl", *options)
+        assert done.code == 0, done.err
+
+    return run
+
+
+def rows(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+# What a run says of itself.
+
+
+def test_a_run_describes_itself(stateroom: Command, collect: Any) -> None:
+    collect("a", "Puts", "-r", 2, "--seed", 7, "--solved-at", 0.5)
+    found = json.loads(Path("out/a_run.json").read_text())
+    assert (found["environment"], found["spec"], found["model"]) == ("pile", "pile.py:PileEnvironment", "pile.py:Puts")
+    assert (found["store"], found["server"], found["seed"]) == ("sqlite:///out/a_sessions.db", None, 7)
+    assert (found["tasks"], found["episodes"], found["settings"]) == (3, 6, {"repeats": 2, "group": None})
+    assert found["solved_at"] == 0.5
+    assert found["started"] <= found["finished"]
+    assert set(found["versions"]) == {"stateroom", "python"}
+    assert json.loads(Path("out/a_aggregate_metrics.json").read_text())[0]["key_metrics"]["pass@1"] == 1
+
+
+def test_a_run_that_goes_on_keeps_its_start(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    path = Path("out/a_run.json")
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({**before, "started": "2020-01-01T00:00:00+00:00", "elapsed": 1000.0}))
+    collect("a", "Puts", "--resume")
+    after = json.loads(path.read_text())
+    assert after["started"] == "2020-01-01T00:00:00+00:00"
+    assert after["elapsed"] >= 1000
+    assert (after["episodes"], after["tasks"]) == (3, 3)
+
+
+def test_branches_and_rescored_runs_describe_themselves(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    asked = ("-m", "pile.py:Lazy", "-i", "tasks.jsonl", "--solved-at", 0.5)
+    stateroom("branch", "pile.py:PileEnvironment", *asked, "-o", "out/b.jsonl")
+    assert json.loads(Path("out/b_run.json").read_text())["settings"] == {"rule": "BestOf"}
+    assert json.loads(Path("out/b_aggregate_metrics.json").read_text())[0]["key_metrics"]["pass@1"] == 1
+    again = ("reverify", "out/a.jsonl", "-e", "pile.py:PileEnvironment")
+    solved = json.loads(stateroom(*again, "-o", "out/c.jsonl", "--solved-at", 0.5, "--json").out)
+    assert solved["metrics"]["pass@1"] == 1
+    assert json.loads(stateroom(*again, "-o", "out/d.jsonl", "--json").out)["metrics"]["pass@1"] == 0.5
+    assert json.loads(Path("out/c_run.json").read_text())["store"] == "sqlite:///out/a_sessions.db"
+    assert 'stones: "red" added at its end' in stateroom("show", "out/c", "--task", 0).out
+
+
+def test_a_description_has_no_password(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path / "x.jsonl")
+    model = ModelSource("m", lambda seed: Scripted([]))
+    with described(Run(CounterEnvironment(), model, [], files, store="redis://u:secret@h/0"), 0, 0):
+        assert "secret" not in files.description.read_text()
+        assert json.loads(files.description.read_text())["finished"] is None
+
+
+def test_rows_have_times_and_costs(stateroom: Command, tmp_path: Path) -> None:
+    (tmp_path / "paid.py").write_text(
+        "from stateroom.model import Answer, Model, Usage, message\n"
+        "class Paid(Model):\n"
+        "    async def answer(self, request):\n"
+        "        return Answer([message('hi')], Usage(1_000_000, 500_000))\n"
+    )
+    asked = ("run", "weather", "-m", "paid.py:Paid", "--limit", 4, "--price", "in=0.15,out=0.6", "-o")
+    done = stateroom(*asked, "x.jsonl")
+    assert "cost 1.8, 0.45 per episode" in done.out
+    assert "episodes/s" in done.out
+    assert "tokens/s" in done.out
+    for row in rows("x.jsonl"):
+        times = row["_stateroom_times"]
+        assert row["cost"] == 0.45
+        assert set(times) == {"wall", "model", "tool"}
+        assert times["wall"] >= times["model"] + times["tool"] > 0
+    metrics = json.loads(Path("x_aggregate_metrics.json").read_text())[0]["agent_metrics"]
+    assert metrics["mean/cost"] == 0.45
+    assert not [name for name in metrics if "times" in name]  # the metrics of a run are the same each time
+    assert json.loads(stateroom(*asked, "y.jsonl", "--json").out)["cost"] == pytest.approx(1.8)
+    assert json.loads(Path("x_run.json").read_text())["price"] == {"in": 0.15, "out": 0.6}
+    assert "'free' is not a price" in " ".join(stateroom("run", "weather", "--price", "free").err.split())
+
+
+# Show.
+
+
+def test_an_episode_reads_well(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    done = stateroom("show", "out/a.jsonl", "--task", 0)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[:9] == [
+        "task 0, rollout 0: reward 1",
+        "     user  2",
+        '    calls  put(colour="red")',
+        '   result  {"height":1}',
+        '           stones: "red" added at its end',
+        "    calls  look()",
+        '   result  ["red"]',
+        '    calls  put(colour="red")',
+        '   result  {"height":2}',
+    ]
+    assert "           and more; --json has all" in lines
+    verdict = lines.index("  verdict  reward 1: 2 of 2 stones")
+    assert lines[verdict + 1] == "           height 1, style 0.25"
+    assert lines[verdict + 2].startswith("           session ")
+
+
+def test_the_lowest_and_the_failed_are_chosen(stateroom: Command, collect: Any) -> None:
+    collect("a")
+
+    def shown(*options: Any) -> list[str]:
+        return [line for line in stateroom("show", "out/a", *options).out.splitlines() if line.startswith("task ")]
+
+    low, high = "task 1, rollout 0: reward 0.5", "task 0, rollout 0: reward 1"
+    assert shown("--lowest", 1) == [low]
+    assert shown("--lowest", 5) == [low, high]
+    assert shown("--failed") == ["task 2, rollout 0: failed"]
+    assert shown() == ["task 2, rollout 0: failed", low, high]
+    assert shown("--rollout", 0) == [high, low, "task 2, rollout 0: failed"]
+    assert "error  ModelFailed: Puts raised RuntimeError" in stateroom("show", "out/a", "--failed").out
+    assert stateroom("show", "out/a", "--task", 7).err == "error: out/a.jsonl has no such episode\n"
+    assert "no such episode of out/a.jsonl failed" in stateroom("show", "out/a", "--failed", "--task", 0).err
+    assert stateroom("show", "out/a", "--failed", "--lowest", 1).code == 2
+
+
+def test_episodes_for_machines(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    [found] = json.loads(stateroom("show", "out/a", "--task", 1, "--json").out)
+    assert (found["task"], found["rollout"], found["failed"], found["reward"]) == (1, 0, False, 0.5)
+    assert (found["reward_components"], found["reason"]) == ({"height": 0.5, "style": 0.25}, "1 of 2 stones")
+    assert set(found["times"]) == {"wall", "model", "tool"}
+    changes = [item["changes"] for item in found["items"] if "changes" in item]
+    assert changes == [['stones: "red" added at its end']]
+
+
+def test_without_its_store_a_run_is_shown_without_changes(stateroom: Command, collect: Any, tmp_path: Path) -> None:
+    collect("a", "Puts", "--store", "sqlite:///rooms.db")
+    assert "added at its end" in stateroom("show", "out/a", "--task", 0).out  # the run knows where its store is
+    Path("rooms.db").rename("moved.db")
+    done = stateroom("show", "out/a", "--task", 0)
+    assert (done.code, "added at its end" in done.out, '{"height":2}' in done.out) == (0, False, True)
+    assert "without state changes: there is no store sqlite:///rooms.db" in done.err
+    assert "added at its end" in stateroom("show", "out/a", "--task", 0, "--store", "sqlite:///moved.db").out
+    assert stateroom("show", "out/a", "--store", "sqlite:///rooms.db").code == 2
+    collect("b", "Puts", "--store", "memory://")
+    assert "without state changes: the run has kept its sessions only in memory" in stateroom("show", "out/b").err
+
+
+def test_a_session_that_has_gone_is_shown_by_its_row(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    [row, *others] = rows("out/a.jsonl")
+    text = "".join(json.dumps(each) + "\n" for each in ({**row, "_stateroom_session": "gone"}, *others))
+    Path("out/a.jsonl").write_text(text)
+    done = stateroom("show", "out/a", "--task", row["_ng_task_index"])
+    assert "without state changes: there is no session 'gone'" in done.err
+    assert "result  {" in done.out
+
+
+@pytest.mark.parametrize(("options", "name"), [(["--group", 2], "run"), ([], "branch")])
+def test_forks_are_shown_with_what_they_share(stateroom: Command, collect: Any, options: list[Any], name: str) -> None:
+    collect("unused")
+    asked = ("pile.py:PileEnvironment", "-m", "pile.py:Puts", "-i", "tasks.jsonl", "-o", "out/x.jsonl", "--limit", 1)
+    more = [*options] if name == "run" else ["--rule", "best-of", "--at", 2, "--n", 2]
+    stateroom(name, *asked, *more)
+    done = stateroom("show", "out/x", "--rollout", 1)
+    assert done.out.count("added at its end") == 2
+
+
+def test_a_users_reply_may_change_the_state_too(stateroom: Command) -> None:
+    stateroom("run", "refund", "-o", "x.jsonl", "--limit", 1)
+    assert "           wish: 0 → 1" in stateroom("show", "x").out.splitlines()
+
+
+def test_a_stateless_run_has_nothing_more_to_show(stateroom: Command) -> None:
+    stateroom("run", "weather", "-o", "x.jsonl", "--limit", 1)
+    done = stateroom("show", "x")
+    assert (done.code, done.err) == (0, "")
+    assert "get_weather(" in done.out
+
+
+def test_a_run_is_named_by_its_file_its_stem_or_its_folder(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    assert stateroom("show", "out/a.jsonl").out == stateroom("show", "out/a").out == stateroom("show", "out").out
+    collect("b")
+    done = stateroom("show", "out")
+    assert (done.code, "out has 2 runs; name the rollouts file of one: out/a.jsonl, out/b.jsonl" in done.err) == (
+        2,
+        True,
+    )
+    assert "there is no run nope: give its rollouts file" in stateroom("show", "nope").err
+
+
+# Runs.
+
+
+def test_runs_are_listed_the_newest_first(stateroom: Command, collect: Any) -> None:
+    collect("a", "Puts", "-r", 2)
+    collect("b", "Lazy")
+    path = Path("out/a_run.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "started": "2020-01-01T00:00:00+00:00"}))
+    done = stateroom("runs", "out")
+    assert all(len(line) <= 80 for line in done.out.splitlines())
+    lines = [line.split() for line in done.out.splitlines()]
+    assert [line[0] for line in lines[2::2]] == ["b", "a"]
+    assert lines[4][1:7] == ["4/6", "2", "0.75", "±", "0.25", "0.5"]
+    assert lines[5] == ["pile,", "by", "pile.py:Puts"]
+    newest, oldest = json.loads(stateroom("runs", "out", "--json").out)
+    assert (newest["name"], newest["model"], newest["environment"]) == ("b", "pile.py:Lazy", "pile")
+    assert (oldest["done"], oldest["episodes"], oldest["failed"], oldest["finished"]) == (4, 6, 2, True)
+    assert oldest["metrics"]["mean/reward"] == 0.75
+    assert "a  " not in stateroom("runs", "out", "--limit", 1).out
+
+
+def test_runs_that_grow_or_were_torn_are_listed(stateroom: Command, collect: Any) -> None:
+    collect("a", "Puts", "-r", 2)
+    whole = Path("out/a.jsonl").read_text()
+    Path("out/a.jsonl").write_text(whole[:-30])
+    Path("out/a_failures.jsonl").unlink()
+    Path("out/a_run.json").write_text("{")
+    collect("b", "Lazy")
+    for path in Path("out").glob("b_*"):
+        path.unlink()
+    shutil.copy("out/a_materialized_inputs.jsonl", "out/b_materialized_inputs.jsonl")
+    Path("out/b.jsonl").write_text("")
+    found = {run["name"]: run for run in json.loads(stateroom("runs", "out", "--json").out)}
+    assert (found["a"]["done"], found["a"]["episodes"], found["a"]["finished"]) == (3, 6, False)
+    assert found["a"]["model"] == "pile.py:Puts"
+    assert (found["b"]["done"], found["b"]["metrics"]) == (0, {})
+    assert stateroom("runs", "out").code == 0
+
+
+def test_a_run_is_listed_whatever_its_files_ending(stateroom: Command) -> None:
+    for name in ("x.jsonl", "y.json", "z"):
+        stateroom("run", "weather", "--limit", 1, "-o", f"out/{name}")
+    assert {run["name"] for run in json.loads(stateroom("runs", "out", "--json").out)} == {"x", "y", "z"}
+
+
+def test_of_trees_the_answers_count(stateroom: Command, collect: Any) -> None:
+    collect("unused")
+    stateroom("branch", "pile.py:PileEnvironment", "-m", "pile.py:Puts", "-i", "tasks.jsonl", "-o", "trees/x.jsonl")
+    [found] = json.loads(stateroom("runs", "trees", "--json").out)
+    assert (found["done"], found["episodes"], found["failed"]) == (2, 3, 1)
+
+
+def test_where_there_are_no_runs_that_is_told(stateroom: Command, tmp_path: Path) -> None:
+    assert stateroom("runs").err == "error: there is no folder rollouts\n"
+    (tmp_path / "empty").mkdir()
+    assert stateroom("runs", "empty").out == "no runs in empty\n"
+
+
+# Compare.
+
+
+def test_two_runs_are_compared(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    collect("b", "Lazy")
+    done = stateroom("compare", "out/a", "out/b")
+    assert (done.code, done.err) == (0, "")
+    assert all(len(line) <= 80 for line in done.out.splitlines())
+    assert "2 tasks: B won 0, lost 1, tied 1" in done.out
+    assert "mean reward: A 0.75, B 0.5, difference -0.250 (95% from -0.500 to +0.000)" in done.out
+    assert 'A calls: put(colour="red")' in done.out
+    assert "B assistant: One will do." in done.out
+    assert "$ stateroom show out/a --task 0 --rollout 0" in done.out
+    found = json.loads(stateroom("compare", "out/b", "out/a", "--json").out)
+    assert (found["won"], found["lost"], found["tied"], found["difference"]) == (1, 0, 1, 0.25)
+    worst, best = found["tasks"]
+    assert (worst["task"], worst["outcome"], worst["divergence"]) == (1, "tied", None)
+    assert (best["task"], best["divergence"]["item"], best["divergence"]["second"]["name"]) == (0, 5, "put")
+    assert stateroom("compare", "out/a", "out/a").out.count("stateroom show") == 0
+
+
+def test_tasks_that_differ_are_left_out(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    Path("tasks.jsonl").write_text(tasks(2, 2, 9, 1))
+    collect("b")
+    done = stateroom("compare", "out/a", "out/b")
+    assert "1 task: B won 0, lost 0, tied 1" in done.out
+    assert "left out, since these tasks differ: task 1" in done.err
+    assert "only B has a reward for: task 3" in done.err
+    Path("tasks.jsonl").write_text(tasks(1, 2))
+    collect("c")
+    done = stateroom("compare", "out/a", "out/c")
+    assert done.code == 2
+    assert "out/a.jsonl and out/c.jsonl are not of the same tasks: task 0 differs" in done.err
+
+
+def test_a_run_is_compared_with_its_rescored_one(stateroom: Command, collect: Any) -> None:
+    collect("a")
+    code = Path("pile.py").read_text().replace("reward = 0.5 *", "reward = 0.25 *")
+    Path("stricter.py").write_text(code)
+    stateroom("reverify", "out/a.jsonl", "-e", "stricter.py:PileEnvironment", "-o", "out/b.jsonl")
+    done = stateroom("compare", "out/a", "out/b")
+    assert "2 tasks: B won 0, lost 2, tied 0" in done.out
+    assert "not in what was said" in done.out  # the verifier alone has changed
+
+
+# The gold actions of a task.
+
+
+GOLD = '{"responses_create_params": {"input": "2"}, "gold": [{"name": "put", "arguments": {"colour": "blue"}}, %s]}\n'
+
+
+def test_gold_actions_are_played(stateroom: Command, collect: Any) -> None:
+    collect("unused")
+    Path("gold.jsonl").write_text(GOLD % '{"name": "put", "arguments": {"colour": "red"}}')
+    asked = ("pile.py:PileEnvironment", "-m", "gold", "-i", "gold.jsonl")
+    found = json.loads(stateroom("run", *asked, "-o", "out/g.jsonl", "--json").out)
+    assert (found["failed"], found["metrics"]["mean/reward"]) == (0, 1.0)
+    assert 'stones: "blue" added at its end' in stateroom("show", "out/g").out
+    assert json.loads(stateroom("branch", *asked, "--n", 2, "--json").out)["metrics"]["mean/reward"] == 1.0
+
+
+@pytest.mark.parametrize("command", ["run", "branch"])
+def test_without_gold_actions_nothing_begins(stateroom: Command, command: str) -> None:
+    done = stateroom(command, "counter", "-m", "gold", "-o", "out/x.jsonl")
+    assert (done.code, done.out, Path("out").exists()) == (2, "", False)
+    assert "task 0: gold: the task declares no gold actions; list them in the field `gold`" in done.err
+
+
+def test_a_wrong_gold_action_is_named(stateroom: Command, collect: Any) -> None:
+    collect("unused")
+    Path("gold.jsonl").write_text(GOLD % '{"tool": "put"}')
+    done = stateroom("run", "pile.py:PileEnvironment", "-m", "gold", "-i", "gold.jsonl")
+    assert "task 0: gold: action 2 is neither a call, with a name, nor a message" in done.err
+
+
+def test_gold_actions_may_speak_to_the_user(stateroom: Command) -> None:
+    found = json.loads(stateroom("run", "office", "-m", "gold", "--store", "memory://", "--limit", 24, "--json").out)
+    assert (found["failed"], found["metrics"]["mean/reward"]) == (0, 1.0)
+
+
+def test_a_check_plays_gold_actions_without_a_reference_policy(stateroom: Command, collect: Any) -> None:
+    collect("unused")
+    Path("gold.jsonl").write_text(GOLD % '{"name": "put", "arguments": {"colour": "red"}}')
+    done = stateroom("check", "pile.py:PileEnvironment", "--input", "gold.jsonl")
+    assert "the gold actions get the full reward for each of 1 task" in " ".join(done.out.split())
+    Path("gold.jsonl").write_text(GOLD % '{"name": "look"}')
+    done = stateroom("check", "pile.py:PileEnvironment", "--input", "gold.jsonl")
+    assert done.code == 1
+    assert "it called put, look, and got 0.5: 1 of 2 stones" in " ".join(done.out.split())
