@@ -19,7 +19,7 @@ from stateroom.model import Item, Policy, function_call, message, outputs_of
 from tests.patience import PATIENCE
 from tests.test_import import loaded_by
 
-TASK = {"initial_count": 3, "expected_count": 6}
+TASK = {"responses_create_params": {"input": "Add 3."}, "initial_count": 3, "expected_count": 6}
 
 
 @pytest.fixture(autouse=True)
@@ -365,3 +365,9 @@ def test_an_instance_is_served_until_ctrl_c_and_the_program_goes_on(program: sub
 def test_several_workers_make_their_own_instances() -> None:
     with pytest.raises(StateroomError, match="give names or module:Class, or workers=1"):
         stateroom.serve(CounterEnvironment(), workers=2)
+
+
+def test_a_task_without_a_prompt_is_a_warning() -> None:
+    bare = {name: value for name, value in TASK.items() if name != "responses_create_params"}
+    with pytest.warns(UserWarning, match="1 task has no prompt, the first is task 0; put one into"):
+        stateroom.run("counter", model=Adds, input=[bare])

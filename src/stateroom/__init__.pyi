@@ -27,6 +27,8 @@ from .notebook import (
     serve as serve,
 )
 from .session import (
+    Ask as Ask,
+    Clock as Clock,
     Episode as Episode,
     Lifecycle as Lifecycle,
     Resource as Resource,

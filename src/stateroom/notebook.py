@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from stateroom.environment import Environment, Rooms, make_environment
 from stateroom.errors import NotFound
-from stateroom.rollout import Run, RunResult, plan_run
+from stateroom.rollout import Run, RunResult, missing_prompts, plan_run
 from stateroom.session import BackgroundLoop
 
 P = ParamSpec("P")
@@ -53,6 +54,8 @@ async def arun(*args: Any, **kwargs: Any) -> RunResult:
 async def _run(plan: Run) -> RunResult:
     from stateroom.rollout import ProgressBar, run_with_progress  # noqa: PLC0415 - imports rich
 
+    if told := missing_prompts(plan.tasks):
+        warnings.warn(told, stacklevel=2)
     return RunResult(plan, await run_with_progress(plan, ProgressBar(plan.environment.name)))
 
 

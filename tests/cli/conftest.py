@@ -1,5 +1,6 @@
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def stateroom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+def stateroom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Command]:
     """Run the command in process, in an empty folder, as on a terminal of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -35,4 +36,7 @@ def stateroom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         assert code is None or isinstance(code, int)
         return Outcome(code or 0, *capsys.readouterr())
 
-    return run
+    handlers, level = logging.root.handlers, logging.root.level
+    yield run
+    logging.root.handlers = handlers
+    logging.root.setLevel(level)

@@ -73,3 +73,40 @@ def test_a_store_that_is_not_there_is_named(stateroom: Any) -> None:
     done = stateroom("migrate", "--store", "sqlite:///nothing.db")
     assert done.code == 2
     assert "nothing.db" in done.err
+
+
+NEW_FIELD = """
+from stateroom import Environment, State
+
+class Cart(State):
+    prices: list[int] = []
+    note: str = ""
+    coupons: list[str] = ["welcome"]
+
+class Shop(Environment[Cart]):
+    "Sells things."
+    name = "shop"
+
+    def verify(self, state: Cart) -> float:
+        return float(len(state.coupons))
+"""
+
+
+def test_a_new_field_with_a_default_is_accepted_while_its_author_develops(
+    stateroom: Any, ids: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "new.py").write_text(NEW_FIELD)
+    command = ("migrate", "--store", STORE, "--env", "new.py:Shop")
+    refused = stateroom(*command, "--json")
+    assert refused.code == 1
+    assert "--accept-defaults takes the defaults of new fields" in json.loads(refused.out)["failed"][0]["error"]
+    done = stateroom(*command, "--json", "--accept-defaults")
+    assert (done.code, json.loads(done.out)["outcomes"].get("failed")) == (0, None)
+    assert json.loads(done.out)["outcomes"]["migrated"] >= 2
+    assert "coupons" in stateroom("sessions", "show", ids[0], "--store", STORE).out
+    assert json.loads(stateroom(*command, "--json").out)["outcomes"] == {"current": 3}
+
+
+@pytest.mark.parametrize("command", ["run", "reverify", "replay"])
+def test_other_commands_that_read_sessions_accept_defaults_too(stateroom: Any, command: str) -> None:
+    assert "--accept-defaults" in stateroom(command, "--help").out

@@ -95,7 +95,7 @@ def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> 
     found = json.loads(done.out)
     assert done.code == 0
     assert done.out.count("\n") == 1
-    assert set(found) == {"episodes", "failed", "waiting", "elapsed", "metrics", "files"}
+    assert set(found) == {"episodes", "failed", "waiting", "elapsed", "tool_failures", "metrics", "files"}
     assert (found["episodes"], found["failed"]) == (32, 0)
     assert 0 < found["metrics"]["mean/reward"] == found["metrics"]["pass@1"] < found["metrics"]["pass@4"] <= 1
     assert found["files"] == {
@@ -148,12 +148,49 @@ def test_when_all_fail_the_first_reason_is_told(stateroom: Any, own: Path) -> No
     done = stateroom("run", "counter", "--model", "own.py:Raises", "--output", "x.jsonl")
     assert done.code == 1
     assert "8 episodes of counter, by own.py:Raises, 8 failed" in done.out
-    assert "Raises raised RuntimeError: my [bold] mistake" in done.out
+    assert "the first failure: own.py:40 in respond: ModelFailed: Raises raised RuntimeError: my [bold]" in done.out
     assert len(lines("x_failures.jsonl")) == 8
     assert Path("x.jsonl").read_text() == ""
     again = stateroom("run", "counter", "--output", "x.jsonl")
     assert again.code == 2
     assert "x.jsonl is there already" in again.err
+
+
+def test_a_task_without_a_prompt_is_a_warning(stateroom: Any, own: Path) -> None:
+    Path("bare.jsonl").write_text('{"responses_create_params": {"input": "two"}}\n{}\n')
+    done = stateroom("run", "own.py:PileEnvironment", "--model", "own.py:Two", "--input", "bare.jsonl", "--json")
+    assert done.code == 0
+    assert "warning: 1 task has no prompt, the first is task 1; put one into responses_create_params" in done.err
+    done = stateroom("run", "own.py:PileEnvironment", "--model", "own.py:Two", "--input", "tasks.jsonl", "--json")
+    assert "warning" not in done.err
+
+
+EXTENDED = '''
+from stateroom import Environment, tool
+from stateroom.gallery.counter.environment import Counter, CounterEnvironment
+
+
+class Noted(Counter):
+    notes: list[str] = []
+
+
+class NotedEnvironment(CounterEnvironment, Environment[Noted]):
+    """Counts, and takes notes."""
+
+    @tool
+    def note(self, state: Noted, text: str) -> None:
+        """Take a note."""
+        state.notes.append(text)
+'''
+
+
+def test_a_subclass_with_one_more_field_runs_on_the_examples_of_its_base(stateroom: Any, tmp_path: Path) -> None:
+    (tmp_path / "noted.py").write_text(EXTENDED)
+    done = stateroom("run", "noted.py:NotedEnvironment", "--output", "x.jsonl", "--json")
+    found = json.loads(done.out)
+    assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (8, 0, 1.0)
+    session = lines("x.jsonl")[0]["_stateroom_session"]
+    assert "notes: []" in stateroom("sessions", "show", session, "--store", "sqlite:///x_sessions.db").out
 
 
 def test_the_same_seed_gives_the_same_rows(stateroom: Any) -> None:

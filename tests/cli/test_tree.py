@@ -61,7 +61,7 @@ def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
 )
 def test_a_rule_and_its_settings(stateroom: Any, options: list[Any], branches: int) -> None:
     found = grown(stateroom, "--limit", 2, *options)
-    assert set(found) == {"tasks", "failed", "branches", "broken", "elapsed", "metrics", "files"}
+    assert set(found) == {"tasks", "failed", "branches", "broken", "elapsed", "tool_failures", "metrics", "files"}
     assert (found["tasks"], found["failed"], found["branches"], found["broken"]) == (2, 0, 2 * branches, 0)
     assert set(found["files"]) == {"rollouts", "inputs", "metrics", "run", "sessions", "tree"}
     assert found["metrics"]["mean/tree_branches"] == branches
@@ -118,7 +118,7 @@ def test_it_fails_when_no_task_has_an_answer(stateroom: Any, tmp_path: Path) -> 
     done = stateroom("branch", "counter", "--model", "falls.py:Falls", "--limit", 2)
     assert done.code == 1
     assert "2 without an answer, 8 branches broke down" in done.out
-    assert "the first failure: ModelFailed: Falls raised ZeroDivisionError" in done.out
+    assert " in respond: ModelFailed: Falls raised ZeroDivisionError" in done.out
 
 
 # Looking.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable
+from datetime import datetime  # noqa: F401 - an annotation names it
 from enum import Enum
+from inspect import signature
+from random import Random
 from types import new_class
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import pytest
 from pydantic import BaseModel
 
-from stateroom import Environment, State, Task, Verdict, tool
+from stateroom import Ask, Clock, Environment, Session, SessionInfo, State, Task, Verdict, tool  # noqa: F401
 from stateroom.errors import DefinitionError
 
 
@@ -304,6 +307,14 @@ def without_self():
     """Doc."""
 
 
+def only_annotated(count: int):
+    """Doc."""
+
+
+def only_injected(state, count: int):
+    """Doc."""
+
+
 def yields(self, count: int):
     """Doc."""
     yield count
@@ -328,11 +339,13 @@ def unevaluable(self, count: int[str]):  # type: ignore[misc]
         (double_star, "**counts"),
         (positional, "positional"),
         (user, "`user: str` clashes with the injected parameter `user` (the state of the task's user); rename it, or "),
-        (asking, "`ask: float` clashes with the injected parameter `ask` (a question to the user); rename it. "),
+        (asking, "`ask: float` clashes with the injected parameter `ask` (a question to the user); rename it, or "),
         (unknown_type, "Nonsense"),
         (callback, "cannot make a schema of its parameters"),
         (wants_state, "`state` needs an environment with a state; write Environment[YourState]"),
-        (without_self, "its first parameter must be self"),
+        (without_self, "its first parameter must be self; add it"),
+        (only_annotated, "its first parameter must be self, not `count`; add it. test_definition.py:"),
+        (only_injected, "its first parameter must be self, not `state`; add it. test_definition.py:"),
         (yields, "must not yield; return a list instead"),
         (yields_async, "must not yield; return a list instead"),
         (unevaluable, "cannot read its annotations"),
@@ -341,6 +354,81 @@ def unevaluable(self, count: int[str]):  # type: ignore[misc]
 )
 def test_a_tool_that_cannot_be_one_is_refused(method: Any, words: str) -> None:
     refused({method.__name__: tool(method)}, words=words)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint", "advice"),
+    [
+        ("ask", float, "write `ask: Ask`"),
+        ("ask", Random, "write `ask: Ask`"),
+        ("clock", "datetime", "write `clock: Clock`"),
+        ("clock", float | None, "write `clock: Clock`"),
+        ("rng", int, "write `rng: Random`"),
+        ("session", "Session", "write `session: SessionInfo`"),
+        ("new_id", str, "write `new_id: Callable[..., str]`"),
+        ("user", BaseModel, "annotate it with a State"),
+        ("app", list[str], "annotate it with a State"),
+    ],
+)
+def test_an_injected_name_with_another_annotation_is_refused(name: str, hint: Any, advice: str) -> None:
+    def method(self, state, ask, clock, rng, session, new_id, user, app):
+        """Doc."""
+
+    wanted = {"self", "state", name}
+    body = types_of_parameters(method, wanted, {name: hint})
+    if name not in ("ask", "user", "app"):
+        refused({"verify": body}, Environment[Counter], f" clashes with the injected parameter `{name}` (")
+    refused({"look": tool(body)}, Environment[Counter], f" clashes with the injected parameter `{name}` (")
+    refused({"look": tool(body)}, Environment[Counter], f"rename it, or {advice}. test_definition.py:")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ask", Ask),
+        ("ask", Callable[[str], Any]),
+        ("ask", Any),
+        ("clock", Clock),
+        ("clock", object),
+        ("clock", Clock | None),
+        ("rng", Random),
+        ("session", SessionInfo),
+        ("new_id", Callable[[], str]),
+        ("new_id", Annotated[Callable[..., str], "ids"]),
+        ("user", Counter),
+        ("app", Counter),
+    ],
+)
+def test_an_injected_name_with_its_own_annotation_is_injected(name: str, hint: Any) -> None:
+    def method(self, state, ask, clock, rng, session, new_id, user, app):
+        """Doc."""
+
+    body = types_of_parameters(method, {"self", "state", name}, {name: hint})
+    made = types_made(Environment[Counter], {"look": tool(body), "verify": lambda self: 0.0})
+    assert made().tools["look"].procedure.needs == {"state", name}
+
+
+def types_of_parameters(method: Any, names: set[str], hints: dict[str, Any]) -> Any:
+    """A method with some of the parameters of another, annotated."""
+    parameters = [each for name, each in signature(method).parameters.items() if name in names]
+    method.__signature__ = signature(method).replace(parameters=parameters)
+    method.__annotations__ = hints
+    return method
+
+
+@pytest.mark.parametrize("hint", [Counter, "Counter", State])
+def test_a_state_under_another_name_is_refused(hint: Any) -> None:
+    def look(self, counter) -> None:
+        """Doc."""
+
+    look.__annotations__["counter"] = hint
+    told = " has the type of the session's state, which is injected as `state`; rename it to `state`. test_definition"
+    refused({"look": tool(look)}, Environment[Counter], told)
+
+
+def test_an_effect_needs_its_name() -> None:
+    with pytest.raises(DefinitionError, match=r"write @tool\(effect='read'\)"):
+        tool("read")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "game.py:Game"
 
 
+@pytest.mark.filterwarnings("ignore:.* no prompt")
 async def test_each_row_of_a_file_runs_in_the_instance_that_it_asks_for(game: str) -> None:
     options: Any = {"input": "tasks.jsonl", "model": "game.py:Plays", "output": "a.jsonl"}
     result = await stateroom.arun(game, env_args={"lives": 2}, **options)
@@ -142,6 +143,7 @@ async def test_each_row_of_a_file_runs_in_the_instance_that_it_asks_for(game: st
         stateroom.run(game, input=[{}, {"env_args": {"no": 1}}], model="game.py:Plays")
 
 
+@pytest.mark.filterwarnings("ignore:.* no prompt")
 async def test_a_stateless_environment_whose_answers_are_stored(game: str) -> None:
     rows = [{"env_args": {"mode": "hard"}}, {}]
     result = await stateroom.arun(

@@ -750,8 +750,8 @@ async def test_an_environment_that_cannot_be_made_is_told_of(checked: Check) -> 
 @pytest.mark.parametrize(
     ("row", "result", "told"),
     [
-        ({**task(9), "responses_create_params": {}}, "problem", "task 4: there is no prompt"),
-        ({**task(9), "responses_create_params": {"input": [{"role": "user", "content": " "}]}}, "problem", "task 4: "),
+        ({**task(9), "responses_create_params": {}}, "warning", "task 4: there is no prompt"),
+        ({**task(9), "responses_create_params": {"input": [{"role": "user", "content": " "}]}}, "warning", "task 4: "),
         (task(3), "warning", "task 1, 4: they are the same"),
         ({"prices": "many"}, "problem", "tasks.jsonl, line 5: prices: Input should be a valid list"),
         (

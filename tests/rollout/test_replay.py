@@ -12,8 +12,7 @@ from stateroom import Environment, Sessions, State, Task, ToolError, tool
 from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Replay, Run, RunFiles, replay_rollouts, replay_session, run
-from stateroom.rollout.calls import merged, recorded_calls
-from stateroom.session import LogEntry, cached_session
+from stateroom.session import LogEntry, cached_session, merged, recorded_calls
 from stateroom.store import Store, open_store
 
 

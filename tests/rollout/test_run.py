@@ -234,7 +234,8 @@ async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: P
         async with open_store(given.store) as store:
             assert (await store.head(row["_stateroom_session"])).closed  # so it keeps nothing outside
         assert "reward" not in row
-    assert report.first_error == failed[0]["error"] == "ModelFailed: Broken raised RuntimeError: no answer"
+    assert failed[0]["error"] == "ModelFailed: Broken raised RuntimeError: no answer"
+    assert report.first_error == f"{failed[0]['cause']['place']}: {failed[0]['error']}"
     assert report.metrics["agent_metrics"]["mean/reward"] == 1.0
 
 

@@ -57,7 +57,7 @@ async def run_in_both(
     assert lines(there.files.rollouts) == lines(here.files.rollouts)
     assert lines(there.files.inputs) == lines(here.files.inputs)
     assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
-    assert set(there.files.as_dict()) == {"rollouts", "inputs", "metrics", "run"}
+    assert set(there.files.as_dict()) - {"tool_failures"} == {"rollouts", "inputs", "metrics", "run"}
     return reports[1], there
 
 
@@ -288,6 +288,8 @@ async def test_a_call_that_fails_reads_the_same(serve: Any, tmp_path: Path) -> N
     codes = [output["error"]["code"] for output in outputs if "error" in output]
     assert {*codes} == {"invalid_arguments", "tool_error", "tool_failed", "timeout", "unknown_tool"}
     assert codes.count("unknown_tool") == 18
+    assert report.tool_failures.counts["crash"] == 2
+    assert report.tool_failures.first == "crash: tool_failed"  # the server alone knows the place
 
 
 # A session that is gone.

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Episode, Session, Sessions, State, Task, Verdict, tool
-from stateroom.errors import ReadOnlyState, UnknownRevision
-from stateroom.session import cached_session, episode as episode_module
+from stateroom import Agent, Environment, Episode, Session, Sessions, State, Task, Verdict, tool
+from stateroom.agent import run
+from stateroom.errors import ReadOnlyState, SessionSealed, UnknownRevision
+from stateroom.model import Scripted, function_call
+from stateroom.session import Rescorer, cached_session, episode as episode_module
 from stateroom.store import Store
 
 Judge = Callable[[Episode], Any]
@@ -109,6 +111,66 @@ async def test_a_call_on_the_path_says_all_of_itself(store: Store) -> None:
     await session.verify()
     [call] = found
     assert (call.name, call.input, call.output, call.revision, call.call_id) == ("put", {"weight": 5}, 2, 2, "mine")
+
+
+LOOKS = [
+    [function_call("top", "a"), function_call("put", "b", weight=1), function_call("top", "c")],
+    [function_call("put", "d", weight=-1), function_call("nothing", "e"), function_call("put", "f", weight=2)],
+    [function_call("top", "a", more=1), function_call("top", "a")],
+    "Done.",
+]
+"""The answers of an agent that looks before and after it acts, and errs."""
+
+LOOKED = (
+    [("top", 7), ("put", 2), ("top", 1), ("put", 3), ("top", 2)],
+    [[7], [7], [7, 1], [7, 1], [7, 1, 2], [7, 1, 2]],
+)
+"""The calls of such an episode and what they gave, and the states between them."""
+
+
+class Looked(list[Any]):
+    """What verifiers saw of names, outputs and states."""
+
+    def __call__(self, episode: Episode) -> float:
+        calls = [(call.name, call.output) for call in episode.calls()]
+        self.append((calls, [state.stones[:] for state in episode.states()]))
+        return 1.0
+
+
+async def test_reads_of_the_conversation_are_on_the_path(kind: Any, store: Store) -> None:
+    session = await Sessions[Any](kind(looked := Looked()), store).seed({"first": 7})
+    await run(Agent(Scripted(LOOKS)), session)
+    fork = await session.fork()
+    await session.verify({"output": []})  # the log has the conversation: no response can change the calls
+    await session.verify()
+    await fork.verify()
+    await Rescorer(kind(looked), store).judge(session.id)
+    assert looked == [LOOKED] * 3
+
+
+async def test_a_read_says_what_it_read(store: Store) -> None:
+    found: list[Any] = []
+    session = await Sessions[Any](PileEnvironment(lambda episode: found.extend(episode.calls()) or 0.0), store).seed({})
+    await run(Agent(Scripted(LOOKS)), session)
+    await session.verify()
+    first, put, second, *_ = found
+    assert (first.kind, first.revision, first.input) == ("read", 1, {})
+    assert (put.kind, second.kind, second.revision, second.at) == ("call", "read", put.revision, put.at)
+
+
+async def test_without_a_conversation_in_the_log_reads_are_those_of_the_response(store: Store) -> None:
+    looking = await Sessions[Any](PileEnvironment(Looked()), store).seed({"first": 7})
+    await run(Agent(Scripted(LOOKS)), looking)
+    response = await looking.agent.response()
+    looked = Looked()
+    session = await Sessions[Any](PileEnvironment(looked), store).seed({"first": 7})
+    await put(session, 1, 2)
+    await session.verify(response)
+    assert looked == [LOOKED]
+    with pytest.raises(SessionSealed):  # the verdict is of that response
+        await session.verify({"output": []})
+    await Rescorer(PileEnvironment(looked), store).judge(session.id, response=response, at=2)
+    assert looked[1:] == [(LOOKED[0][:3], LOOKED[1][:4])]
 
 
 async def test_what_a_rewind_undid_is_not_on_the_path(store: Store) -> None:

@@ -446,6 +446,24 @@ async def test_a_seed_must_give_the_state(store: Store) -> None:
     assert await store.heads() == []
 
 
+async def test_a_state_may_be_empty(store: Store) -> None:
+    class Empty(Environment[State]):
+        """Keeps nothing but a log."""
+
+    assert (await Sessions(Empty(), store).seed({})).state == State()
+
+
+async def test_a_seed_that_returns_a_bare_state_is_refused(store: Store) -> None:
+    class Bare(Environment[Counter]):
+        """Seeds nothing."""
+
+        def seed(self) -> State:
+            return State()
+
+    with pytest.raises(DefinitionError, match=r"bare\.seed must return a Counter, not State"):
+        await Sessions(Bare(), store).seed({})
+
+
 async def test_a_seed_is_shared_with_nobody(store: Store) -> None:
     steps = [1]
 

@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 import pytest
-from pydantic import field_validator
+from pydantic import BaseModel, create_model, field_validator
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, Episode, Sessions, State, Verdict, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
 from stateroom.session import Session, cached_session
 from stateroom.session.episode import load_path
@@ -180,6 +180,81 @@ async def test_a_schema_that_changed_without_a_new_version_is_caught(old: Sessio
         "class a new version, class Renamed(State, version=2), and a migration, @Renamed.migration(1)"
     )
     assert await store.maintenance.export(old.id) == before
+
+
+class Line(BaseModel):
+    sku: str
+
+
+class NewLine(BaseModel):
+    sku: str
+    price: int = 5
+
+
+class Basket(State):
+    lines: list[Line] = []
+    best: Line | None = None
+
+
+def new_basket(**more: Any) -> type[State]:
+    fields = {"lines": (list[NewLine], []), "best": (NewLine | None, None), "coupons": (list[str], ["new"]), **more}
+    return create_model("Basket", __base__=State, **fields)
+
+
+def basket(kind: type[State], store: Store) -> Sessions[Any]:
+    class BasketEnvironment(Environment[kind]):  # type: ignore[valid-type]
+        """Fills a basket."""
+
+        name = "basket"
+
+        def seed(self, task: Any) -> Any:
+            return kind()
+
+        @tool
+        def put(self, state: kind, sku: str) -> int:  # type: ignore[valid-type]
+            """Put something into the basket."""
+            state.lines.append({"sku": sku})
+            return len(state.lines)
+
+        def verify(self, state: kind, episode: Episode) -> Verdict:  # type: ignore[valid-type]
+            return Verdict(1.0, details={"coupons": [getattr(each, "coupons", None) for each in episode.states()]})
+
+    return Sessions(BasketEnvironment(), store)
+
+
+@pytest.mark.every_store
+async def test_a_class_that_accepts_defaults_reads_what_lacks_new_fields(store: Store) -> None:
+    old = await basket(Basket, store).seed({})
+    await old.call("put", {"sku": "tea"})
+    await old.call("put", {"sku": "milk"})
+    new = new_basket()
+    with pytest.raises(SchemaChanged, match="while you develop, --accept-defaults takes the defaults of new fields"):
+        await basket(new, store).open(old.id)
+    new.accept_defaults()
+    session = await basket(new, store).open(old.id)
+    assert [line.price for line in session.state.lines] == [5, 5]
+    assert len((await session.state_at(2)).lines) == 1
+    await session.call("put", {"sku": "salt"})
+    again = await basket(new, store).open(old.id)
+    assert [line.sku for line in again.state.lines] == ["tea", "milk", "salt"]
+    assert (await again.verify()).details == {"coupons": [["new"]] * 4}
+    with pytest.raises(SchemaChanged):  # the older code cannot read what the newer has written
+        await basket(Basket, store).open(old.id)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"owner": (str, ...)}, "owner is new, and has no default"),
+        ({"best": (str | None, None)}, "best was nothing or object and is nothing or str"),
+    ],
+)
+async def test_defaults_stand_for_new_fields_only(store: Store, more: dict[str, Any], why: str) -> None:
+    old = await basket(Basket, store).seed({})
+    new = new_basket(**more)
+    new.accept_defaults()
+    with pytest.raises(SchemaChanged, match=why):
+        await basket(new, store).open(old.id)
 
 
 async def test_it_is_caught_after_a_migration_too(old: Session[Any], store: Store) -> None:

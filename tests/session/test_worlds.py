@@ -463,3 +463,28 @@ async def test_worlds_that_cannot_be_are_refused_in_words() -> None:
             await Sessions(Returning(), store).seed({"mayor": ""})
         with pytest.raises(DefinitionError, match="world must return a Town, not Person"):
             await Sessions(References(), store).seed({"mayor": ""})
+
+
+async def test_a_subclass_starts_from_the_world_of_its_base(store: Store) -> None:
+    class Harbour(Town):
+        ships: list[str] = ["Ark"]
+
+    class HarbourEnvironment(TownEnvironment, Environment[Harbour]):
+        """A town with ships."""
+
+    session = await Sessions(HarbourEnvironment(), store).seed({"mayor": "Eve"})
+    await session.call("birthday", {"person": "p1"})
+    assert (session.state.people["p1"].name, session.state.people["p1"].age) == ("Eve", 31)
+    again = await Sessions(HarbourEnvironment(), store).open(session.id)
+    assert (again.state.ships, len(again.state.people)) == (["Ark"], 300)
+
+
+async def test_a_field_without_a_default_needs_a_world_of_its_own(store: Store) -> None:
+    class Harbour(Town):
+        ships: list[str]
+
+    class HarbourEnvironment(TownEnvironment, Environment[Harbour]):
+        """A town with ships."""
+
+    with pytest.raises(DefinitionError, match=r"\.world returns a Town, which has no ships; write a world that"):
+        await Sessions(HarbourEnvironment(), store).seed({"mayor": "Eve"})

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from stateroom import State
 from stateroom.errors import InvalidState
 from stateroom.state import DraftContext, Patch, apply, commit, decode, draft_of, encode, encode_patch, patched
+from stateroom.state.describe import describe
 
 
 class Coin(BaseModel, frozen=True):
@@ -201,3 +202,33 @@ def test_changes_from_before_they_were_frozen_still_apply(place: tuple[Any, ...]
     for step in place:
         found = found[step] if isinstance(found, dict | list) else getattr(found, step)
     assert found == 9
+
+
+class Mail(BaseModel, frozen=True):
+    text: str
+    read: bool = False
+    stamp: Coin = Coin(worth=1)
+
+
+class Mailbox(State):
+    mails: dict[str, Mail] = {}
+    queue: list[Mail] = []
+
+
+def test_a_log_shows_the_fields_of_a_frozen_record_that_differ() -> None:
+    mail = Mail(text="Hello. " * 20)
+    state = Mailbox(mails={"a": mail, "b": mail, "c": mail}, queue=[mail])
+    draft = draft_of(state, DraftContext())
+    draft.mails["a"] = mail.model_copy(update={"read": True})
+    draft.mails["b"] = mail.model_copy(update={"read": True, "stamp": Coin(worth=2)})
+    draft.mails["c"] = Mail(text="Bye.", read=True, stamp=Coin(worth=3, marks=("x",)))  # another one altogether
+    draft.queue[0] = mail.model_copy(update={"text": "Bye."})
+    lines = describe(decode(encode(state)), decode(encode_patch(commit(draft).patch)))
+    assert lines[:3] == [
+        "mails.a.read: false → true",
+        "mails.b.read: false → true",
+        "mails.b.stamp.worth: 1 → 2",
+    ]
+    assert lines[3].startswith('mails.c: {"text": "Hello. ')
+    assert lines[4].startswith('queue[0].text: "Hello. ')
+    assert lines[4].endswith('→ "Bye."')

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, IntFlag, StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NewType, Optional, TypeVar, Union
 from uuid import UUID
 
@@ -216,6 +219,27 @@ def test_a_validator_of_a_part_cannot_look_at_other_fields() -> None:
 def test_an_unsupported_type_fails_by_name_when_the_class_is_defined(annotation: Any) -> None:
     with pytest.raises(DefinitionError, match=r"^Made\.field"):
         create_model("Made", __base__=State, __config__=None, field=(annotation, ...))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "instead"),
+    [
+        (Any, "pydantic's JsonValue, or the type that it has"),
+        (Point, r"a model with the same fields: class Point\(BaseModel\)"),
+        (Row, r"a model with the same fields: class Row\(BaseModel\)"),
+        (array, "a list of its numbers, or bytes"),
+        (bytearray, "a list of its numbers, or bytes"),
+        (list, r"one that says of what, for example list\[str\]"),
+        (deque[int], "list"),
+        (Mapping[str, int], "dict"),
+        (Path, "str"),
+        (Callable[[], int], "a str that names the function, which stays in your code"),
+        (complex, "str, int, float, bool, bytes, or a model with its fields"),
+    ],
+)
+def test_the_error_names_the_alternative(annotation: Any, instead: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"^Made\.field: .* cannot be kept in a state; use {instead}$"):
+        create_model("Made", __base__=State, field=(annotation, ...))
 
 
 def test_the_error_names_a_field_within_a_nested_model() -> None:

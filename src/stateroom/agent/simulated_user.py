@@ -26,6 +26,7 @@ from stateroom.model import (
     message_text,
 )
 from stateroom.session import Result
+from stateroom.state import State
 
 MAX_STEPS = 10
 """Answers of a user's model before the user says something, by default."""
@@ -181,7 +182,7 @@ def _tool_of(function: Callable[..., Any]) -> Tool:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
         raise DefinitionError(f"{where}: cannot read its annotations: {error}") from None
-    made = make_tool(where, name, tool(function), hints, Injectable(True, frozenset()))
+    made = make_tool(where, name, tool(function), hints, Injectable(State, frozenset(), first="state"))
     if made.procedure.needs:
         asked = ", ".join(sorted(made.procedure.needs))
         raise DefinitionError(f"{where} asks for {asked}; only `state` and the model's arguments are available")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from enum import StrEnum
+from inspect import Parameter, signature
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.main import get_command
@@ -31,6 +34,7 @@ from stateroom.cli import (
     tree,
 )
 from stateroom.cli.output import errors
+from stateroom.environment import find_environment, registered
 from stateroom.errors import StateroomError
 from stateroom.version import __version__
 
@@ -49,6 +53,103 @@ def command(
     """Stateful environments for agents: every episode gets its own room."""
 
 
+class Level(StrEnum):
+    """The levels of Python's `logging`."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+LogLevel = Annotated[
+    Level | None,
+    typer.Option(
+        case_sensitive=False,
+        help="What is logged to the terminal; by default warnings, and errors of Stateroom itself.",
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Short for --log-level info: with a traceback of everything that your code raises."
+    ),
+]
+AcceptDefaults = Annotated[
+    bool,
+    typer.Option(
+        "--accept-defaults",
+        help="For development: read sessions from before a field with a default was added, and take the default.",
+    ),
+]
+
+
+class TerminalHandler(logging.Handler):
+    """Prints log records on standard error, above a progress bar.
+
+    By default these are warnings, and only errors of the framework: it tells its user what matters in other ways.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        is_ours = record.name.partition(".")[0] == "stateroom"
+        if self.level or record.levelno >= (logging.ERROR if is_ours else logging.WARNING):
+            errors.print(self.format(record), soft_wrap=True)
+
+
+def log_to_terminal(level: int = logging.NOTSET) -> None:
+    """Log to the terminal from a level on, the same for all loggers; by default as the handler has it."""
+    handler = TerminalHandler(level)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    others = [other for other in logging.root.handlers if not isinstance(other, TerminalHandler)]
+    logging.root.handlers = [*others, handler]
+    logging.root.setLevel(level or logging.WARNING)
+
+
+def runs_author_code(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with two more options: how much is shown of what an author's code logs and raises."""
+
+    def prepare(given: dict[str, Any]) -> None:
+        level, verbose = given.pop("log_level"), given.pop("verbose")
+        if level is not None or verbose:
+            log_to_terminal(logging.getLevelNamesMapping()[(level or Level.INFO).upper()])
+
+    return _with_options(command, prepare, log_level=(LogLevel, None), verbose=(Verbose, False))
+
+
+def reads_sessions(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with one more option: whether sessions may lack fields that their state has a default for."""
+
+    def prepare(given: dict[str, Any]) -> None:
+        if given.pop("accept_defaults"):
+            named = [given["env"]] if isinstance(given["env"], str) else given["env"]
+            for found in map(find_environment, registered() if named is None else named):
+                for kind in (found.state_type, *found.shared_types.values()):
+                    if kind is not None:
+                        kind.accept_defaults()
+
+    return _with_options(command, prepare, accept_defaults=(AcceptDefaults, False))
+
+
+def _with_options(
+    command: Callable[..., None], prepare: Callable[[dict[str, Any]], None], **options: tuple[Any, Any]
+) -> Callable[..., None]:
+    """A command with more options, each an annotation and a default; `prepare` takes what was given for them."""
+
+    def run(**given: Any) -> None:
+        prepare(given)
+        command(**given)
+
+    hints = get_type_hints(command, include_extras=True)
+    parameters = [each.replace(annotation=hints[each.name]) for each in signature(command).parameters.values()]
+    for name, (annotation, default) in options.items():
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
 app = typer.Typer(
     callback=command,
     no_args_is_help=True,
@@ -57,20 +158,20 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(init.init)
-app.command()(check.check)
-app.command()(run.run)
-app.command()(branch.branch)
+app.command()(runs_author_code(check.check))
+app.command()(runs_author_code(reads_sessions(run.run)))
+app.command()(runs_author_code(branch.branch))
 app.command()(runs.runs)
 app.command()(show.show)
 app.command()(compare.compare)
 app.command()(tree.tree)
-app.command()(reverify.reverify)
-app.command()(replay.replay)
+app.command()(runs_author_code(reads_sessions(reverify.reverify)))
+app.command()(runs_author_code(reads_sessions(replay.replay)))
 app.command()(serve.serve)
 app.command()(mcp.mcp)
 app.command()(environments.environments)
 app.command()(environments.tasks)
-app.command()(migrate.migrate)
+app.command()(runs_author_code(reads_sessions(migrate.migrate)))
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(store.app, name="store")
 app.add_typer(model.app, name="model")
@@ -91,7 +192,7 @@ def _command() -> Any:
 
 def main() -> None:
     """Run the command; a user's mistake is a message and not a traceback."""
-    logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")
+    log_to_terminal()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the command

@@ -29,6 +29,7 @@ from stateroom.cli.options import (
     StoreChoice,
     TaskFile,
     env_args_of,
+    warn_of_missing_prompts,
 )
 from stateroom.cli.output import console, counted, errors, number, print_json, show_files, table
 from stateroom.environment import load_class
@@ -129,6 +130,7 @@ def branch(
         rule=find_rule(rule, {name: value for name, value in given.items() if value is not None}),
         budget=Budget(max_branches, max_nodes),
     )
+    warn_of_missing_prompts(plan.tasks)
     _finish(plan, _grow(plan), rule, json_output)
 
 
@@ -188,6 +190,7 @@ def _finish(plan: Branching, report: Grown, rule: str, json_output: bool) -> Non
                 "branches": report.branches,
                 "broken": report.broken,
                 "elapsed": round(report.elapsed, 3),
+                "tool_failures": report.tool_failures.counts,
                 "metrics": report.metrics["agent_metrics"],
                 "files": plan.files.as_dict(),
             }
@@ -206,6 +209,8 @@ def _show(plan: Branching, report: Grown, rule: str) -> None:
     console.print(Text.assemble((what, "bold"), (failed + broken, "red")), soft_wrap=True)
     if report.first_error:
         console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)
+    if report.tool_failures:
+        console.print(str(report.tool_failures), style="red", soft_wrap=True)
     if report.rows:
         made = table("task#", "answer", "reward#", "all ends#", "branches#", "steps#", "tool calls#")
         rows = sorted(report.rows, key=lambda row: row["_ng_task_index"])

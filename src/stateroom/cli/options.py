@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from stateroom.cli.output import errors
 from stateroom.environment import TypedText
 from stateroom.errors import BadData
-from stateroom.rollout import Price
+from stateroom.rollout import Price, missing_prompts
 
 EnvName = Annotated[
     str | None,
@@ -140,6 +141,12 @@ PriceOption = Annotated[
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def warn_of_missing_prompts(tasks: list[dict[str, Any]]) -> None:
+    """Print a warning if some tasks ask nothing of the model."""
+    if told := missing_prompts(tasks):
+        errors.print(f"warning: {told}", style="yellow", soft_wrap=True)
 
 
 def price_of(given: str | None) -> Price | None:

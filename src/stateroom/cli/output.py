@@ -106,8 +106,10 @@ def counted(number: int, one: str, many: str) -> str:
 
 def show_files(files: RunFiles) -> None:
     """Print the files of a run that exist."""
-    for name, path in files.as_dict().items():
-        console.print(f"{name:>9}: {path}", soft_wrap=True)
+    there_are = files.as_dict()
+    width = max(9, *map(len, there_are))
+    for name, path in there_are.items():
+        console.print(f"{name:>{width}}: {path}", soft_wrap=True)
 
 
 @asynccontextmanager

@@ -35,6 +35,7 @@ from stateroom.cli.options import (
     env_args_of,
     price_of,
     settings_of,
+    warn_of_missing_prompts,
 )
 from stateroom.cli.output import (
     console,
@@ -115,6 +116,7 @@ def run(
         resume=resume,
         force=force,
     )
+    warn_of_missing_prompts(plan.tasks)
     _finish(plan, collect(plan), json_output)
 
 
@@ -139,6 +141,7 @@ def _finish(plan: Run, report: Report, json_output: bool) -> None:
                 "failed": report.failed,
                 "waiting": report.waiting,
                 **measured_speed(report.elapsed, report.rows[report.earlier :]),
+                "tool_failures": report.tool_failures.counts,
                 "metrics": report.metrics["agent_metrics"],
                 "files": plan.files.as_dict(),
             }
@@ -164,6 +167,8 @@ def _show(plan: Run, report: Report) -> None:
         )
     if report.first_error:
         console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)
+    if report.tool_failures:
+        console.print(str(report.tool_failures), style="red", soft_wrap=True)
     if report.rows:
         made = table("metric", "mean#", "±#", "min#", "max#", "median#", "std#")
         names = {key.partition("/")[2] for key in metrics if key.startswith("mean/")}

@@ -21,6 +21,7 @@ from stateroom.environment.tool import (
     Marked,
     ReplyHook,
     Tool,
+    check_injected,
     check_method,
     make_tool,
     misfit,
@@ -120,7 +121,7 @@ class Environment(Generic[S, T]):
             return
         scope = _scope()
         cls._check_resources()
-        injectable = Injectable(cls.state_type is not None, frozenset(cls.resources))
+        injectable = Injectable(cls.state_type, frozenset(cls.resources))
         cls._blueprints = {
             name: make_tool(f"{cls.__name__}.{name}", name, method, cls._hints(name, method, scope), injectable)
             for name, method in cls._marked().items()
@@ -157,7 +158,8 @@ class Environment(Generic[S, T]):
                     shape_of(argument)
                     cls.state_type = argument
                 elif isinstance(argument, type) and issubclass(argument, Task):
-                    cls.task_type = argument
+                    if argument is not Task:  # which also stands for none: then it is that of the base class
+                        cls.task_type = argument
                 elif argument is not type(None) and not hasattr(argument, "__bound__"):
                     raise DefinitionError(
                         f"{cls.__name__}: {type_name(argument)} is neither a State nor a Task; "
@@ -262,6 +264,7 @@ class Environment(Generic[S, T]):
             if parameter.name in ("state", *SHARED) and cls.state_type is None:
                 why = f"`{parameter.name}` needs an environment with a state; write Environment[YourState]"
                 raise misfit(where, method, why)
+            check_injected(where, method, parameter.name, hints)
         given = hints.get("task", Any)
         if not _accepts(given, cls.task_type):
             bases = f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {type_name(given)}]"

@@ -10,14 +10,17 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_origin, overload
+from random import Random
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, overload
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from stateroom.environment.schema import arguments_model, field_name, function_schema, null_means_default
 from stateroom.errors import DefinitionError, InvalidArguments
-from stateroom.session import INJECTED, SHARED, Effect, Procedure, contained
+from stateroom.session import INJECTED, SHARED, Ask, Clock, Effect, Procedure, SessionInfo, code_of, contained
+from stateroom.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +45,14 @@ MEANINGS = {
 }
 """The injected parameters, for error messages."""
 
-_PLAIN = (bool, int, float, str, bytes, list, dict, tuple, set)
-"""Types of the model's arguments, which no injected parameter has."""
+INJECTED_TYPES: dict[str, type] = {"session": SessionInfo, "rng": Random, "clock": Clock, "ask": Ask}
+"""The types of injected parameters; those of `state`, `user` and `app` are the author's own."""
+
+KNOWN = frozenset({*INJECTED, "task", "episode", "message"})
+"""All names that are injected somewhere: a first parameter with one is not meant as `self`."""
+
+FUNCTIONS = frozenset({"new_id", "ask"})
+"""Injected parameters that are called."""
 
 UNCHANGEABLE = frozenset({str, int, float, bool, type(None)})
 """Types of arguments that a tool cannot change."""
@@ -80,6 +89,8 @@ def tool(
     else, and `"external"` for one with effects outside. `timeout` is in seconds. If a crash hides the outcome of an
     external tool, `on_unknown` says whether the same call fails or runs the tool again.
     """
+    if isinstance(function, str):
+        raise DefinitionError(f"@tool({function!r}) names no option; write @tool(effect={function!r})")
     if effect not in ("read", "write", "external"):
         raise DefinitionError(f"effect must be 'read', 'write' or 'external', not {effect!r}")
     if timeout is not None and not timeout > 0:
@@ -169,8 +180,10 @@ class ReplyHook:
 class Injectable(NamedTuple):
     """What an environment can inject besides what every one can."""
 
-    has_state: bool
+    state_type: type[State] | None
     resources: frozenset[str]
+    first: str = "self"
+    """The first parameter of the functions."""
 
 
 def procedure_of(
@@ -185,7 +198,7 @@ def procedure_of(
 
 def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], injectable: Injectable) -> Tool:
     """The tool of a marked method; `where` names it in errors."""
-    check_method(where, method)
+    check_method(where, method, injectable.first)
     marked: Marked = method.__stateroom_tool__  # type: ignore[attr-defined]
     if not _NAME.fullmatch(name):
         why = "a tool's name has at most 64 letters, digits, _ and -, and starts with a letter; rename it"
@@ -196,7 +209,10 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     needs = frozenset(parameter.name for parameter in parameters) & (injectable.resources | frozenset(INJECTED))
     for parameter in parameters:
         _check_parameter(where, method, parameter, needs, hints)
-    for missing in () if injectable.has_state else sorted({"state", "session", "ask", *SHARED} & needs):
+        if _is_state(hints.get(parameter.name), injectable.state_type) and parameter.name not in needs:
+            told = f"`{parameter.name}: {type_name(hints[parameter.name])}` has the type of the session's state"
+            raise misfit(where, method, f"{told}, which is injected as `state`; rename it to `state`")
+    for missing in () if injectable.state_type is not None else sorted({"state", "session", "ask", *SHARED} & needs):
         raise misfit(where, method, f"`{missing}` needs an environment with a state; write Environment[YourState]")
     wanted = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name not in needs}
     arguments = arguments_model(where, method, wanted)
@@ -215,12 +231,15 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     )
 
 
-def check_method(where: str, method: Any) -> None:
+def check_method(where: str, method: Any, first: str = "self") -> None:
     """Raise `DefinitionError` unless it is a plain method that takes `self` and returns a result."""
     if not inspect.isfunction(method):
         raise misfit(where, method, f"it must be a plain method; remove {type(method).__name__}, and add self")
-    if not inspect.signature(method).parameters:
-        raise misfit(where, method, "its first parameter must be self; add it")
+    given = next(iter(inspect.signature(method).parameters.values()), None)
+    if given is None:
+        raise misfit(where, method, f"its first parameter must be {first}; add it")
+    if given.name != first and (given.name in KNOWN or given.annotation is not given.empty):
+        raise misfit(where, method, f"its first parameter must be {first}, not `{given.name}`; add it")
     if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
         raise misfit(where, method, "it must not yield; return a list instead")
 
@@ -242,15 +261,47 @@ def _remove(arguments: Any, place: tuple[int | str, ...]) -> None:
 def _check_parameter(
     where: str, method: Any, parameter: inspect.Parameter, injected: frozenset[str], hints: dict[str, Any]
 ) -> None:
-    name, hint = parameter.name, hints.get(parameter.name)
+    name = parameter.name
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
         raise misfit(where, method, f"`{parameter}` has no name for the model; use named parameters")
-    if name in injected and (hint in _PLAIN or get_origin(hint) in _PLAIN) and name in MEANINGS:
-        clash = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({MEANINGS[name]})"
-        advice = "rename it, or annotate it with a State" if name in SHARED else "rename it"
-        raise misfit(where, method, f"{clash}; {advice}")
-    if name not in injected and name not in hints:
+    if name in injected:
+        check_injected(where, method, name, hints)
+    elif name not in hints:
         raise misfit(where, method, f"`{name}` needs a type, which the model is told; annotate it")
+
+
+def check_injected(where: str, method: Any, name: str, hints: Mapping[str, Any]) -> None:
+    """Refuse a parameter that is injected by its name, but annotated as something else."""
+    hint = hints.get(name, Any)
+    if name not in MEANINGS or name == "state" or _is_injected_as(name, hint):
+        return
+    types = {"new_id": "Callable[..., str]", **{known: type_name(kind) for known, kind in INJECTED_TYPES.items()}}
+    advice = "annotate it with a State" if name in SHARED else f"write `{name}: {types[name]}`"
+    clash = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({MEANINGS[name]})"
+    raise misfit(where, method, f"{clash}; rename it, or {advice}")
+
+
+def _is_injected_as(name: str, hint: Any) -> bool:
+    """Whether a parameter with this annotation takes what is injected under the name."""
+    origin = get_origin(hint) or hint
+    if origin is Annotated:
+        return _is_injected_as(name, get_args(hint)[0])
+    if origin in (Union, UnionType):
+        return any(_is_injected_as(name, member) for member in get_args(hint))
+    if origin is Any or isinstance(origin, TypeVar) or getattr(origin, "_is_protocol", False):
+        return True
+    if name in SHARED:
+        return isinstance(origin, type) and issubclass(origin, State)
+    if name in FUNCTIONS and origin is Callable:
+        return True
+    return isinstance(origin, type) and name in INJECTED_TYPES and issubclass(INJECTED_TYPES[name], origin)
+
+
+def _is_state(hint: Any, state_type: type[State] | None) -> bool:
+    """Whether an annotation is the type of the state, or a State that it inherits from."""
+    if state_type is None or not isinstance(hint, type):
+        return False
+    return issubclass(hint, State) and issubclass(state_type, hint)
 
 
 def type_name(hint: Any) -> str:
@@ -260,7 +311,7 @@ def type_name(hint: Any) -> str:
 
 def misfit(where: str, method: Any, message: str) -> DefinitionError:
     """The error for a method of the author, with its place in the source."""
-    code = getattr(inspect.unwrap(getattr(method, "__func__", method)), "__code__", None)
+    code = code_of(method)
     place = f"{Path(code.co_filename).name}:{code.co_firstlineno} in {where}" if code else f"in {where}"
     return DefinitionError(f"{message}. {place}")
 

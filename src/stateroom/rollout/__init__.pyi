@@ -10,6 +10,7 @@ from .comparison import (
     compare_runs as compare_runs,
 )
 from .description import RunDescription as RunDescription
+from .failures import ToolFailures as ToolFailures
 from .files import RunFiles as RunFiles
 from .metrics import (
     SOLVED as SOLVED,
@@ -64,6 +65,7 @@ from .tasks import (
     RemoteEnvironment as RemoteEnvironment,
     example_file as example_file,
     generate_tasks as generate_tasks,
+    missing_prompts as missing_prompts,
     read_tasks as read_tasks,
 )
 from .trees import (

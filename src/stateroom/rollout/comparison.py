@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 from stateroom.errors import BadTask
 from stateroom.model import Item, kind_of, text_of
-from stateroom.rollout.calls import parsed, same
 from stateroom.rollout.rows import PARENT, SESSION, Key, Row
 from stateroom.rollout.runs import StoredEpisode, StoredRun
+from stateroom.session import parsed, same
 
 CONFIDENCE = 0.95
 """The share of resampled differences that lie in the interval."""

@@ -36,6 +36,11 @@ class RunFiles:
         return self._beside("_failures.jsonl")
 
     @property
+    def tool_failures(self) -> Path:
+        """Tool calls that failed because of the author's code; their episodes went on."""
+        return self._beside("_tool_failures.jsonl")
+
+    @property
     def metrics(self) -> Path:
         return self._beside("_aggregate_metrics.json")
 
@@ -52,7 +57,7 @@ class RunFiles:
     @property
     def all(self) -> tuple[Path, ...]:
         """The files that a run writes, besides the store."""
-        return (self.rollouts, self.inputs, self.failures, self.metrics, self.description)
+        return (self.rollouts, self.inputs, self.failures, self.tool_failures, self.metrics, self.description)
 
     @property
     def begun(self) -> bool:
@@ -118,6 +123,7 @@ class RunFiles:
             "rollouts": self.rollouts,
             "inputs": self.inputs,
             "failures": self.failures,
+            "tool_failures": self.tool_failures,
             "metrics": self.metrics,
             "run": self.description,
             "sessions": self.sessions,

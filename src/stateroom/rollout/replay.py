@@ -20,11 +20,24 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.jsonl import read_lines
-from stateroom.rollout.calls import NOT_REPEATABLE, RecordedCall, merged, parsed, recorded_calls, same
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.rows import PARENT, SESSION, Key, Row, inputs_of, key_of, parse_row, task_of
 from stateroom.rollout.scorer import UNRECORDED
-from stateroom.session import History, LogEntry, Progress, Reader, Sessions, SessionTool, write_body
+from stateroom.session import (
+    NOT_REPEATABLE,
+    History,
+    LogEntry,
+    Progress,
+    Reader,
+    RecordedCall,
+    Sessions,
+    SessionTool,
+    merged,
+    parsed,
+    recorded_calls,
+    same,
+    write_body,
+)
 from stateroom.state import decode, differences, encode, readable, schema_of
 from stateroom.store import Commit, Entry, Store, open_store
 

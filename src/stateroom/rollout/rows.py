@@ -23,7 +23,7 @@ from stateroom.errors import (
     TimedOut,
 )
 from stateroom.jsonl import parse_object, read_lines
-from stateroom.session import Verdict
+from stateroom.session import Verdict, cause_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +54,14 @@ VERDICT = frozenset({"reward", "reward_components", "reason"})
 
 TOKENS = ("input_tokens", "output_tokens")
 
-FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error"})
+FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error", "cause"})
 """Fields that say why an episode failed."""
 
 TRANSIENT = (StoreError, ServerUnavailable, ModelUnavailable, JudgeFailed, SessionLeased, Conflict)
 """Failures that are not the episode's own: it can be resumed later."""
+
+WRAPPERS = (EnvironmentFailed, ModelFailed)
+"""Errors of ours whose cause may be one of the author's."""
 
 
 def key_of(row: Row) -> Key:
@@ -115,13 +118,16 @@ def response_fields(response: Any) -> Row:
 
 def failure_fields(error: BaseException, otherwise: str = "environment") -> Row:
     """Why an episode failed. `otherwise` is the class of an error of ours that has none of its own."""
-    if not isinstance(error, StateroomError):
-        logger.warning("an episode failed", exc_info=error)
-    return {
+    fields: Row = {
         "_ng_failure_class": _failure_class(error, otherwise),
         "_ng_failure_terminal": not isinstance(error, TRANSIENT),
         "error": f"{type(error).__name__}: {error}",
     }
+    if not isinstance(error, StateroomError) or (isinstance(error, WRAPPERS) and error.__cause__ is not None):
+        cause = cause_of(error)
+        logger.warning("an episode failed: %s\n%s", fields["error"], cause.traceback)
+        fields["cause"] = cause.plain()
+    return fields
 
 
 def _failure_class(error: BaseException, otherwise: str) -> str:

@@ -16,6 +16,7 @@ from stateroom.errors import CannotWrite, JudgeFailed, ModelFailed, SessionError
 from stateroom.jsonl import Appender, line_of
 from stateroom.rollout.backend import Backend, EpisodeSession, Transcripts, open_transcripts
 from stateroom.rollout.description import described
+from stateroom.rollout.failures import ToolFailures, cause_line
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.resume import Left, what_is_left
@@ -81,13 +82,15 @@ class Report:
     """The results of a run."""
 
     episodes: int
+    tool_failures: ToolFailures
+    """Tool calls that failed because of the author's code."""
     failed: int = 0
     waiting: list[str] = field(default_factory=list)
     """The sessions whose agents wait for input."""
     rows: list[Row] = field(default_factory=list)
     """The finished episodes: the measurements of each, its indices and its session."""
     first_error: str | None = None
-    """The error of the first episode that failed."""
+    """The error of the first episode that failed, with its place in the author's code, if that is known."""
     metrics: dict[str, Any] = field(default_factory=dict)
     earlier: int = 0
     """How many of the finished episodes an earlier process has run."""
@@ -116,7 +119,8 @@ async def run(
             plan.files.prepare(force=plan.force, resume=plan.resume)
         on_start(left)
         started = perf_counter()
-        report = Report(left.episodes, failed=left.failed, rows=[*left.done], earlier=len(left.done))
+        failures = stack.enter_context(ToolFailures(plan.files.tool_failures))
+        report = Report(left.episodes, failures, failed=left.failed, rows=[*left.done], earlier=len(left.done))
         await stack.enter_async_context(plan.model)
         backend = await stack.enter_async_context(plan.backend(forks=plan.group is not None))
         transcripts = None
@@ -129,7 +133,7 @@ async def run(
         tasks = {key_of(row)[0] for row in (*left.rows, *left.done)}
         stack.enter_context(described(plan, len(tasks), left.episodes, repeats=plan.repeats, group=plan.group))
         await _Runner(plan, backend, transcripts, report, on_episode).run(left.rows)
-        report.metrics = aggregate(report.rows, plan.solved_at)
+        report.metrics = aggregate(report.rows, plan.solved_at) | failures.metrics()
         plan.files.write_metrics(plan.agent, report.metrics)
         report.elapsed = perf_counter() - started
     return report
@@ -211,7 +215,7 @@ class _Runner:
                 elif ended.measured is None:
                     failures.write(ended.line)
                     report.failed += 1
-                    report.first_error = report.first_error or ended.row["error"]
+                    report.first_error = report.first_error or cause_line(ended.row)
                 else:
                     rollouts.write(ended.line)
                     report.rows.append(ended.measured)
@@ -277,7 +281,8 @@ class _Runner:
         plan, (session, transcript) = self._plan, started
         seed, tools = plan.seed_for(row), plan.tools_for(row)
         before = await recall(transcript)
-        trajectory = await act(session, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
+        workspace = self._report.tool_failures.watch(session, {**row, **session_fields(session)})
+        trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
         trajectory = trajectory.following(before)
         if trajectory.status == "waiting":
             return _Ended(row, waits_in=session.id)

@@ -15,12 +15,11 @@ from stateroom.agent import task_items, transcript
 from stateroom.errors import BadData, BadTask, NotFound
 from stateroom.jsonl import read_lines
 from stateroom.model import Item, text_of
-from stateroom.rollout.calls import RecordedCall, recorded_calls
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, aggregate
 from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, inputs_of, key_of, parse_row
-from stateroom.session import LogEntry, Transcript
+from stateroom.session import LogEntry, RecordedCall, Transcript, recorded_calls
 from stateroom.store import Store
 
 CHOSEN = "_stateroom_chosen"

@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from stateroom.environment import Environment, Task, variant_of
 from stateroom.errors import BadTask, NotFound
 from stateroom.jsonl import parse_object, read_lines
+from stateroom.model import input_items, text_of
 from stateroom.rollout.rows import Row
 
 MOST = 10
@@ -30,10 +31,12 @@ class RemoteEnvironment(Environment):
 
 
 def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
-    """The environment's file of example tasks."""
+    """The environment's file of example tasks: next to its module, or else to that of a base class."""
     if environment.examples is None:
         return None
-    return Path(inspect.getfile(environment)).parent / environment.examples
+    bases = environment.__mro__[: environment.__mro__.index(Environment)]
+    paths = [Path(inspect.getfile(base)).parent / environment.examples for base in bases]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
@@ -83,6 +86,12 @@ def _row(given: Any, environment: Environment[Any, Any]) -> Row:
     return row
 
 
+def has_prompt(row: Row) -> bool:
+    """Whether a row says what the model is asked."""
+    items = input_items(row.get("responses_create_params", {}).get("input"))
+    return any(text_of(item).strip() for item in items)
+
+
 def _are_items(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
@@ -91,3 +100,12 @@ def generate_tasks(environment: type[Environment[Any, Any]], number: int, seed: 
     """Rows from the environment's own generator; the same seed gives the same rows."""
     rng = Random(seed)
     return [environment.generate(rng) for _ in range(number)]
+
+
+def missing_prompts(tasks: Iterable[Row]) -> str | None:
+    """What to tell of tasks that ask nothing of the model; None if there are none."""
+    bare = [number for number, task in enumerate(tasks) if not has_prompt(task)]
+    if not bare:
+        return None
+    what = "1 task has" if len(bare) == 1 else f"{len(bare):,} tasks have"
+    return f"{what} no prompt, the first is task {bare[0]}; put one into responses_create_params.input"

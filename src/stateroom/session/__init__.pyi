@@ -13,6 +13,11 @@ from .cached_session import (
     PreparedCommit as PreparedCommit,
     new_session as new_session,
 )
+from .cause import (
+    Cause as Cause,
+    cause_of as cause_of,
+    code_of as code_of,
+)
 from .commit import (
     ATTEMPTS as ATTEMPTS,
     back_off as back_off,
@@ -66,6 +71,7 @@ from .maintenance import (
 from .parameters import (
     INJECTED as INJECTED,
     SHARED as SHARED,
+    Ask as Ask,
     SessionInfo as SessionInfo,
 )
 from .progress import (
@@ -75,6 +81,14 @@ from .progress import (
 from .reader import (
     Reader as Reader,
     StateAt as StateAt,
+)
+from .recorded_call import (
+    NOT_REPEATABLE as NOT_REPEATABLE,
+    RecordedCall as RecordedCall,
+    merged as merged,
+    parsed as parsed,
+    recorded_calls as recorded_calls,
+    same as same,
 )
 from .rescore import Rescorer as Rescorer
 from .resource import (

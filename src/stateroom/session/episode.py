@@ -16,6 +16,7 @@ from math import isfinite
 from typing import Any, NamedTuple, Protocol, overload
 
 from stateroom.errors import BadTask, BadVerdict, DefinitionError, InvalidArguments, TimedOut
+from stateroom.session.agent import response_of
 from stateroom.session.containment import PathNotLoaded, contained
 from stateroom.session.document import Document
 from stateroom.session.environment import Procedure, SessionEnvironment, SessionTool
@@ -23,6 +24,7 @@ from stateroom.session.history import History
 from stateroom.session.invocation import NOTHING, READ_ONLY, CallContext, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
 from stateroom.session.reader import Reader, StateAt, typed
+from stateroom.session.recorded_call import RecordedCall, merged, recorded_calls
 from stateroom.session.result import Failed, unknown_tool
 from stateroom.session.runner import Runner
 from stateroom.state import DraftContext, Patch, State, apply, draft_of, patched
@@ -38,6 +40,8 @@ class Path(NamedTuple):
 
     calls: Sequence[LogEntry] = ()
     states: Sequence[Any] = ()
+    by_response: bool = False
+    """Whether the reads among the calls are those of the response: the log has no conversation."""
 
 
 async def no_path() -> Path:
@@ -45,9 +49,15 @@ async def no_path() -> Path:
     return Path()
 
 
-async def load_path(reader: Reader, session: str, revision: int) -> Path:
-    """The path to a revision of a session; raises `UnknownRevision` if its beginning was pruned."""
+async def load_path(
+    reader: Reader, session: str, revision: int, tools: Mapping[str, SessionTool] = NOTHING, response: Any = None
+) -> Path:
+    """The path to a revision of a session; raises `UnknownRevision` if its beginning was pruned.
+
+    The reads of `tools` on it are those of the conversation in the log or, if there is none, in the response.
+    """
     line = await History(reader.store).line(session, revision)
+    said = response_of(line)
     calls = [entry for entry in line if entry.kind == "call"]
     starts: list[tuple[int, int]] = []
     """Revisions whose states do not follow from what was stored before, and how many calls led there."""
@@ -60,7 +70,29 @@ async def load_path(reader: Reader, session: str, revision: int) -> Path:
     for (start, first), (_, end) in pairwise([*starts, (revision, len(calls) + 1)]):
         patches = [call.patch for call in calls[first : max(first, end - 1)]]
         stretches.append((first, await _stretch(reader, session, start, patches)))
-    return Path(tuple(calls), States(stretches, len(calls) + 1))
+    made, places = _with_reads(line[0], calls, recorded_calls(said or response, tools), tools)
+    return Path(tuple(made), States(stretches, places), by_response=said is None and response is not None)
+
+
+def _with_reads(
+    seed: LogEntry, calls: Sequence[LogEntry], recorded: Iterable[RecordedCall], tools: Mapping[str, SessionTool]
+) -> tuple[list[LogEntry], list[int]]:
+    """Committed calls with the reads between them, and how many of the former led to each state on the way."""
+    made: list[LogEntry] = []
+    places, before = [0], seed
+    for call in merged(calls, [*recorded]):
+        if isinstance(call, LogEntry):
+            before = call
+            places.append(places[-1] + 1)
+            made.append(call)
+        elif call.error is None and call.name in tools:
+            if tools[call.name].effect == "read":
+                facts = {"name": call.name, "input": call.input, "output": call.output}
+                places.append(places[-1])
+                made.append(LogEntry(before.revision, "read", before.at, None, facts))
+            elif places[-1] == len(calls):  # it was committed after the revision
+                break
+    return made, places
 
 
 async def _stretch(reader: Reader, session: str, revision: int, patches: Sequence[Patch]) -> Stretch:
@@ -125,12 +157,13 @@ class _Outdated:
 class States(Sequence[Any]):
     """The states along a path, each made when it is asked for, and to be read."""
 
-    def __init__(self, stretches: Sequence[tuple[int, Stretch]], length: int) -> None:
+    def __init__(self, stretches: Sequence[tuple[int, Stretch]], places: Sequence[int]) -> None:
         self._stretches = stretches
-        self._length = length
+        self._places = places
+        """For each state, how many committed calls led to it."""
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._places)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -138,13 +171,13 @@ class States(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._length))]
-        number = range(self._length)[index]
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = self._places[index]
         first, stretch = next(each for each in reversed(self._stretches) if each[0] <= number)
         return draft_of(stretch.state(number - first), DraftContext(ONLY_READ))
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[number] for number in range(self._length))
+        return (self[number] for number in range(len(self)))
 
 
 Action = Mapping[str, Any]
@@ -240,10 +273,11 @@ class Episode:
         return self._response
 
     def calls(self) -> Sequence[LogEntry]:
-        """The committed calls that led from the seed to the state, each with `name`, `input`, `output` and `at`.
+        """The calls that led from the seed to the state, in order, each with `name`, `input`, `output` and `at`.
 
-        A fork's begin with its parent's, and what a rewind undid is not among them. Reads and failed calls change
-        nothing, so they are only in `response`. Without a state nothing is committed, and there are none.
+        A fork's begin with its parent's, and what a rewind undid is not among them. Reads, whose `kind` is `read`, are
+        not committed: those of the conversation are there, with the `at` and `revision` of what they read. Failed
+        calls are only in `response`. Without a state nothing is committed, and there are none.
         """
         return self._loaded().calls
 
@@ -269,6 +303,7 @@ class Episode:
     def look_back(self, path: Path) -> None:
         """Give the path that the verifier reads from now on."""
         self._path, self.path_is_missed = path, False
+        self.response_was_read |= path.by_response
 
     def _loaded(self) -> Path:
         if self._path is None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from stateroom.errors import Conflict, DuplicateCall, SchemaChanged, TooLarge
 from stateroom.session.call import CHANGED, Call
+from stateroom.session.cause import Cause
 from stateroom.session.commit import Superseded, append_entry, commit
 from stateroom.session.invocation import ToolRun
 from stateroom.session.log import UNSTORABLE
@@ -88,7 +89,7 @@ class ExternalCall(Call, gc=False):
             if failure.code == "needs_input":
                 await self._append("asked", {"question": str(failure)}, self.call_id + ASKED + told)
                 raise
-            return await self._fail(str(failure), failure.code)
+            return await self._fail(str(failure), failure.code, failure.cause)
         return await self._succeed(ran, views)
 
     async def _succeed(self, ran: ToolRun, views: Mapping[str, View]) -> Result:
@@ -120,12 +121,12 @@ class ExternalCall(Call, gc=False):
             self.cache.runtime, cached, attempt, tool.name, sealed_too=True, unread=True, attempts=PATIENT
         )
 
-    async def _fail(self, message: str, code: Code) -> Result:
+    async def _fail(self, message: str, code: Code, cause: Cause | None = None) -> Result:
         try:
             await self._append("failed", {"error": message, "code": code}, self.call_id)
         except DuplicateCall:  # another process, told to try again too, has noted what came of it
             return await self._recorded()
-        return Result(False, None, message, code)
+        return Result(False, None, message, code, cause=cause)
 
     async def _recorded(self) -> Result:
         await self.cached.refresh(unread=True)

@@ -21,6 +21,7 @@ from stateroom.errors import (
     TimedOut,
     ToolError,
 )
+from stateroom.session.cause import cause_of
 from stateroom.session.containment import Asked, contained
 from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.parameters import Ask, SessionInfo
@@ -213,15 +214,18 @@ def _failure(tool: SessionTool, error: BaseException, *drafts: Any) -> Failed:
         code, message = "needs_input", str(error)
     elif isinstance(error, TimedOut):
         code, message = "timeout", f"{tool.name} did not finish within {error}"
+        logger.warning(message)
     elif isinstance(error, InvalidState | ReadOnlyState | ModelFailed | ModelUnavailable):
         message = f"{tool.name} failed: {error}"
+        logger.warning(message)
     elif isinstance(error, PydanticSerializationError):
         logger.warning("%s returned something that is not JSON: %s", tool.name, error)
         message = f"{tool.name} failed: what it returned cannot be written as JSON"
     else:
         logger.warning("%s raised", tool.name, exc_info=error)
         message = f"{tool.name} failed: unexpected {type(error).__name__}"
-    failure = Failed(message, code)
+    unexpected = code in ("tool_failed", "timeout")
+    failure = Failed(message, code, cause_of(error, tool.procedure.function) if unexpected else None)
     failure.tampered = has_tampered(*drafts)
     return failure
 

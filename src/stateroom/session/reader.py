@@ -13,7 +13,16 @@ from stateroom.session.containment import contained
 from stateroom.session.document import Document, Start, world_is_gone
 from stateroom.session.history import History
 from stateroom.session.progress import Progress
-from stateroom.state import State, fingerprint_of, first_difference, patched, schema_of, shape_of
+from stateroom.state import (
+    State,
+    fill_defaults,
+    fingerprint_of,
+    first_difference,
+    only_adds,
+    patched,
+    schema_of,
+    shape_of,
+)
 from stateroom.store import Store
 
 WORLDS = 4
@@ -48,13 +57,21 @@ class Reader:
     async def understood(self, document: Document) -> StateAt:
         """What a document, or an outline of one, says in the author's type."""
         schema = schema_of(self.state_type)
-        if document.version == schema.version and document.fingerprint not in (None, schema.fingerprint):
-            raise await _other_schema(History(self.store), document, self.state_type)
-        outdated = document.version < schema.version
+        lacks = _lacks_fields(document, self.state_type)
+        if lacks:
+            await self._accept(document)
+        outdated = lacks or document.version < schema.version
         if document.start is not None and not outdated:
             return StateAt(await self._followed(document, document.start), document.progress)
         document = await History(self.store).completed(document)
         return StateAt(typed(document, self.state_type), document.progress, outdated)
+
+    async def _accept(self, document: Document) -> None:
+        """Raise unless a document lacks nothing but fields whose defaults are accepted."""
+        places = await _stored_places(History(self.store), document)
+        accepted = self.state_type.__migrations__.accepts_defaults
+        if not (accepted and places and only_adds(places, schema_of(self.state_type).places)):
+            raise _other_schema(places, document, self.state_type)
 
     def keep(self, world: str, state: State) -> None:
         """Keep a world in memory."""
@@ -91,9 +108,11 @@ def typed(document: Document, state_type: type[State]) -> State:
     try:
         with contained:
             data = state_type.__migrations__.upgrade(document.state, document.version)
+            if lacks := _lacks_fields(document, state_type):
+                fill_defaults(shape_of(state_type), data)
     except SchemaChanged as error:
         raise SchemaChanged(f"the state of session {session!r} cannot be read: {error}") from error.__cause__
-    is_old = document.version < state_type.__migrations__.version
+    is_old = lacks or document.version < state_type.__migrations__.version
     how = f", migrated from version {document.version}," if is_old else ""
     shape = shape_of(state_type)
     try:
@@ -111,16 +130,29 @@ def schema_facts(state_type: type[State]) -> list[Any]:
     return [schema.version, schema.places]
 
 
-async def _other_schema(history: History, document: Document, state_type: type[State]) -> SchemaChanged:
-    """Why a document cannot be read, with the field that has changed since it was written."""
-    found = "its fields differ"
+def _lacks_fields(document: Document, state_type: type[State]) -> bool:
+    """Whether a document is of the version of a class, but of other fields."""
+    schema = schema_of(state_type)
+    return document.version == schema.version and document.fingerprint not in (None, schema.fingerprint)
+
+
+async def _stored_places(history: History, document: Document) -> dict[str, str]:
+    """The places of a document's schema; none if the log no longer says."""
+    found: dict[str, str] = {}
     async for entry in history.entries(document.head.id):
         version, places = entry.facts.get("schema", (0, {}))
         if version == document.version and fingerprint_of(places) == document.fingerprint:
-            found = first_difference(places, schema_of(state_type).places) or found
-    name = state_type.__name__
+            found = places
+    return found
+
+
+def _other_schema(places: dict[str, str], document: Document, state_type: type[State]) -> SchemaChanged:
+    """Why a document cannot be read, with the field that has changed since it was written."""
+    name, now = state_type.__name__, schema_of(state_type).places
+    found = (first_difference(places, now) if places else None) or "its fields differ"
+    development = "; while you develop, --accept-defaults takes the defaults of new fields"
     return SchemaChanged(
         f"the state of session {document.head.id!r} was stored by another {name} than this one: {found}. Give the "
         f"class a new version, class {name}(State, version={document.version + 1}), and a migration, "
-        f"@{name}.migration({document.version})"
+        f"@{name}.migration({document.version}){development if places and only_adds(places, now) else ''}"
     )

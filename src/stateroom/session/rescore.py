@@ -87,7 +87,7 @@ class Rescorer:
         first_state = partial(self._first, session)
         rehearsal = partial(Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._mend)
         episode = Episode(environment.parse_task(row), response, rehearsal)
-        path = partial(load_path, self._reader, session, revision)
+        path = partial(load_path, self._reader, session, revision, environment.tools, response)
         holding = SessionResources(self._manager)
         try:
             verdict = await run_verifier(

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
+from stateroom.session.cause import cause_of
 from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.history import History
 from stateroom.session.invocation import CallContext, ToolRun, run_tool
@@ -302,5 +303,8 @@ def _failure(tool: SessionTool, error: Exception) -> Failed:
     """That a hook failed, in words for the model."""
     if isinstance(error, ToolError):
         return Failed(str(error) or f"{tool.name} failed", "tool_error")
+    message = f"{tool.name} failed: {error}"
+    if isinstance(error, TooLarge):
+        return Failed(message, "too_large")
     code: Code = "timeout" if isinstance(error, TimedOut) else "tool_failed"
-    return Failed(f"{tool.name} failed: {error}", "too_large" if isinstance(error, TooLarge) else code)
+    return Failed(message, code, cause_of(error, tool.procedure.function))

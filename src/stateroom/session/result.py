@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from stateroom.errors import InvalidArguments
+from stateroom.session.cause import Cause, cause_of
 from stateroom.session.log import LogEntry
 
 Code = Literal[
@@ -29,7 +30,7 @@ the author's code told the model, and `tool_failed` what it did not mean to happ
 """
 
 
-class Result(msgspec.Struct, frozen=True, gc=False):
+class Result(msgspec.Struct, frozen=True, gc=False):  # noqa: PLW1641 - outputs have no hash
     """The result of a call: an output, or an error that is fit for the model to read."""
 
     ok: bool
@@ -38,6 +39,12 @@ class Result(msgspec.Struct, frozen=True, gc=False):
     code: Code | None = None
     fields: dict[str, str] | None = None
     """For invalid arguments: what is wrong with which."""
+    cause: Cause | None = None
+    """What the author's code raised, if it was not meant to: for the author, and not part of `content`."""
+
+    def __eq__(self, other: object) -> bool:
+        """Results are equal if a model reads the same in them."""
+        return isinstance(other, Result) and (self.ok, self.content) == (other.ok, other.content)
 
     @property
     def content(self) -> Any:
@@ -54,16 +61,19 @@ class Failed(Exception):
     tampered = False
     """True when the tool may have changed committed state in memory."""
 
-    def __init__(self, message: str, code: Code = "tool_failed") -> None:
+    def __init__(self, message: str, code: Code = "tool_failed", cause: Cause | None = None) -> None:
         super().__init__(message)
         self.code: Code = code
+        self.cause = cause
 
 
 def result_of_failure(failure: Failed | InvalidArguments) -> Result:
     """The result of a call that failed."""
     if isinstance(failure, InvalidArguments):
-        return Result(False, None, str(failure), "invalid_arguments", failure.fields)
-    return Result(False, None, str(failure), failure.code)
+        raised = failure.__cause__  # a validator of the author's may raise what it was not meant to
+        cause = None if raised is None else cause_of(raised)
+        return Result(False, None, str(failure), "invalid_arguments", failure.fields, cause)
+    return Result(False, None, str(failure), failure.code, cause=failure.cause)
 
 
 def result_of_entry(entry: LogEntry | None) -> Result:

@@ -228,7 +228,8 @@ class Session(Generic[S]):
         runtime, procedure = cache.runtime, cache.runtime.environment.verify_function
         episode = Episode(self.task, response, self._rehearsal)
         views = await cache.shared.views(cached, procedure.shared)
-        path = partial(load_path, cached.reader, self.id, cached.head.revision)
+        tools = runtime.environment.tools
+        path = partial(load_path, cached.reader, self.id, cached.head.revision, tools, response)
         lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
         shared = {name: view.state for name, view in views.items()}
         call = CallContext(

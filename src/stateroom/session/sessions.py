@@ -31,7 +31,8 @@ from stateroom.session.progress import Progress
 from stateroom.session.runtime import Runtime, new_session_id
 from stateroom.session.session import S, Session
 from stateroom.session.stateless import StatelessSession
-from stateroom.state import ENDED, DraftContext, State, commit, draft_of, shape_of
+from stateroom.session.world import first_state
+from stateroom.state import ENDED, DraftContext, State, commit, draft_of
 from stateroom.store import Store
 
 WEEK = 7 * 24 * 3600.0
@@ -184,14 +185,7 @@ class Sessions(Generic[S]):
             raise TimedOut(f"{self.environment.name}.seed did not finish within {error}") from None
 
     async def _seeded_state(self, available: dict[str, Callable[[], Any]]) -> State:
-        state = await self._run_seed(available)
-        expected = self.environment.state_type
-        if expected is None or type(state) is not expected:  # a subclass could not be read back
-            wanted = expected.__name__ if expected else None
-            raise DefinitionError(f"{self.environment.name}.seed must return a {wanted}, not {type(state).__name__}")
-        with contained:
-            copy: State = shape_of(expected).admit(state, ())  # valid, and shared with nobody
-            return copy
+        return first_state(self.environment, "seed", await self._run_seed(available))
 
     async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
         """A handle on a session that was seeded before, here or in any other process.

@@ -8,12 +8,13 @@ sessions share all of it that they have not changed.
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stateroom.errors import DefinitionError, StoreError, StoreUnavailable, TimedOut, UnknownSession
 from stateroom.session.cached_session import new_session
 from stateroom.session.containment import contained
 from stateroom.session.document import write_document
+from stateroom.session.environment import SessionEnvironment
 from stateroom.session.progress import Progress
 from stateroom.session.runtime import Runtime
 from stateroom.session.shared import shared_environment, shared_id
@@ -77,19 +78,13 @@ class Worlds:
 
     async def _make(self) -> World:
         runtime = self._runtime
-        environment, wanted = runtime.environment, runtime.environment.state_type
+        environment = runtime.environment
         assert environment.world_function is not None
-        assert wanted is not None
         try:
             state = await runtime.runner.run(environment.world_function, {}, runtime.timeout)
         except TimedOut as error:
             raise TimedOut(f"{environment.name}.world did not finish within {error}") from None
-        if type(state) is not wanted:
-            raise DefinitionError(
-                f"{environment.name}.world must return a {wanted.__name__}, not {type(state).__name__}"
-            )
-        with contained:
-            copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
+        copy = first_state(environment, "world", state)
         references = References(runtime.store.large)
         body = write_document(copy, BEGINNING, references)
         identity = shared_id("world", environment.name, digest_of(body))
@@ -114,3 +109,26 @@ class Worlds:
 
     def _expiry(self, now: float) -> float:
         return now + self._runtime.ttl + KEPT
+
+
+def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State:
+    """What `seed` or `world` returned, as a valid copy that nobody else has.
+
+    If a base class of the environment made it, in a base class of its state, the fields that are new have defaults.
+    """
+    wanted, given = environment.state_type, type(state)
+    known = {wanted, *wanted.__mro__[: wanted.__mro__.index(State)]} if wanted else ()
+    if wanted is None or given not in known:  # a subclass could not be read back
+        name = wanted.__name__ if wanted else None
+        raise DefinitionError(f"{environment.name}.{hook} must return a {name}, not {given.__name__}")
+    if given is not wanted:
+        fields = {name: getattr(state, name) for name in given.model_fields}
+        if lacking := [
+            name for name, field in wanted.model_fields.items() if field.is_required() and name not in fields
+        ]:
+            told = f"{environment.name}.{hook} returns a {given.__name__}, which has no {', '.join(lacking)}"
+            raise DefinitionError(f"{told}; write a {hook} that returns a {wanted.__name__}, or give a default")
+        state = wanted.model_construct(**fields)
+    with contained:
+        copy: State = shape_of(wanted).admit(state, ())
+        return copy

@@ -68,8 +68,10 @@ from .patch import (
 from .sameness import Sameness as Sameness
 from .schema import (
     Schema as Schema,
+    fill_defaults as fill_defaults,
     fingerprint_of as fingerprint_of,
     first_difference as first_difference,
+    only_adds as only_adds,
 )
 from .spare import leave_spares as leave_spares
 from .values import detach as detach

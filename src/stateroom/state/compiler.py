@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from enum import Enum
+from pathlib import PurePath
 from types import UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
@@ -24,7 +26,7 @@ from pydantic import (
     WrapValidator,
 )
 from pydantic.fields import FieldInfo
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType, is_typeddict
 
 from stateroom.errors import BadData, DefinitionError, InvalidState
 from stateroom.state.codec import decode, encode
@@ -41,6 +43,12 @@ from stateroom.state.shape import (
 )
 from stateroom.state.union import UnionShape
 from stateroom.state.values import CONTAINERS, LEAVES
+
+ARRAYS = ("array", "numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "polars", "pyarrow")
+"""Modules whose types are arrays of numbers."""
+
+PLAIN_TYPES = "str, int, float, bool, bytes"
+"""What any value can be written as, for error messages."""
 
 ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 """Of typing_extensions, and of the `type` statement."""
@@ -144,14 +152,14 @@ class _Compiler:
             return self.choice(Shape(annotation), [choice for choice in args if isinstance(choice, Enum)], where)
         if annotation is None or annotation in LEAVES:
             return Shape(annotation)
-        if origin in CONTAINERS:
+        if origin in CONTAINERS and (args or origin is tuple):
             return self.container(annotation, origin, args, where)
         if is_enum(annotation):
             return self.choice(Shape(annotation), list(annotation), where)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return self.model(annotation, where)
-        hint = " (say of what: for example list[str])" if annotation in CONTAINERS else ""
-        raise DefinitionError(f"{where}: {_name(annotation)} cannot be kept in a state{hint}")
+        told = f"{where}: {_name(annotation)} cannot be kept in a state"
+        raise DefinitionError(f"{told}; use {_alternative(annotation, origin or annotation)}")
 
     def choice(self, shape: Shape, choices: list[Any], where: str) -> Shape:
         """A place where members of an enum may stand: each must be told by its value."""
@@ -209,6 +217,32 @@ class _Compiler:
         shape.annotation = annotation
         shape.guarded = True
         return shape
+
+
+def _alternative(annotation: Any, origin: Any) -> str:
+    """What an author writes in place of a type that cannot be kept."""
+    if origin in CONTAINERS:
+        parts = {dict: "dict[str, int]", tuple: "tuple[int, ...]"}
+        return f"one that says of what, for example {parts.get(origin, f'{origin.__name__}[str]')}"
+    if annotation in (Any, object):
+        return "pydantic's JsonValue, or the type that it has"
+    if not isinstance(origin, type):
+        return PLAIN_TYPES
+    if is_dataclass(origin) or is_typeddict(origin) or hasattr(origin, "_fields"):
+        return f"a model with the same fields: class {origin.__name__}(BaseModel)"
+    if origin.__module__.partition(".")[0] in ARRAYS or issubclass(origin, bytearray | memoryview):
+        return "a list of its numbers, or bytes"
+    if issubclass(origin, PurePath):
+        return "str"
+    if issubclass(origin, Mapping):
+        return "dict"
+    if issubclass(origin, Set):
+        return "set"
+    if issubclass(origin, Iterable) and origin.__module__ in ("collections", "collections.abc", "typing"):
+        return "list"
+    if origin is Callable:
+        return "a str that names the function, which stays in your code"
+    return f"{PLAIN_TYPES}, or a model with its fields"
 
 
 def _is_plain(value: Any) -> bool:

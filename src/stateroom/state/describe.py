@@ -24,11 +24,11 @@ def describe(state: Any, patch: Iterable[Any]) -> list[str]:
         kind, path, *needs = operation
         place = format_path(tuple(path))
         if kind == "set":
-            lines.append(f"{place}: {_before(state, path)} → {brief(needs[0])}")
+            lines += _set(state, tuple(path), needs[0])
         elif kind == "del":
             lines.append(f"{place}: {_before(state, path)} → gone")
         elif kind == "splice":
-            lines.append(_splice(state, path, place, *needs))
+            lines += _splice(state, path, place, *needs)
         elif kind == "order":
             lines.append(_order(state, path, place, *needs))
         else:
@@ -114,6 +114,23 @@ def _before(state: Any, path: Path) -> str:
     return brief(state)
 
 
+def _set(state: Any, path: Path, value: Any) -> list[str]:
+    for step in path[:-1]:
+        state = state[step]
+    if isinstance(state, dict) and path[-1] not in state:
+        return [f"{format_path(path)}: nothing → {brief(value)}"]
+    return _replaced(state[path[-1]], value, path)
+
+
+def _replaced(old: Any, new: Any, path: Path) -> list[str]:
+    """A value that was replaced. Of a record, as frozen models are, only the fields that differ, unless all do."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        other = [name for name in new if any(diff(old[name], new[name]))]
+        if 0 < len(other) < len(new):
+            return [line for name in other for line in _replaced(old[name], new[name], (*path, name))]
+    return [f"{format_path(path)}: {brief(old)} → {brief(new)}"]
+
+
 def _order(state: Any, path: Path, place: str, order: list[int]) -> str:
     for step in path:
         state = state[step]
@@ -122,17 +139,17 @@ def _order(state: Any, path: Path, place: str, order: list[int]) -> str:
     return f"{place}: {', '.join(removed + moved)}"
 
 
-def _splice(state: Any, path: Path, place: str, start: int, stop: int, values: list[Any]) -> str:
+def _splice(state: Any, path: Path, place: str, start: int, stop: int, values: list[Any]) -> list[str]:
     for step in path:
         state = state[step]
     if start == stop:
         where = "at its end" if start == len(state) else f"before [{start}]"
-        return f"{place}: {brief(values[0]) if len(values) == 1 else f'{len(values)} items'} added {where}"
+        return [f"{place}: {brief(values[0]) if len(values) == 1 else f'{len(values)} items'} added {where}"]
     if not values:
-        return (
+        return [
             f"{place}: {brief(state[start]) if stop - start == 1 else f'{stop - start} items'} removed from [{start}]"
-        )
+        ]
     old, new = state[start:stop], values
     if len(old) == len(new) == 1:
-        return f"{place}[{start}]: {brief(old[0])} → {brief(new[0])}"
-    return f"{place}: {len(old)} items from [{start}] replaced by {len(new)}"
+        return _replaced(old[0], new[0], (*path, start))
+    return [f"{place}: {len(old)} items from [{start}] replaced by {len(new)}"]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_
 from pydantic import BaseModel
 
 from stateroom.errors import DefinitionError, SchemaChanged
-from stateroom.state.codec import encode
+from stateroom.state.codec import decode, encode
 from stateroom.state.shape import (
     DictShape,
     JsonShape,
@@ -56,6 +56,38 @@ def first_difference(old: dict[str, str], new: dict[str, str]) -> str | None:
         if old[place] != kind:
             return f"{place} was {old[place]} and is {kind}"
     return next((f"{place} ({kind}) is gone" for place, kind in old.items() if place not in new), None)
+
+
+def only_adds(old: dict[str, str], new: dict[str, str]) -> bool:
+    """Whether a schema has all places of an older one as they were, and more."""
+    return all(new.get(place) == kind for place, kind in old.items())
+
+
+def fill_defaults(shape: Shape, data: Any, path: str = "") -> None:
+    """Add the fields that plain data lacks, with their defaults; `SchemaChanged` if one has none."""
+    if isinstance(shape, ModelShape) and isinstance(data, dict):
+        for name, part in shape.fields.items():
+            place = f"{path}.{name}" if path else name
+            if name in data:
+                fill_defaults(part, data[name], place)
+                continue
+            field = shape.model.model_fields[name]
+            if field.is_required():
+                raise SchemaChanged(f"{place} is new, and has no default")
+            data[name] = decode(encode(field.get_default(call_default_factory=True, validated_data=data)))
+    elif isinstance(shape, ListShape) and isinstance(data, list):
+        for item in data:
+            fill_defaults(shape.item, item, f"{path}[]")
+    elif isinstance(shape, DictShape) and isinstance(data, dict):
+        for value in data.values():
+            fill_defaults(shape.value, value, f"{path}{{}}")
+    elif isinstance(shape, TupleShape) and isinstance(data, list | tuple):
+        for index, item in enumerate(data):
+            fill_defaults(shape.items[0 if shape.repeated else index], item, f"{path}[]")
+    elif isinstance(shape, UnionShape):
+        branches = [member for member in shape.members if not member.leaf]
+        if len(branches) == 1:  # else nothing tells which of them it is, while a field is missing
+            fill_defaults(branches[0], data, path)
 
 
 class _Reader:
@@ -138,6 +170,14 @@ class Versioned:
     __migrations__: ClassVar[Migrations]
 
     @classmethod
+    def accept_defaults(cls) -> None:
+        """Read what was stored before a field with a default was added, and take the default. For development.
+
+        A released class gets a new version instead, and a migration, which can do better than a default.
+        """
+        cls.__migrations__.accepts_defaults = True
+
+    @classmethod
     def migration(cls, version: int) -> Callable[[Migration], Migration]:
         """Mark a function that turns the plain data of a version into that of the next: `@Cart.migration(1)`.
 
@@ -163,6 +203,8 @@ class Migrations:
         self.name = name
         self.version: int = newest
         """The newest: what the class says now."""
+        self.accepts_defaults = False
+        """Whether a new field with a default needs no new version."""
         self._base = base
         self._steps: dict[int, Migration] = {}
 

@@ -14,14 +14,13 @@ from stateroom.agent import act
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, TimedOut
 from stateroom.model import Item, ModelSource
-from stateroom.rollout.calls import same
 from stateroom.rollout.check.findings import listed
 from stateroom.rollout.check.instance import CheckSession, Instance
 from stateroom.rollout.check.policies import CheckPolicy, idle_policy, random_policy, reference_policy
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row
-from stateroom.session import Reader, Result, Session, Verdict, contained
+from stateroom.session import Reader, Result, Session, Verdict, contained, same
 from stateroom.state import Patch, Sameness, brief, committed, decode, differences, encode, encode_patch, readable
 
 LARGE = 4096

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from itertools import cycle
 from typing import Any
 
-from stateroom.rollout.calls import same
 from stateroom.rollout.check.episodes import Episodes, Play
 from stateroom.rollout.check.findings import (
     DETERMINISM,
@@ -28,7 +27,7 @@ from stateroom.rollout.check.findings import (
 )
 from stateroom.rollout.check.instance import Instance
 from stateroom.rollout.rows import Row
-from stateroom.session import Session, contained
+from stateroom.session import Session, contained, same
 from stateroom.state import brief, decode, differences, encode, readable
 
 USE_RNG = "take chance, time and ids from `rng`, `clock` and `new_id`, and keep nothing in a module or class"

@@ -9,10 +9,9 @@ from typing import Any
 
 from stateroom.environment import Environment
 from stateroom.errors import BadTask
-from stateroom.model import input_items, text_of
 from stateroom.rollout.check.findings import TASKS, Fault, Finding, finding, listed
 from stateroom.rollout.rows import Row
-from stateroom.rollout.tasks import generate_tasks
+from stateroom.rollout.tasks import generate_tasks, has_prompt
 from stateroom.session import contained
 from stateroom.state import Sameness
 
@@ -68,14 +67,9 @@ def sample(rows: Sequence[Row]) -> dict[int, Row]:
 
 
 def _without_prompt(rows: Sequence[Row]) -> Iterator[Fault]:
-    bare = [number for number, row in enumerate(rows) if not _prompt(row)]
+    bare = [number for number, row in enumerate(rows) if not has_prompt(row)]
     if bare:
-        yield Fault(f"task {listed(bare)}: there is no prompt; put one into responses_create_params.input")
-
-
-def _prompt(row: Row) -> str:
-    items = input_items(row.get("responses_create_params", {}).get("input"))
-    return "".join(map(text_of, items)).strip()
+        yield Fault(f"task {listed(bare)}: there is no prompt; put one into responses_create_params.input", False)
 
 
 def _alike(rows: Sequence[Row]) -> Iterator[Fault]:

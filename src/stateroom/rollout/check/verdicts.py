@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stateroom.rollout.calls import same
 from stateroom.rollout.check.episodes import Episodes, Play
 from stateroom.rollout.check.findings import (
     IDLE,
@@ -18,6 +17,7 @@ from stateroom.rollout.check.findings import (
     skipped,
 )
 from stateroom.rollout.metrics import SOLVED
+from stateroom.session import same
 from stateroom.state import brief
 
 LISTED_CALLS = 10

@@ -13,6 +13,7 @@ from stateroom.errors import ModelFailed
 from stateroom.jsonl import Appender
 from stateroom.rollout.backend import Backend
 from stateroom.rollout.description import described
+from stateroom.rollout.failures import ToolFailures, cause_line
 from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.rows import Row, failure_fields
@@ -37,6 +38,8 @@ class Grown:
     """The results of a run that branches."""
 
     tasks: int
+    tool_failures: ToolFailures
+    """Tool calls that failed because of the author's code."""
     failed: int = 0
     """Tasks without an answer."""
     branches: int = 0
@@ -45,7 +48,7 @@ class Grown:
     rows: list[Row] = field(default_factory=list)
     """The answers: the measurements of each, and of its tree."""
     first_error: str | None = None
-    """The error of the first branch, or task, that failed."""
+    """The error of the first branch, or task, that failed, with its place in the author's code, if that is known."""
     metrics: dict[str, Any] = field(default_factory=dict)
     elapsed: float = 0.0
     """Seconds that it took."""
@@ -71,12 +74,13 @@ async def branch(
             Appender(plan.files.rollouts) as rollouts,
             Appender(plan.files.failures) as failures,
             Appender(plan.files.tree) as nodes,
+            ToolFailures(plan.files.tool_failures) as tool_failures,
         ):
-            writer = _Writer(Grown(len(inputs)), rollouts, failures, nodes)
+            writer = _Writer(Grown(len(inputs), tool_failures), rollouts, failures, nodes)
             runner = _Runner(plan, backend, writer, on_branch, on_tree)
             await run_all(inputs, min(plan.concurrency, len(inputs)), runner.grow)
             report = writer.report
-            report.metrics = aggregate(report.rows, plan.solved_at)
+            report.metrics = aggregate(report.rows, plan.solved_at) | tool_failures.metrics()
             plan.files.write_metrics(plan.agent, report.metrics)
             report.elapsed = perf_counter() - started
     return report
@@ -109,8 +113,8 @@ class _Runner:
             self._writer.failure({**row, **failure_fields(error)})
             self._writer.report.failed += 1
             return
-        plan = self._plan
-        tree = Tree(plan, self._backend, row, root, plan.budget, self._slots, self._on_branch)
+        plan, failures = self._plan, self._writer.report.tool_failures
+        tree = Tree(plan, self._backend, row, root, plan.budget, self._slots, failures, self._on_branch)
         answer: Node | None = None
         failure: ModelFailed | None = None
         try:
@@ -158,7 +162,7 @@ class _Writer:
 
     def failure(self, row: Row) -> None:
         self._failures.append(row)
-        self.report.first_error = self.report.first_error or row["error"]
+        self.report.first_error = self.report.first_error or cause_line(row)
 
     def tree(self, tree: Tree, answer: Node | None) -> None:
         rollouts = 0

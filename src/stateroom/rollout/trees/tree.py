@@ -15,9 +15,10 @@ from stateroom.agent import AgentLog, Times, Trajectory, act, recall
 from stateroom.errors import ModelFailed
 from stateroom.model import Item
 from stateroom.rollout.backend import Backend, EpisodeSession
+from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row, failure_fields
-from stateroom.rollout.runner import close_quietly, measured_fields, time_fields
+from stateroom.rollout.runner import close_quietly, measured_fields, session_fields, time_fields
 from stateroom.session import AgentInMemory, contained
 
 Status = Literal["open", "completed", "incomplete", "failed"]
@@ -128,6 +129,7 @@ class Tree:
         root: Node,
         budget: Budget,
         slots: asyncio.Semaphore,
+        tool_failures: ToolFailures,
         on_branch: Callable[[Node], None],
     ) -> None:
         self.row = row
@@ -141,6 +143,7 @@ class Tree:
         self._budget = budget
         self._slots = slots
         """Limits the branches of all trees that run at a time."""
+        self._tool_failures = tool_failures
         self._on_branch = on_branch
 
     def __contains__(self, node: Node) -> bool:
@@ -177,7 +180,7 @@ class Tree:
         return [tip for tip in tips if tip.status != "failed"]
 
     async def _grow(self, node: Node, order: int, steps: int | None) -> Node:
-        branch = _Branch(self._plan, self._backend, self.row, node, order)
+        branch = _Branch(self._plan, self._backend, self.row, node, order, self._tool_failures)
         async with self._slots:
             try:
                 with contained:
@@ -197,7 +200,9 @@ def worth(node: Node) -> float:
 class _Branch:
     """Continues from a node in a fork of its session, and adds a node for each answer of its policy."""
 
-    def __init__(self, plan: Plan, backend: Backend, row: Row, start: Node, order: int) -> None:
+    def __init__(
+        self, plan: Plan, backend: Backend, row: Row, start: Node, order: int, tool_failures: ToolFailures
+    ) -> None:
         self.start = start
         self.tip = start
         """The last node."""
@@ -207,6 +212,7 @@ class _Branch:
         self._backend = backend
         self._row = row
         self._order = order
+        self._tool_failures = tool_failures
         self._name = f"{start.id}.{order}"
         self._session = start.session
         self._agent: AgentLog | None = None
@@ -220,7 +226,8 @@ class _Branch:
         limit = plan.max_steps if steps is None else min(start.depth + steps, plan.max_steps)
         began = perf_counter()
         before, agent = await recall(log), plan.new_agent(row, seed, limit)
-        trajectory = await act(self._session, log, agent, tools, plan.items_of(row), on_step=self._on_step)
+        workspace = self._tool_failures.watch(self._session, {**row, **session_fields(self._session)})
+        trajectory = await act(workspace, log, agent, tools, plan.items_of(row), on_step=self._on_step)
         if trajectory.status == "waiting":
             raise ModelFailed(f"in a tree of episodes nobody can answer, and the agent asks: {trajectory.question}")
         if self.tip is start:  # the deadline has passed before the first answer

@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from stateroom.model import Item
-from stateroom.session import LogEntry
+from stateroom.session.lifecycle import Item
+from stateroom.session.log import LogEntry
 from stateroom.state import to_json
 
 NOT_REPEATABLE = frozenset({"timeout", "unknown_outcome", "shared_conflict"})

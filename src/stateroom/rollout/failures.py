@@ -1,0 +1,114 @@
+"""Tool failures: calls that failed because of the author's code, counted by tool and written to a file.
+
+An episode with tool failures goes on, and has a reward: its model reads that the call failed. What the author has to
+know of it is here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from stateroom.agent import Outcome, Workspace
+from stateroom.jsonl import Appender, read_lines, repair
+from stateroom.rollout.rows import SESSION, Key, Row, key_of, parse_row
+from stateroom.session import Cause, Result
+
+FAILED = frozenset({"tool_failed", "timeout"})
+"""The codes of calls that failed because of the author's code."""
+
+
+class ToolFailures:
+    """The tool failures of a run. Each is written when it happens, so those of a run that is resumed are there too."""
+
+    def __init__(self, path: Path) -> None:
+        self.counts: Counter[str] = Counter()
+        """The number of failures of each tool."""
+        self.first: str | None = None
+        """The first failure, in a line: its place, if that is known, and its error."""
+        self._episodes: set[str | Key] = set()
+        self._file = Appender(path)
+        if path.exists():
+            repair(path)
+            for number, line in read_lines(path):
+                self._count(parse_row(line, number))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.__exit__(kind, error, trace)
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+    def __str__(self) -> str:
+        """For example `7 tool failures in 5 episodes, the first: airline.py:88 in cancel: ValueError: no such seat`."""
+        number, episodes = self.counts.total(), len(self._episodes)
+        what = (
+            f"{number:,} tool failure{'s' if number > 1 else ''} in {episodes:,} episode{'s' if episodes > 1 else ''}"
+        )
+        return f"{what}, the first: {self.first}" if number > 1 else f"{what}: {self.first}"
+
+    def metrics(self) -> dict[str, Any]:
+        """The part of a run's metrics that counts them; a run without any has none."""
+        return {"tool_failures": dict(self.counts)} if self.counts else {}
+
+    def watch(self, session: Workspace, row: Row) -> WatchedSession:
+        """The session of a row's episode, whose tool failures are added here."""
+        return WatchedSession(session, row, self)
+
+    def add(self, row: Row, tool: str, code: str, error: str, cause: Cause | None) -> None:
+        """Count a failure in a row's episode, and write it."""
+        failure = {name: row[name] for name in ("_ng_task_index", "_ng_rollout_index", SESSION) if name in row}
+        failure |= {"tool": tool, "code": code, "error": error, "cause": None if cause is None else cause.plain()}
+        self._file.append(failure)
+        self._count(failure)
+
+    def _count(self, failure: Row) -> None:
+        self.counts[failure["tool"]] += 1
+        self._episodes.add(failure.get(SESSION) or key_of(failure))  # the branches of a tree are of one row
+        if self.first is None:
+            self.first = cause_line(failure)
+
+
+class WatchedSession:
+    """A session of an episode whose tool failures are noted."""
+
+    def __init__(self, session: Workspace, row: Row, failures: ToolFailures) -> None:
+        self._session = session
+        self._row = row
+        self._failures = failures
+
+    @property
+    def replies(self) -> bool:
+        return self._session.replies
+
+    def reads(self, name: str) -> bool:
+        return self._session.reads(name)
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        return await self._session.reply(message, call_id=call_id)
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
+        outcome = await self._session.call(name, arguments, call_id=call_id)
+        cause = outcome.cause if isinstance(outcome, Result) else None
+        if outcome.code in FAILED or cause is not None:
+            error = outcome.error if isinstance(outcome, Result) else None  # a server's reply is for the model alone
+            self._failures.add(self._row, name, outcome.code or "", error or f"{name}: {outcome.code}", cause)
+        return outcome
+
+
+def cause_line(failure: Row) -> str:
+    """A failure in a line: its error, and before it the place in the author's code, if that is known."""
+    error: str = failure["error"]
+    cause = failure.get("cause")
+    if cause and cause["place"]:
+        told = error if cause["error"] in error else cause["error"]  # what a model reads does not say it all
+        error = f"{cause['place']}: {told}"
+    return error.partition("\n")[0]
