@@ -244,6 +244,38 @@ def test_a_notebook_goes_from_an_import_to_a_plot() -> None:
     assert log[0]["text/html"].startswith("<table>")
 
 
+@pytest.mark.more("time")
+def test_an_empty_folder_gets_from_the_wheel_to_a_plot_in_a_few_lines() -> None:
+    import nbformat  # noqa: PLC0415 - slow
+
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        "dist",
+        str(Path(__file__).parents[1]),
+    ]
+    subprocess.run(build, check=True)
+    [wheel] = Path("dist").glob("*.whl")
+    cells = ["import stateroom", "result = stateroom.run('counter', model='noisy', repeats=4)", "result.plot()"]
+    lines = [
+        f"{sys.executable} -m venv .venv",
+        f".venv/bin/pip install --quiet {wheel} matplotlib ipykernel nbclient",
+        ".venv/bin/jupyter-execute first.ipynb --output ran.ipynb",
+    ]
+    assert len(lines) + len(cells) <= 12
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbformat.write(notebook, "first.ipynb")
+    for line in lines:
+        subprocess.run(line.split(), check=True)
+    [plotted] = nbformat.read("ran.ipynb", 4).cells[-1].outputs
+    assert "image/png" in plotted.data
+
+
 def test_a_star_import_leaves_open_alone() -> None:
     assert loaded_by("import builtins\nfrom stateroom import *\nassert open is builtins.open and run and serve") == []
 
