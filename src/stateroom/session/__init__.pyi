@@ -3,11 +3,6 @@ from .agent import (
     SessionAgent as SessionAgent,
     ended_call as ended_call,
 )
-from .blocking import (
-    BackgroundLoop as BackgroundLoop,
-    Blocking as Blocking,
-    LogEntries as LogEntries,
-)
 from .cached_session import (
     CachedSession as CachedSession,
     PreparedCommit as PreparedCommit,
@@ -113,6 +108,11 @@ from .sessions import (
     Sessions as Sessions,
 )
 from .shared import shared_environment as shared_environment
+from .sync import (
+    BackgroundLoop as BackgroundLoop,
+    Blocking as Blocking,
+    LogEntries as LogEntries,
+)
 from .transcript import (
     Transcript as Transcript,
     entry_data as entry_data,
