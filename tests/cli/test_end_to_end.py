@@ -152,7 +152,7 @@ def test_the_demo_reads_well(tmp_path: Path) -> None:
     assert "32/32" in done.stderr
 
 
-@pytest.mark.parametrize("called", ["by its path", "by its name"])
+@pytest.mark.parametrize("called", ["by its path", pytest.param("by its name", marks=pytest.mark.more("time"))])
 def test_each_command_of_the_demo_works_as_it_is_printed(tmp_path: Path, called: str) -> None:
     own = Path(sys.executable).with_name("stateroom")
     (tmp_path / "bin").mkdir()

@@ -5,6 +5,8 @@ import random
 import signal
 from typing import Any
 
+import pytest
+
 from stateroom import Sessions, open_store
 from stateroom.environment import load_class
 from stateroom.errors import SessionLeased
@@ -13,6 +15,8 @@ from stateroom.store import Store
 from tests.examples import share
 from tests.faults.conftest import WORKER, Nurse, Nursery
 from tests.faults.worker import STEPS
+
+pytestmark = pytest.mark.more("time")
 
 EPISODES = share(2)
 

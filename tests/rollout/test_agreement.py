@@ -188,7 +188,7 @@ class Runs:
 
 @pytest.mark.parametrize("environment", GALLERY)
 async def test_in_the_gallery(tmp_path: Path, environment: Any) -> None:
-    tasks = read_tasks(example_file(environment), environment())[:TASKS]
+    tasks = read_tasks(example_file(environment), environment())[: 1 if environment is OfficeEnvironment else TASKS]
     model = ModelSource("reference", environment.policies["reference"])
     await Runs(tmp_path, environment, model, tasks).check(RULES, interruption=4)
 

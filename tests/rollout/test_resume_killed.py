@@ -22,6 +22,8 @@ from stateroom.session.log import read_entry
 from stateroom.store import open_store
 from tests.examples import share
 
+pytestmark = pytest.mark.more("time")
+
 ERRANDS = Path(__file__).with_name("errands.py")
 COMMAND = (sys.executable, "-c", "from stateroom.cli import main; main()", "run", f"{ERRANDS}:ErrandEnvironment")
 OWN = ("_stateroom_session", "_stateroom_parent", "_stateroom_times")

@@ -18,6 +18,8 @@ from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from tests.examples import share
 
+pytestmark = pytest.mark.more("time")
+
 ROWS: dict[str, dict[str, Any]] = {
     "counter": {"initial_count": 3, "expected_count": 9},
     "extraction": {

@@ -18,6 +18,8 @@ from stateroom.server.process import bind, configured
 from stateroom.server.response import HTTPResponse
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.more("time")
+
 LARGE = 15_000_000
 """Bytes of which the system takes only a part when nobody reads them."""
 

@@ -13,14 +13,13 @@ import pytest
 
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.more("time")
+
 WORKERS = 4
 SESSIONS, WRITES, READS = 4, 60, 20
 
 
-LONG = [pytest.param(kind, marks=pytest.mark.more("time")) for kind in ("redis", "postgresql")]
-
-
-@pytest.fixture(scope="module", params=["sqlite", *LONG])
+@pytest.fixture(scope="module", params=["sqlite", "redis", "postgresql"])
 def served(launch_once: Any, room: str, request: pytest.FixtureRequest) -> Any:
     if request.param == "sqlite":
         url = "sqlite:///rooms.db"
