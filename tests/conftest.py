@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell star
 def pytest_xdist_auto_num_workers() -> int:
     """More than there are cores: often a test waits, for a disk, a server or a process that it has started."""
     cores = os.cpu_count() or 1
-    return cores + min(cores, 4)
+    return cores + min(cores // 2 or 1, 4)
 
 
 LONG = ("test_what_a_page_shows_works", "faults/", "test_resume_killed", "test_time_travel", "test_schemathesis")
