@@ -143,7 +143,8 @@ class RunResult:
         if points:
             by_task.plot(*zip(*points, strict=True), "o", color="C0", label="episode")
         by_task.set(title=f"{self.plan.environment.name}, by {self.plan.model.name}", xlabel="task", ylabel="reward")
-        by_task.legend()
+        by_task.margins(y=0.06)
+        by_task.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
         passes = self._passes()
         by_k.plot(list(passes), list(passes.values()), "o-", color="C1")
         by_k.set(title="pass@k", xlabel="k", ylim=(-0.02, 1.02), xticks=list(passes))
