@@ -378,7 +378,8 @@ class Environment(Generic[S, T]):
         """Validate a task row. Raises `BadTask`, which names the wrong fields."""
         if isinstance(row, self.task_type):
             return row  # type: ignore[return-value]
-        self._refuse_other_arguments(row)
+        if type(row) is dict and ENV_ARGS in row:
+            self._refuse_other_arguments(row)
         try:
             with contained:
                 return self.task_type.model_validate(row)  # type: ignore[return-value]

@@ -69,7 +69,7 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
     refuse_depth(path)
     within = _within | {id(value)}
     if isinstance(value, BaseModel):
-        model = getattr(kind, "_draft_model", kind)
+        model = kind.__dict__.get("_draft_model", kind)  # `getattr` takes pydantic's metaclass long to refuse
         parts = [(name, getattr(value, name)) for name in model.__pydantic_fields__]
         fields = {name: part if type(part) in LEAVES else detach(part, (*path, name), within) for name, part in parts}
         try:
