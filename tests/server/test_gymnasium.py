@@ -30,7 +30,11 @@ async def test_an_episode(serve: Any, store: str) -> None:
     served = await serve(CounterEnvironment(), WeatherEnvironment(), store=store)
     prefix = "/ng-rollout/7/counter"
     status, begun = await served.post(f"{prefix}/reset", ROW)
-    assert (status, begun["observation"], begun["info"].keys()) == (200, None, {"session_id", "seed_key"})
+    assert (status, begun["observation"], begun["info"].keys()) == (
+        200,
+        None,
+        {"session_id", "seed_key", "supports_step_idempotency", "supports_explicit_close"},
+    )
     status, stepped = await served.post(
         f"{prefix}/step", made(("increment_counter", {"count": 4}), ("get_counter_value", {}))
     )

@@ -37,17 +37,22 @@ async def post_afresh(served: Any, path: str, body: Any) -> tuple[int, Any]:
     return await served.post(path, body)  # type: ignore[no-any-return]
 
 
+async def joins(served: Any, name: str, row: Any = ROW) -> bool:
+    """Whether a name can be seeded again, and is answered as the first time."""
+    status, reply = await served.post("/seed_session", seeding(name, row))
+    return (status, reply.get("resources_session_id"), len(reply)) == (200, name, 2)
+
+
 async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store: str) -> None:
     served = await serve(store=store)
     status, first = await served.post("/seed_session", seeding("one"))
     assert status == 200
-    assert first.keys() == {"resources_session_id", "session_id", "seed_key", "resources_tools", "mcp"}
-    assert [tool["name"] for tool in first["resources_tools"]] == ["increment_counter", "get_counter_value"]
+    assert first.keys() == {"resources_session_id", "resources_tools"}
+    assert first["resources_tools"].keys() == {"server_name", "url_path", "transport", "headers"}
     await served.post("/increment_counter", {"count": 2})
-    assert await served.post("/seed_session", seeding("one")) == (200, {"resources_session_id": "one"})
-    status, again = await post_afresh(served, "/seed_session", seeding("one"))
-    assert (status, again["resources_session_id"]) == (200, "one")
-    assert "seed_key" not in again
+    assert await joins(served, "one")
+    served.client.cookie_jar.clear()
+    assert await joins(served, "one")
     assert await served.post("/get_counter_value") == (200, {"count": 5})
     await post_afresh(served, "/seed_session", seeding("another"))
     assert await served.post("/get_counter_value") == (200, {"count": 3})
@@ -58,7 +63,7 @@ async def test_a_row_with_what_is_no_number_is_the_same_row_again(serve: Any, st
     served = await serve(store=store)
     row = {**ROW, "deep": [{"score": float("nan"), "most": float("inf")}]}
     assert (await served.post("/seed_session", seeding("one", row)))[0] == 200
-    assert await served.post("/seed_session", seeding("one", row)) == (200, {"resources_session_id": "one"})
+    assert await joins(served, "one", row)
     other = {**ROW, "deep": [{"score": 0.0, "most": float("inf")}]}
     assert (await served.post("/seed_session", seeding("one", other)))[0] == 409
 
@@ -67,7 +72,6 @@ async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store:
     served = await serve(store=store)
     replies = await asyncio.gather(*(post_afresh(served, "/seed_session", seeding("one")) for _ in range(8)))
     assert {status for status, _ in replies} == {200}
-    assert sum("seed_key" in reply for _, reply in replies) == 1
     assert len(await served.services.store.heads()) == 1
     assert await served.services.store.count(served.services.now()) == 1
 
@@ -91,6 +95,16 @@ async def test_a_name_is_not_joined_with_another_task(serve: Any) -> None:
         assert "another task" in refused["error"]["message"]
     assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 200
     assert await served.post("/get_counter_value") == (200, {"count": 3})
+
+
+async def test_a_name_is_not_joined_in_another_episode(serve: Any) -> None:
+    served = await serve()
+    await served.post("/seed_session", seeding("one"))
+    for other in (
+        {"episode_id": {"rollout_id": "r-2", "attempt": 0}},
+        {"task_id": {"taskset": "counter", "task_id": "8"}},
+    ):
+        assert (await post_afresh(served, "/seed_session", seeding("one") | other))[0] == 409
 
 
 async def test_the_row_may_stand_beside_the_name(serve: Any) -> None:
@@ -136,7 +150,7 @@ async def test_names_outlive_a_change_of_secrets(serve: Any, tmp_path: Path) -> 
     after = await serve(store=store, secrets=(NEW, OLD))
     assert (await after.post("/seed_session", seeding("one")))[0] == 200
     assert await after.post("/get_counter_value") == (200, {"count": 5})
-    assert await after.post("/seed_session", seeding("one")) == (200, {"resources_session_id": "one"})
+    assert await joins(after, "one")
     assert await after.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
     assert (await post_afresh(after, "/seed_session", seeding("one")))[0] == 410
     stranger = await serve(store=store, secrets=(NEW,))
@@ -183,7 +197,7 @@ async def test_names_without_a_state(serve: Any) -> None:
     status, seeded = await served.post("/seed_session", seeding("one", {}))
     assert (status, seeded["resources_session_id"]) == (200, "one")
     assert (await served.post("/get_weather", {"city": "Lima"}))[0] == 200
-    assert await served.post("/seed_session", seeding("one", {})) == (200, {"resources_session_id": "one"})
+    assert await joins(served, "one", {})
     status, refused = await served.post("/seed_session", seeding("another", {}))
     assert (status, refused["error"]["code"]) == (409, "conflict")
     for _ in range(2):

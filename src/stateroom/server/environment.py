@@ -28,6 +28,7 @@ from stateroom.server.request import (
     LONGEST_NAME,
     HTTPRequest,
     checked_response,
+    is_typed_seed,
     name_and_row,
     seed_and_start,
     wrong_field,
@@ -176,9 +177,10 @@ class ServedEnvironment:
 
     async def seed_session(self, request: HTTPRequest) -> HTTPResponse:
         held = self._held(request)
-        name, row = name_and_row(request, request.json())
+        body = request.json()
+        name, row = name_and_row(request, body)
         if name is not None:
-            return await self._seed_named(request, name, row, held)
+            return await self._seed_named(request, name, row, held, typed=is_typed_seed(body))
         _, key = await self._seed(request, row, held)
         return json_response({"seed_key": key, **self._addresses(request)})
 
@@ -238,17 +240,23 @@ class ServedEnvironment:
         self.cookies.hand_out(request, self.signer.sign(subject, request.key))
         return session, self.signer.seed_key(subject)
 
-    async def _seed_named(self, request: HTTPRequest, name: str, row: dict[str, Any], held: str | None) -> HTTPResponse:
-        """Seed a session to which the client gives a name; a session of this name is joined."""
+    async def _seed_named(
+        self, request: HTTPRequest, name: str, row: dict[str, Any], held: str | None, *, typed: bool
+    ) -> HTTPResponse:
+        """Seed a session to which the client gives a name; a session of this name is joined.
+
+        A `typed` request is answered as its sender's type demands, with nothing else.
+        """
         ids = self.signer.session_ids(name)
         if held is not None and held.partition("~")[0] not in ids:
             raise Conflict(held, 0, "this client has a session already: send no cookie to seed another one")
         key = await self._seed_once(request, row, ids, held)
         reply: dict[str, Any] = {"resources_session_id": name}
+        if typed:
+            return json_response({**reply, "resources_tools": self._addresses(request)["mcp"]})
         if key is not None:
             reply["seed_key"] = key
         if held is None:
-            reply["resources_tools"] = self.environment.tool_definitions()
             reply |= self._addresses(request)
         return json_response(reply)
 

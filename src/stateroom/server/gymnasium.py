@@ -40,7 +40,8 @@ class Gymnasium:
     async def reset(self, request: HTTPRequest) -> HTTPResponse:
         """Seed a session. The model's task is in the row, so there is nothing to observe yet."""
         session, key = await self.environment.seed(request)
-        return json_response({"observation": None, "info": {"session_id": session.id, "seed_key": key}})
+        can = {"supports_step_idempotency": True, "supports_explicit_close": True}
+        return json_response({"observation": None, "info": {"session_id": session.id, "seed_key": key, **can}})
 
     async def step(self, request: HTTPRequest) -> HTTPResponse:
         """Make the tool calls of a response. One without any ends the episode, unless the user answers it.

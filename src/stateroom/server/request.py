@@ -164,7 +164,14 @@ def name_and_row(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None
     row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
     if not isinstance(row, dict):
         raise wrong_field("task_data", "should be the task row, an object")
+    if is_typed_seed(body):
+        row = {**row, **{f"_ng_{field}": body[field] for field in ("episode_id", "task_id") if field in body}}
     return name, row
+
+
+def is_typed_seed(body: dict[str, Any]) -> bool:
+    """Whether a request seeds as the environment servers of NeMo Gym do, which bind the session to an episode."""
+    return "episode_id" in body and "task_data" in body
 
 
 def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:

@@ -172,7 +172,8 @@ class NamedSeedReply(TypedDict):
     resources_session_id: str
     seed_key: NotRequired[str]
     """The key to seed the session again; only the reply that made the session has it."""
-    resources_tools: NotRequired[list[dict[str, Any]]]
+    resources_tools: NotRequired[MCPAddress]
+    """Only for a request with an `episode_id`, whose reply has nothing else."""
     session_id: NotRequired[str]
     mcp: NotRequired[MCPAddress]
     replies: NotRequired[Literal[True]]
@@ -277,6 +278,8 @@ ReverifyMode = Literal["stateless", "unsupported"]
 class ResetInfo(TypedDict):
     session_id: str
     seed_key: str
+    supports_step_idempotency: Literal[True]
+    supports_explicit_close: Literal[True]
 
 
 @body
