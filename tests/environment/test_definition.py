@@ -467,8 +467,8 @@ def test_a_wrong_state_annotation_is_refused(hint: Any) -> None:
         """Doc."""
 
     look.__annotations__["state"] = hint
-    refused({"verify": look}, Environment[Counter], "`state` is a Counter, not ")
-    refused({"look": tool(look)}, Environment[Counter], "`state` is a Counter, not ")
+    refused({"verify": look}, Environment[Counter], "`state` has the type Counter, not ")
+    refused({"look": tool(look)}, Environment[Counter], "`state` has the type Counter, not ")
 
 
 @pytest.mark.parametrize("hint", [Counter, State, BaseModel, Any, "Counter", object])
@@ -503,7 +503,8 @@ def test_a_task_type_is_said_in_the_bases() -> None:
     def seed(self, task: CounterTask) -> Counter:
         return Counter()
 
-    refused({"seed": seed}, Environment[Counter], "`task` is a Task here; write Environment[Counter, CounterTask]")
+    told = "`task` has the type Task here; write Environment[Counter, CounterTask]"
+    refused({"seed": seed}, Environment[Counter], told)
     assert types_made(Environment[Counter, CounterTask], {"seed": seed}).task_type is CounterTask
 
 

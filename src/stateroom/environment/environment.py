@@ -175,7 +175,7 @@ class Environment(Generic[S, T]):
             raise misfit(f"{cls.__name__}.{name}", method, f"cannot read its annotations: {error}") from None
         given = hints.get("state", Any)
         if cls.state_type is not None and not _accepts(given, cls.state_type):
-            why = f"`state` is a {cls.state_type.__name__}, not {type_name(given)}; annotate it so"
+            why = f"`state` has the type {cls.state_type.__name__}, not {type_name(given)}; annotate it so"
             raise misfit(f"{cls.__name__}.{name}", method, why)
         return hints
 
@@ -268,7 +268,7 @@ class Environment(Generic[S, T]):
         given = hints.get("task", Any)
         if not _accepts(given, cls.task_type):
             bases = f"Environment[{cls.state_type.__name__ if cls.state_type else None}, {type_name(given)}]"
-            raise misfit(where, method, f"`task` is a {cls.task_type.__name__} here; write {bases}")
+            raise misfit(where, method, f"`task` has the type {cls.task_type.__name__} here; write {bases}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not vars(self).keys().isdisjoint(SERVING) and name not in self._warned_of:

@@ -26,7 +26,7 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """ModelLimits on the requests to a remote model."""
+    """Limits on the requests to a remote model."""
 
     attempts: int = 6
     """Attempts per answer, before the model counts as unavailable."""
