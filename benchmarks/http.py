@@ -31,7 +31,7 @@ IMPORTS = (
     "import stateroom.cli.app, stateroom.server, stateroom.gallery.counter, stateroom.store.memory, uvloop, uvicorn;"
     "import uvicorn.lifespan.on, uvicorn.protocols.http.httptools_impl; print(flush=True)"
 )
-ROUNDS = 9
+ROUNDS = 25
 SESSIONS, TTL = 10_000, 8
 PATIENCE = 20.0
 """Seconds that a server has to get ready, to stop, and to let go of expired sessions."""

@@ -37,8 +37,8 @@ class Plan(msgspec.Struct, frozen=True):
     mode: Literal["requests", "episodes", "seeds"]
     port: int
     connections: int = 64
-    seconds: float = 1.2
-    ramp: float = 0.2  # seconds of the same load beforehand, not counted
+    seconds: float = 0.4
+    ramp: float = 0.1  # seconds of the same load beforehand, not counted
     number: int = 0
     cookie: str = ""  # sent in `requests` to a server that sets none, so that it receives the same bytes
 

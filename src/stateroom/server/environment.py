@@ -237,7 +237,7 @@ class ServedEnvironment:
                 )
             subject = session.id
         self.metrics.created(self.name)
-        self.cookies.hand_out(request, self.signer.sign(subject, request.key))
+        self.cookies.hand_out(request, subject)
         return session, self.signer.seed_key(subject)
 
     async def _seed_named(
@@ -281,7 +281,7 @@ class ServedEnvironment:
         if seeded.input != row and not Sameness()(seeded.input, row):
             problem = "resources_session_id: a session of this name was seeded with another task; use another name"
             raise Conflict(session.id, session.revision, problem)
-        self.cookies.hand_out(request, self.signer.sign(session.id, request.key))
+        self.cookies.hand_out(request, session.id)
         return None
 
     async def first_session(self, ids: list[str]) -> Session[Any] | None:

@@ -199,14 +199,22 @@ def checked_response(body: dict[str, Any]) -> dict[str, Any] | None:
     if not isinstance(response, dict):
         raise wrong_field("response", "should be a Responses object")
     output = response.get("output", [])
-    if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
+    if not isinstance(output, list):
         raise wrong_field("response.output", "should be a list of items")
-    for call in calls_of(response):
-        if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
-            raise wrong_field("response.output", "a function_call should have a call_id and a name")
-        if not isinstance(call.get("arguments"), str | None):
-            raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
+    for item in output:
+        if not isinstance(item, dict):
+            raise wrong_field("response.output", "should be a list of items")
+        if item.get("type") == "function_call":
+            _check_call(item)
     return response
+
+
+def _check_call(call: dict[str, Any]) -> None:
+    if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
+        raise wrong_field("response.output", "a function_call should have a call_id and a name")
+    arguments = call.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
 
 
 def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:

@@ -138,9 +138,9 @@ class SessionCookies:
             request.set_cookie = found.set_cookie
         return found
 
-    def hand_out(self, request: HTTPRequest, token: bytes) -> None:
+    def hand_out(self, request: HTTPRequest, subject: str) -> None:
         """Send a new token with the response."""
-        request.set_cookie = self._set_cookie(request, token)
+        request.set_cookie = self._set_cookie(request, self.signer.sign(subject, request.key))
 
     def missing(self, request: HTTPRequest) -> bytes | None:
         """The `Set-Cookie` for a valid token in a request, if the response does not send it back yet."""
@@ -160,12 +160,15 @@ class SessionCookies:
         if given is None:
             return None
         subject, token = self.signer.read(given)
-        found = VerifiedToken(subject, token, self._set_cookie(request, token), self.signer.now() + DAY / 2)
+        found = VerifiedToken(subject, token, self._set_cookie(request, token), issued_at(token) + DAY / 2)
         if token == given and len(request.cookies) <= MAX_KNOWN_SIZE:  # else the client sends the new one next time
             if len(self.known) >= MAX_KNOWN:
                 self.known.clear()
-            self.known[place] = found._replace(until=issued_at(token) + DAY / 2)
+            self.known[place] = found
         return found
+
+    def _set_cookie(self, request: HTTPRequest, token: bytes) -> bytes:
+        return self._start + token + (SECURE if request.secure else INSECURE)
 
     def _given(self, request: HTTPRequest) -> bytes | None:
         """The token in the request's cookie, valid or not."""
@@ -174,9 +177,6 @@ class SessionCookies:
             if given.startswith(self._start):
                 return given[len(self._start) :]
         return None
-
-    def _set_cookie(self, request: HTTPRequest, token: bytes) -> bytes:
-        return self._start + token + (SECURE if request.secure else INSECURE)
 
 
 def issued_at(token: bytes) -> float:

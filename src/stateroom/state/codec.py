@@ -153,22 +153,33 @@ def decode(data: bytes, texts: Sequence[str] = (), large: list[Large] | None = N
 
     A large value is missing: a `Large` stands in its place, and is added to `large`. Without that it is bad data.
     """
-
-    def extension(code: int, payload: memoryview) -> Any:
-        raw = bytes(payload)
-        if code == _TEXT:
-            return texts[int(raw)]
-        if code in (_LARGE_TEXT, _LARGE_BYTES):
-            if large is None:
-                raise ValueError("a large value is missing")
-            large.append(_reference(code, raw))
-            return large[-1]
-        return _READERS[code](raw, lambda inner: msgspec.msgpack.decode(inner, ext_hook=extension))
-
     try:
-        return msgspec.msgpack.decode(data, ext_hook=extension)
+        return _Extensions(texts, large).decode(data)
     except (msgspec.DecodeError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise BadData(f"stored data cannot be decoded: {why_not_decoded(data, error)}") from error
+
+
+class _Extensions:
+    """Reads the extensions in packed data; a function that refers to itself would be garbage after each use."""
+
+    __slots__ = ("_large", "_texts")
+
+    def __init__(self, texts: Sequence[str], large: list[Large] | None) -> None:
+        self._texts, self._large = texts, large
+
+    def decode(self, data: bytes) -> Any:
+        return msgspec.msgpack.decode(data, ext_hook=self)
+
+    def __call__(self, code: int, payload: memoryview) -> Any:
+        raw = bytes(payload)
+        if code == _TEXT:
+            return self._texts[int(raw)]
+        if code in (_LARGE_TEXT, _LARGE_BYTES):
+            if self._large is None:
+                raise ValueError("a large value is missing")
+            self._large.append(_reference(code, raw))
+            return self._large[-1]
+        return _READERS[code](raw, self.decode)
 
 
 def why_not_decoded(data: bytes, error: Exception) -> str:

@@ -341,7 +341,7 @@ class ModelShape(Shape):
         return create_model(self.model.__name__, __config__=config, __validators__=validators, **fields)
 
     def admit(self, value: Any, path: Path) -> Any:
-        if not (self.fixed and type(value) is self.model and all(map(is_plain, value.__dict__.values()))):
+        if type(value) is not self.model or not all(map(is_plain, value.__dict__.values())):
             return super().admit(value, path)
         fields = value.__dict__
         if len(fields) > len(self.fields):  # it holds values of cached properties
