@@ -28,6 +28,7 @@ from stateroom.server.request import (
     LONGEST_NAME,
     HTTPRequest,
     checked_response,
+    checked_session_name,
     is_typed_seed,
     name_and_row,
     seed_and_start,
@@ -352,26 +353,41 @@ class ServedEnvironment:
             raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error
 
     async def close_session(self, request: HTTPRequest) -> HTTPResponse:
-        """Close the session that the body names: the cookie alone is not enough, as a model's call has it too."""
+        """Close the session that the body names: the cookie alone is not enough, as a model's call has it too.
+
+        A name that no session has is closed too, so that a seed that arrives late is refused.
+        """
         found = self.token_of(request)
-        name = request.json().get("resources_session_id")
-        if not isinstance(name, str):
-            raise wrong_field("resources_session_id", "should be the id that the session was seeded with, or was given")
-        ids = [*self.signer.session_ids(name), *([name] if found else [])]
-        if found is not None and found.subject.partition("~")[0] not in ids:
-            raise Conflict(found.subject, 0, "this cookie is of another session than the one that the body names")
+        name = checked_session_name(request.json().get("resources_session_id"))
         if not self.stateless:
-            await self._close_first([found.subject] if found else ids)
+            held = found.subject if found else None
+            ids = [*self.signer.session_ids(name), *([name] if held else [])]
+            if not await self._close_first(ids, held):
+                self.keys.admit_session(request)
+                try:
+                    await self.sessions.close_unseeded(ids[0])
+                except StoreError:
+                    if not await self._close_first(ids, held):  # else a seed was quicker
+                        raise
         return json_response({"resources_session_id": name})
 
-    async def _close_first(self, ids: list[str]) -> None:
-        for session_id in ids:
+    async def _close_first(self, ids: list[str], held: str | None) -> bool:
+        """Close the session that has one of these ids, if it is not closed yet; returns whether there is one.
+
+        A client that holds a session's token can close no other session.
+        """
+        for session_id in [held] if held in ids else ids:
             try:
-                session = await self.sessions.open(session_id, closed_too=True)
-            except (UnknownSession, SessionClosed, SessionExpired):
+                session = await self.sessions.open(session_id)
+            except UnknownSession:
                 continue
+            except (SessionClosed, SessionExpired):
+                return True
+            if held not in (None, session_id):
+                raise Conflict(session_id, 0, "this cookie is of another session than the one that the body names")
             await self.close(session)
-            return
+            return True
+        return held in ids
 
     async def close(self, session: Session[Any], *, replaced_by: str | None = None) -> None:
         """Close a session, unless it is closed already."""

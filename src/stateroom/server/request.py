@@ -159,14 +159,20 @@ def name_and_row(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None
     name = body.get("resources_session_id") if header is None else header.decode("latin-1")
     if name is None and "resources_session_id" not in body:
         return None, body
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
+    name = checked_session_name(name)
     row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
     if not isinstance(row, dict):
         raise wrong_field("task_data", "should be the task row, an object")
     if is_typed_seed(body):
         row = {**row, **{f"_ng_{field}": body[field] for field in ("episode_id", "task_id") if field in body}}
     return name, row
+
+
+def checked_session_name(name: Any) -> str:
+    """A client's own name for a session, or the id that the session was given."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
+    return name
 
 
 def is_typed_seed(body: dict[str, Any]) -> bool:

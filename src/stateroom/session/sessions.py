@@ -28,10 +28,12 @@ from stateroom.session.invocation import has_tampered
 from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text
 from stateroom.session.parameters import SHARED
 from stateroom.session.progress import Progress
+from stateroom.session.reader import Reader
 from stateroom.session.runtime import Runtime, new_session_id
 from stateroom.session.session import S, Session
+from stateroom.session.shared import shared_environment
 from stateroom.session.stateless import StatelessSession
-from stateroom.session.world import first_state
+from stateroom.session.world import BEGINNING, first_state
 from stateroom.state import ENDED, DraftContext, State, commit, draft_of
 from stateroom.store import Store
 
@@ -130,6 +132,22 @@ class Sessions(Generic[S]):
         await self.store.create(head, entries, snapshot, blobs)
         return Session(self.cache, self.cache.add(cached))
 
+    async def close_unseeded(self, session_id: str) -> None:
+        """Close a session before it is seeded: until that has expired, none can be seeded with its id.
+
+        In its place is a closed session without a state, which is of no environment. Raises `StoreError` if there is a
+        session with this id.
+        """
+        runtime = self.runtime
+        head = replace(
+            runtime.new_head("", 1, session_id=session_id),
+            environment=shared_environment("unseeded", self.environment.name),
+            closed=True,
+        )
+        reader = Reader(self.store, State)
+        _, entries, snapshot, _ = new_session(reader, head, State(), BEGINNING, {"input": {}}, runtime)
+        await self.store.create(head, entries, snapshot)
+
     def _plain(self, task: Any) -> Any:
         """A task as JSON data of our own."""
         try:
@@ -210,11 +228,11 @@ class Sessions(Generic[S]):
             history.outline(session_id), self.store.entries(session_id, until=1)
         )
         head = document.head
+        self.cache.refuse_ended(head, closed_too)
         if head.environment != self.environment.name:
             raise SessionError(
                 session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
             )
-        self.cache.refuse_ended(head, closed_too)
         cached = CachedSession(runtime.reader, head, runtime)
         cached.load(await runtime.reader.understood(document), document)
         if document.start is not None:
