@@ -497,6 +497,7 @@ def test_hooks_may_ask_for_known_things_only() -> None:
     refused({"verify": lambda self, **more: 0}, words="no parameter `**more` to inject")
     refused({"verify": lambda self, state: 0}, words="`state` needs an environment with a state")
     refused({"seed": lambda self, task: 0}, words="seed needs an environment with a state")
+    refused({"reply": lambda self, task: "no"}, words="`task` needs an environment with a state")
 
 
 def test_a_task_type_is_said_in_the_bases() -> None:

@@ -622,6 +622,12 @@ async def test_a_fault_is_found_by_its_check_and_by_no_other(
     assert bool(report.problems) == ("problem" in expected.values())
 
 
+async def test_a_row_may_describe_the_parameters(checked: Check) -> None:
+    sell = {"name": "sell", "parameters": {"properties": {"price": {"type": "integer", "description": "In cents."}}}}
+    rows = [row | {"responses_create_params": {**row["responses_create_params"], "tools": [sell]}} for row in ROWS]
+    assert wrong(await checked(Undescribed, rows)) == {}
+
+
 @pytest.mark.parametrize("environment", [Moody, Fickle])
 async def test_a_verifier_that_is_not_the_same_twice_is_found(
     checked: Check, environment: type[TillEnvironment]

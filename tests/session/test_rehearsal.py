@@ -71,9 +71,9 @@ class TillEnvironment(Environment[Till]):
         """Be seen."""
         user.visits += 1
 
-    def reply(self, state: Till, message: str) -> str | None:
+    def reply(self, state: Till, task: Any, message: str) -> str | None:
         state.approved = "may i" in message.lower()
-        return "yes" if state.approved else None
+        return f"yes, {task.user}" if state.approved else None
 
     async def verify(self, state: Till, episode: Episode) -> float:
         gold = await episode.after(episode.task.gold, external=episode.task.external)
@@ -106,6 +106,17 @@ async def test_what_the_same_actions_lead_to_is_the_same_with_luck_and_ids(store
     actions = [call("put", amount=2), call("note", text="a"), {"message": "May I?"}, call("note", text="b")]
     assert await reward(store, actions, [*actions, call("look")]) == 1
     assert await reward(store, actions[:-1], actions) == 0
+
+
+async def test_arguments_may_be_json_as_in_a_function_call(store: Store) -> None:
+    assert await reward(store, [call("put", amount=2)], [{"name": "put", "arguments": '{"amount": 2}'}]) == 1
+    with pytest.raises(BadTask, match="action 1, put, cannot be carried out: its arguments are not JSON"):
+        await reward(store, [], [{"name": "put", "arguments": '{"amount": '}])
+
+
+async def test_the_user_who_replies_knows_the_task(store: Store) -> None:
+    session = await Sessions(TillEnvironment(), store).seed({"money": 5, "user": "ada", "gold": [], "external": False})
+    assert await session.reply("May I?", call_id="m0") == "yes, ada"
 
 
 async def test_a_fork_rehearses_from_the_seed_too(store: Store) -> None:

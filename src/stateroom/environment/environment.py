@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 SEED_INJECTED = frozenset({"task", "rng", "clock", "new_id"})
 VERIFY_INJECTED = frozenset({"episode", *INJECTED}) - {"ask"}
-REPLY_INJECTED = frozenset({"message", *INJECTED}) - {"ask"}
+REPLY_INJECTED = frozenset({"message", "task", *INJECTED}) - {"ask"}
 TAKEN = frozenset({"self", "task", "message", "ask"}) | VERIFY_INJECTED
 """Names that no resource can have."""
 
@@ -261,7 +261,8 @@ class Environment(Generic[S, T]):
             if parameter.name not in known or parameter.kind not in named:
                 there_is = ", ".join(sorted(known)) or "none"
                 raise misfit(where, method, f"there is no parameter `{parameter}` to inject; there are: {there_is}")
-            if parameter.name in ("state", *SHARED) and cls.state_type is None:
+            needs_state = {"state", *SHARED} | ({"task"} if hook == "reply" else set())  # no server keeps a task alone
+            if parameter.name in needs_state and cls.state_type is None:
                 why = f"`{parameter.name}` needs an environment with a state; write Environment[YourState]"
                 raise misfit(where, method, why)
             check_injected(where, method, parameter.name, hints)

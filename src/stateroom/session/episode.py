@@ -181,7 +181,10 @@ class States(Sequence[Any]):
 
 
 Action = Mapping[str, Any]
-"""A call, `{"name": …, "arguments": {…}}`, or something said to the environment's user, `{"message": …}`."""
+"""A call, `{"name": …, "arguments": {…}}`, or something said to the environment's user, `{"message": …}`.
+
+The arguments may be JSON as a text, as in a model's `function_call`.
+"""
 
 
 class Rehearsal:
@@ -240,7 +243,7 @@ class Rehearsal:
 
     def _meant(self, action: Action) -> tuple[SessionTool, dict[str, Any]]:
         if "message" not in action:
-            arguments = plain_arguments(action.get("arguments"), None)
+            arguments = plain_arguments(_parsed(action.get("arguments")), None)
             name, tools = str(action.get("name")), self._environment.tools
             if name not in tools:
                 raise unknown_tool(name, tools)
@@ -249,6 +252,13 @@ class Rehearsal:
         if reply_tool is None:
             raise Failed("nobody answers here: the environment has no `reply`")
         return reply_tool, {"message": action["message"]}
+
+
+def _parsed(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError as error:
+        raise Failed(f"its arguments are not JSON: {error}", "invalid_arguments") from error
 
 
 class Episode:
@@ -291,9 +301,10 @@ class Episode:
     async def after(self, actions: Iterable[Mapping[str, Any]], *, external: bool = False) -> Any:
         """The state that other actions would have led to from the seed, to be read: `await episode.after(task.gold)`.
 
-        An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, or something said to the user who answers
-        here, `{"message": "May I?"}`. Nothing is stored. Reads are left out. Tools that reach outside are refused,
-        unless the verifier knows that what they reach is made up: then they run with `external=True`.
+        An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, also with its arguments as JSON in a text,
+        or something said to the user who answers here, `{"message": "May I?"}`. Nothing is stored. Reads are left out.
+        Tools that reach outside are refused, unless the verifier knows that what they reach is made up: then they run
+        with `external=True`.
         Raises `BadTask` if an action cannot be carried out.
         """
         if self._rehearsal is None:

@@ -106,6 +106,8 @@ class CallContext(msgspec.Struct, frozen=True, gc=False):
         arguments.update(self.resources)
         if "session" in needs:
             arguments["session"] = self.info()
+        if "task" in needs:
+            arguments["task"] = self.task()
         if "rng" in needs:
             arguments["rng"] = self.progress.rng()
         if "new_id" in needs:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from stateroom import Environment, Episode, SessionInfo, Task, Verdict, compare
+from stateroom import Environment, Episode, Task, Verdict, compare
 from stateroom.gallery.office.calendar import CalendarTools
 from stateroom.gallery.office.contacts import ContactTools
 from stateroom.gallery.office.expenses import ExpenseTools
@@ -88,9 +88,8 @@ class OfficeEnvironment(
     def seed(self, state: Office, task: OfficeTask) -> None:
         add_records(state, task.changes)
 
-    def reply(self, state: Office, session: SessionInfo, message: str) -> str | None:
-        manager: Literal["yes", "no"] | None = session.task.manager
-        return manager_reply(state, manager, message) if manager else None
+    def reply(self, state: Office, task: OfficeTask, message: str) -> str | None:
+        return manager_reply(state, task.manager, message) if task.manager else None
 
     async def verify(self, state: Office, episode: Episode) -> Verdict:
         path = episode.states()

@@ -143,8 +143,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
         state.settled[order_id] = Settled(due=0.0, paid=0.0)
         return {"success": True}
 
-    async def reply(self, state: Desk, session: SessionInfo, rng: Random, message: str) -> str | None:
-        task: RefundTask = session.task
+    async def reply(self, state: Desk, task: RefundTask, rng: Random, message: str) -> str | None:
         if self.customer is not None:
             about = role(task.email, task.wishes)
             return await self.customer.reply(state.customer, message, about=about, seed=rng.getrandbits(32))

@@ -46,13 +46,13 @@ async def check_environment(
         instance = make_environment(environment, env_args)
     except StateroomError as error:
         return CheckReport.undefined(environment.name, str(error))
-    findings = [tools.check_schema(instance)]
     try:
         rows, source = _rows(instance, task_file)
     except (BadTask, NotFound) as error:
-        findings.append(finding(TASKS, [Fault(line) for line in str(error).splitlines()], ""))
-        return CheckReport(environment.name, [*findings, *_skipped(PLAYED, "the tasks cannot be used")])
-    findings.append(tasks.check_tasks(instance, rows, source))
+        unread = finding(TASKS, [Fault(line) for line in str(error).splitlines()], "")
+        findings = [tools.check_schema(instance, ()), unread, *_skipped(PLAYED, "the tasks cannot be used")]
+        return CheckReport(environment.name, findings)
+    findings = [tools.check_schema(instance, rows), tasks.check_tasks(instance, rows, source)]
     chosen = dict(enumerate(rows)) if everything else tasks.sample(rows)
     async with play_episodes(environment, env_args, chosen, on_play) as episodes:
         findings += await _check_episodes(episodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -13,6 +13,7 @@ from stateroom.model import open_model
 from stateroom.rollout.check.episodes import Episodes, PlayedStep
 from stateroom.rollout.check.findings import COST, SCHEMA, TOOLS, Fault, Finding, finding, listed, plural
 from stateroom.rollout.check.instance import ToolFault
+from stateroom.rollout.rows import Row
 
 SLOW_CALL = 0.1
 """Seconds from which a call is slow."""
@@ -27,10 +28,11 @@ REWRITES = 0.5
 # Schema.
 
 
-def check_schema(environment: Environment[Any, Any]) -> Finding:
-    """Every tool and parameter is described, with a strict schema."""
+def check_schema(environment: Environment[Any, Any], rows: Iterable[Row]) -> Finding:
+    """Every tool and parameter is described, by the environment or by the schemas in the rows, with a strict schema."""
     tools = environment.tools.values()
-    faults = [fault for tool in tools for fault in _schema_faults(tool)]
+    described = {place for row in rows for place in _described(row)}
+    faults = [fault for tool in tools for fault in _schema_faults(tool, described)]
     if not tools:
         faults.append(Fault("there are no tools: mark methods with @tool"))
     faults += _missing_policies(type(environment))
@@ -49,10 +51,18 @@ def _missing_policies(environment: type[Environment[Any, Any]]) -> Iterator[Faul
             yield Fault(f"policies: {error}")
 
 
-def _schema_faults(tool: Tool) -> Iterator[Fault]:
+def _described(row: Row) -> Iterator[tuple[str, str]]:
+    """The tools and parameters that a row's own schemas describe."""
+    for tool in row.get("responses_create_params", {}).get("tools") or ():
+        for name, schema in (tool.get("parameters") or {}).get("properties", {}).items():
+            if schema.get("description"):
+                yield tool["name"], name
+
+
+def _schema_faults(tool: Tool, described: Collection[tuple[str, str]]) -> Iterator[Fault]:
     parameters = tool.definition["parameters"]
     for name, schema in parameters["properties"].items():
-        if not schema.get("description"):
+        if not schema.get("description") and (tool.name, name) not in described:
             yield Fault(f"{tool.name}: `{name}` has no description; add it to the docstring, under Args:", False)
     if not tool.definition["strict"]:
         definitions = parameters.get("$defs", {})
