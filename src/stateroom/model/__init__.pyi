@@ -35,6 +35,7 @@ from .model import (
     answer_of as answer_of,
 )
 from .policy import (
+    GOLD_FIELDS as GOLD_FIELDS,
     Gold as Gold,
     Noisy as Noisy,
     Policy as Policy,

@@ -70,8 +70,9 @@ class Noisy(Policy):
 class Gold(Model):
     """Plays the gold actions of a task, one in each answer, and then says that it is done.
 
-    A task row lists them in its field `gold`. An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, or
-    something said to the environment's user, `{"message": "May I?"}`. `BadTask` if the row has none.
+    A task row lists them in its field `gold`, or `ground_truth` as NeMo Gym's rows do. An action is a call,
+    `{"name": "pay", "arguments": {"amount": 3}}`, also with its arguments as JSON in a text, or something said to the
+    environment's user, `{"message": "May I?"}`. `BadTask` if the row has none.
     """
 
     name = "gold"
@@ -86,12 +87,18 @@ class Gold(Model):
         if "message" in action:
             return Answer([message(action["message"])])
         call = function_call(action["name"], f"call_{request.step}")
-        return Answer([{**call, "arguments": json.dumps(action.get("arguments") or {}, ensure_ascii=False)}])
+        arguments = action.get("arguments") or {}
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        return Answer([{**call, "arguments": text}])
+
+
+GOLD_FIELDS = ("gold", "ground_truth")
+"""The fields in which a task row may list its gold actions."""
 
 
 def gold_actions(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The gold actions that a task row declares; `BadTask` says what is wrong with them."""
-    actions = row.get("gold")
+    actions = next((row[field] for field in GOLD_FIELDS if field in row), None)
     if not isinstance(actions, list):
         raise BadTask("gold: the task declares no gold actions; list them in the field `gold`, or use another model")
     for number, action in enumerate(actions, 1):

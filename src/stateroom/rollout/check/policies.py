@@ -11,7 +11,18 @@ from typing import Any, NamedTuple
 
 from stateroom.environment import Environment
 from stateroom.errors import NotFound
-from stateroom.model import Gold, Item, Model, Policy, function_call, message, open_model, outputs_of, text_of
+from stateroom.model import (
+    GOLD_FIELDS,
+    Gold,
+    Item,
+    Model,
+    Policy,
+    function_call,
+    message,
+    open_model,
+    outputs_of,
+    text_of,
+)
 from stateroom.rollout.check.findings import REFERENCE
 from stateroom.rollout.rows import Row
 
@@ -50,7 +61,7 @@ class CheckPolicy:
 def reference_policy(environment: type[Environment[Any, Any]], rows: Iterable[Row]) -> CheckPolicy | None:
     """The environment's own reference policy or, without one, the gold actions of its tasks, if all have them."""
     if REFERENCE not in environment.policies:
-        has_gold = all("gold" in row for row in rows)
+        has_gold = all(any(field in row for field in GOLD_FIELDS) for row in rows)
         return CheckPolicy("gold", lambda seed, row: Gold(row)) if has_gold else None
     try:
         source = open_model(REFERENCE, environment.policies)
