@@ -2,7 +2,16 @@
 
 import json
 
-from stateroom.model import function_call, input_items, last_user_text, message, outputs_of, text_of
+from stateroom.model import (
+    calls_of,
+    function_call,
+    input_items,
+    last_user_text,
+    message,
+    newest_turn,
+    outputs_of,
+    text_of,
+)
 
 
 def test_input_is_a_text_or_items() -> None:
@@ -25,6 +34,21 @@ def test_the_last_thing_that_the_user_said() -> None:
     conversation = [*input_items("first"), message("no"), *input_items("second"), message("yes")]
     assert last_user_text(conversation) == "second"
     assert last_user_text([message("alone")]) == ""
+
+
+def test_a_turn_begins_after_what_the_user_said() -> None:
+    conversation = [*input_items("first"), message("no"), *input_items("second"), message("yes")]
+    assert newest_turn(conversation) == [message("yes")]
+    assert newest_turn(conversation[:3]) == []
+    assert newest_turn([message("alone")]) == [message("alone")]
+
+
+def test_the_calls_of_a_tool_by_its_own_name_or_an_mcp_clients() -> None:
+    calls = [
+        function_call(name, "c") for name in ("greet", "mcp__a__greet", "mcp__a_b__c__greet", "regreet", "a__greet")
+    ]
+    assert calls_of({"output": [message("greet"), *calls]}, "greet") == calls[:3]
+    assert calls_of(None, "greet") == calls_of({}, "greet") == []
 
 
 def test_outputs_are_decoded_and_what_is_not_json_stays_text() -> None:

@@ -69,10 +69,12 @@ def test_a_problem_is_told_and_ends_with_code_1(stateroom: Command, door: Path) 
     assert done.out.splitlines()[-1].startswith("door: 1 check with a problem; played 20")
 
 
-def test_a_warning_is_no_problem(stateroom: Command) -> None:
-    done = stateroom("check", "weather")
+def test_a_warning_is_no_problem(stateroom: Command, door: Path) -> None:
+    by_metrics = SOUND.replace("float(state.open)", 'Verdict(1.0, metrics={"open": float(state.open)})')
+    door.write_text(by_metrics.replace("import Environment, State", "import Environment, State, Verdict"))
+    done = stateroom("check", "door.py:DoorEnvironment")
     assert done.code == 0
-    assert done.out.splitlines()[-1] == "weather: 1 check with a warning; played 8 of 8 tasks"
+    assert done.out.splitlines()[-1] == "door: 1 check with a warning; played 20 of 20 tasks"
 
 
 def test_one_json_object_has_it_all(stateroom: Command, door: Path) -> None:

@@ -150,9 +150,15 @@ async def test_the_gallery_has_no_problems(checked: Check, name: str) -> None:
     assert report.problems == []
 
 
-async def test_the_gallery_has_one_warning_that_the_protocol_wants() -> None:
-    """In weather each episode gets the full reward."""
-    report = await check_environment(find_environment("weather"))
+class Counted(TillEnvironment):
+    """Gives each episode the full reward, and counts what it has sold."""
+
+    def verify(self, state: Till, episode: Episode) -> Verdict:
+        return Verdict(1.0, metrics={"sold": len(state.sold)})
+
+
+async def test_a_reward_for_nothing_is_a_warning_if_the_metrics_tell(checked: Check) -> None:
+    report = await checked(Counted)
     assert wrong(report) == {"idle": "warning"}
     assert "only the metrics tell" in finding(report, "idle").found[0]
 

@@ -30,12 +30,10 @@ CLASSES = {
 }
 """The servers of Gym's that are started, by their names in its configuration."""
 
-GYM_NAMES = {
-    "counter": "example_session_state_mgmt",
-    "extraction": "example_multi_step",
-    "weather": "example_single_tool_call",
-}
-"""Gym's example servers, by the names that their environments have here."""
+RECORDED = Path(__file__).parents[1] / "gallery" / "nemo_gym"
+"""The data of Gym's example servers, by the names that their environments have here."""
+
+EXAMPLES = ("counter", "extraction", "weather")
 
 
 class Servers(NamedTuple):
@@ -225,9 +223,8 @@ def scripted(row: Row, calls: list[tuple[str, str]]) -> Row:
 
 def recorded(environment: str) -> list[tuple[Row, Row]]:
     """The recorded rollouts of Gym's server for an environment, each with its task."""
-    (folder,) = GYM.glob(f"lib/python*/site-packages/resources_servers/{GYM_NAMES[environment]}/data")
     tasks, rollouts = (
-        [json.loads(line) for line in (folder / file).read_text().splitlines()]
+        [json.loads(line) for line in (RECORDED / environment / file).read_text().splitlines()]
         for file in ("example.jsonl", "example_rollouts.jsonl")
     )
     task_of = {prompt_of(task): task for task in tasks}

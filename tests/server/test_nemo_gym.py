@@ -11,6 +11,7 @@ import pytest
 
 from tests.server.nemo_gym import (
     CLASSES,
+    EXAMPLES,
     Row,
     Servers,
     calls_of,
@@ -49,7 +50,7 @@ def test_no_reward_for_work_that_is_not_done(counter: Servers, name: str) -> Non
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("environment", ["counter", "extraction", "weather"])
+@pytest.mark.parametrize("environment", EXAMPLES)
 def test_plays_its_recorded_rollouts(environment: str, workers: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     with serving(environment, workers, tmp_path_factory.mktemp(environment)) as servers:
         for name in CLASSES:

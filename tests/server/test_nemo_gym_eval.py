@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.more import GYM
-from tests.server.nemo_gym import GYM_NAMES, Row, calls_of, outputs_of, prompt_of, recorded, scripted, scripted_model
+from tests.server.nemo_gym import EXAMPLES, Row, calls_of, outputs_of, prompt_of, recorded, scripted, scripted_model
 
 pytestmark = pytest.mark.more("NeMo Gym")
 
@@ -33,7 +33,7 @@ os.execlp("stateroom", "stateroom", "serve", name, *where)
 def test_collects_its_recorded_rollouts(workers: int, tmp_path: Path) -> None:
     with scripted_model() as model:
         configuration = _shared(model, tmp_path)
-        for name in GYM_NAMES:
+        for name in EXAMPLES:
             configuration |= _servers(name, workers, tmp_path)
         (tmp_path / "gym.yaml").write_text(json.dumps(configuration))
         command = [GYM / "bin" / "gym", "eval", "run", "--config", "gym.yaml", "--split", "validation"]
@@ -42,7 +42,7 @@ def test_collects_its_recorded_rollouts(workers: int, tmp_path: Path) -> None:
         variables = {**os.environ, "PATH": path, "STATEROOM_SECRET": "a secret that is only good for tests"}
         run = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
-    then = {prompt_of(task): rollout for name in GYM_NAMES for task, rollout in recorded(name)}
+    then = {prompt_of(task): rollout for name in EXAMPLES for task, rollout in recorded(name)}
     now = {prompt_of(row): row for row in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}
     assert {key: _told(row) for key, row in now.items()} == {key: _told(row) for key, row in then.items()}
 

@@ -146,7 +146,7 @@ async def test_many_environments_share_a_server_and_not_their_sessions(serve: An
     assert (await served.post("/weather/get_weather", {"city": "Lima"}))[0] == 200
     assert (await served.post("/counter/verify", {}))[1]["reward"] == 1.0
     assert (await served.post("/extraction/verify", {}))[1]["reward"] == 1.0
-    assert (await served.post("/weather/verify", {}))[1]["reward"] == 1.0
+    assert (await served.post("/weather/verify", {}))[1]["reward"] == 0.0  # without a response there is no call
     assert counter["mcp"]["url_path"] == "/counter/mcp"
     assert await served.get("/weather/reverify_mode") == (200, "stateless")
     status, refused = await served.post("/extraction/increment_counter", {"count": 6})
@@ -173,7 +173,8 @@ class LuckyEnvironment(Environment):
 async def test_without_a_state_nothing_needs_a_seed(serve: Any, store: str) -> None:
     served = await serve(WeatherEnvironment(), store=store)
     _, unseeded = await served.post("/get_weather", {"city": "Lima"})
-    assert (await served.post("/verify", {"response": {"output": []}, "a": 1}))[1]["reward"] == 1.0
+    called = {"type": "function_call", "call_id": "call_0", "name": "get_weather", "arguments": "{}"}
+    assert (await served.post("/verify", {"response": {"output": [called]}, "a": 1}))[1]["reward"] == 1.0
     assert len(served.client.cookie_jar) == 0
     status, seeded = await served.post("/seed_session", {})
     assert status == 200

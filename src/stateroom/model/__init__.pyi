@@ -6,6 +6,7 @@ from .chat import (
 )
 from .items import (
     Item as Item,
+    calls_of as calls_of,
     checked_items as checked_items,
     function_call as function_call,
     function_call_output as function_call_output,
@@ -15,6 +16,7 @@ from .items import (
     last_user_text as last_user_text,
     message as message,
     message_text as message_text,
+    newest_turn as newest_turn,
     outputs_of as outputs_of,
     text_of as text_of,
 )

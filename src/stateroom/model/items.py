@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -94,6 +95,19 @@ def is_content(value: Any) -> bool:
 def last_user_text(conversation: list[Item]) -> str:
     """The text of the newest user message."""
     return next((text_of(item) for item in reversed(conversation) if item.get("role") == "user"), "")
+
+
+def newest_turn(conversation: list[Item]) -> list[Item]:
+    """The items after the newest user message: what the agent has done about it."""
+    users = (index for index, item in enumerate(conversation) if item.get("role") == "user")
+    return conversation[max(users, default=-1) + 1 :]
+
+
+def calls_of(response: Any, tool: str) -> list[Item]:
+    """The calls of a tool in a Responses object or None. MCP clients write its name as `mcp__SERVER__TOOL`."""
+    items = (response or {}).get("output", [])
+    names = re.compile(rf"(mcp__.+__)?{re.escape(tool)}")
+    return [item for item in items if item.get("type") == "function_call" and names.fullmatch(str(item.get("name")))]
 
 
 def outputs_of(conversation: list[Item]) -> list[Any]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import re
 
-from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of
+from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, newest_turn, outputs_of
+
+ADDITION = re.compile(r"\b(?:add|by) (-?\d+)", re.IGNORECASE)
+"""One addition in a prompt: "add 2", or "increment the counter by 2"."""
 
 
 class ReferencePolicy(Policy):
     """Makes each addition of the prompt, reads the counter, and reports its value."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        additions = [int(number) for number in re.findall(r"add (-?\d+)", last_user_text(conversation), re.IGNORECASE)]
-        results = outputs_of(conversation)
-        if len(results) < len(additions):
-            step = len(results)
-            return [function_call("increment_counter", f"call_{step}", count=additions[step])]
-        if len(results) == len(additions):
-            return [function_call("get_counter_value", f"call_{len(results)}")]
+        additions = [int(number) for number in ADDITION.findall(last_user_text(conversation))]
+        results = outputs_of(newest_turn(conversation))
+        step, call_id = len(results), f"call_{len(outputs_of(conversation))}"
+        if step < len(additions):
+            return [function_call("increment_counter", call_id, count=additions[step])]
+        if step == len(additions):
+            return [function_call("get_counter_value", call_id)]
         return [message(f"The counter is at {results[-1].get('count')}.")]
 
 

@@ -5,11 +5,15 @@ Each list has synonyms of a term. The term itself is the minefield: its value mu
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from stateroom import Environment, Episode, State, Task, Verdict, tool
 from stateroom.gallery.extraction.policies import NoisyPolicy, ReferencePolicy
+from stateroom.model import calls_of
 
 SYNONYMS = {
     "big": ("large", "huge", "vast", "great", "sizable"),
@@ -41,6 +45,26 @@ class ExtractionTask(Task):
     minefield_label_value: int
 
 
+INTEGERS = TypeAdapter(list[int])
+
+
+def last_answer(state: Extraction, response: Any) -> list[Any]:
+    """The values of the last submission, as the model wrote them: "5" is not 5. Without a list of integers, none.
+
+    The state has what the tool accepted, and knows nothing of a submission that the tool refused. So it counts only
+    when the response has no submission.
+    """
+    calls = calls_of(response, "extract_synonym_values")
+    if not calls:
+        return list(state.answer or [])
+    try:
+        answer = json.loads(calls[-1]["arguments"])["synonym_values"]
+        INTEGERS.validate_python(answer)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return []
+    return answer  # type: ignore[no-any-return]
+
+
 class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
     """Look up the values of several words and hand them in."""
 
@@ -69,21 +93,22 @@ class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
 
     def verify(self, state: Extraction, episode: Episode) -> Verdict:
         task: ExtractionTask = episode.task
-        expected, answer = task.expected_synonym_values, list(state.answer or [])
+        expected, answer = task.expected_synonym_values, last_answer(state, episode.response)
         accuracy = answer == expected
-        overlap = set(answer) & set(expected)
+        found = len(set(answer) & set(expected))
+        overlap = found / max(len(expected), 1)
         return Verdict(
             reward=float(accuracy),
             metrics={
                 "accuracy": float(accuracy),
-                "set_overlap": len(overlap) / len(set(expected)) if expected else float(not answer),
+                "set_overlap": overlap,
                 "original_term_minefield_hit": float(
-                    task.minefield_label_value in answer and task.minefield_label_value not in expected
+                    task.minefield_label in answer or task.minefield_label_value in answer
                 ),
-                "order_instruction_following_failure": float(not accuracy and set(answer) == set(expected)),
+                "order_instruction_following_failure": float(not accuracy and overlap == 1.0),
             },
-            reason="the exact values, in order" if accuracy else f"{len(overlap)} of {len(set(expected))} values found",
-            details={"parsed_synonym_values": answer},
+            reason="the exact values, in order" if accuracy else f"{found} of {len(expected)} values found",
+            details={"parsed_synonym_values": INTEGERS.validate_python(answer)},
         )
 
     @classmethod

@@ -5,22 +5,51 @@ from __future__ import annotations
 import json
 import re
 
-from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of
+from stateroom.model import (
+    Item,
+    Noisy,
+    Policy,
+    function_call,
+    last_user_text,
+    message,
+    newest_turn,
+    outputs_of,
+    text_of,
+)
+
+LISTED = re.compile(r"one at a time: (.+?)\.|the synonyms \[(.+?)\]")
+"""The words in a prompt that lists them."""
+
+SYNONYM = re.compile(r"The term '(.+?)' has a synonym '(.+?)'\.")
+"""One of the synonyms among which a question of NeMo Gym's is to find those of its term."""
+
+HINTS = {"heat": "Hot", "temperature": "Hot"}
+"""Terms that a question means without their name and synonyms."""
+
+
+def words_of(conversation: list[Item]) -> list[str]:
+    """The words to look up: those that the prompt lists, or the synonyms of the term that a question is about."""
+    prompt = last_user_text(conversation)
+    if listed := LISTED.search(prompt):
+        return [word.strip(" '\"") for word in (listed[1] or listed[2]).split(",")]
+    known = [pair for item in conversation for pair in SYNONYM.findall(text_of(item))]
+    hinted = [term for hint, term in HINTS.items() if hint in prompt.lower()]
+    asked = set(re.findall(r"\w+", prompt.lower()))
+    named = [term for term, word in known if {term.lower(), word.lower()} & asked]
+    return [word for term, word in known if term in [*hinted, *named][:1]]
 
 
 class ReferencePolicy(Policy):
     """Looks up each word of the prompt, then hands in the values."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        listed = re.search(r"one at a time: (.+?)\.", last_user_text(conversation))
-        words = listed[1].split(", ") if listed else []
-        results = outputs_of(conversation)
-        step = len(results)
+        words, results = words_of(conversation), outputs_of(newest_turn(conversation))
+        step, call_id = len(results), f"call_{len(outputs_of(conversation))}"
         if step < len(words):
-            return [function_call("get_synonym_value", f"call_{step}", synonym=words[step])]
+            return [function_call("get_synonym_value", call_id, synonym=words[step])]
         if step == len(words):
             values = [result.get("synonym_value") for result in results]
-            return [function_call("extract_synonym_values", f"call_{step}", synonym_values=values)]
+            return [function_call("extract_synonym_values", call_id, synonym_values=values)]
         return [message("I have handed in the values.")]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from stateroom import Environment, Episode, Verdict, tool
+from stateroom import Environment, Episode, tool
 from stateroom.gallery.weather.policies import NoisyPolicy, ReferencePolicy
+from stateroom.model import calls_of
 
 CITIES = ("Bergen", "Cairo", "Hanoi", "Lima", "Montreal", "Nairobi", "Osaka", "Perth", "Porto", "Tallinn")
-SKIES = ("clear", "cloudy", "foggy", "rainy", "snowy", "sunny", "windy")
 
 
 class WeatherEnvironment(Environment):
@@ -25,15 +25,10 @@ class WeatherEnvironment(Environment):
         Args:
             city: The city's name.
         """
-        seed = city.encode("utf-8", "surrogatepass")  # any text, also half a surrogate pair
-        sky = Random(seed).choice(SKIES)  # the same city has the same weather
-        return {"city": city, "weather_description": f"The weather in {city} is {sky}."}
+        return {"city": city, "weather_description": f"The weather in {city} is cold."}
 
-    def verify(self, episode: Episode) -> Verdict:
-        items = (episode.response or {}).get("output", [])
-        names = [item["name"] for item in items if item.get("type") == "function_call"]
-        asked = any(name == "get_weather" or name.endswith("__get_weather") for name in names)  # bare, or over MCP
-        return Verdict(1.0, metrics={"asked": float(asked)})
+    def verify(self, episode: Episode) -> float:
+        return float(bool(calls_of(episode.response, "get_weather")))
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
