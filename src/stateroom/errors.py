@@ -56,6 +56,10 @@ class BadTask(StateroomError):
     """A row of task data cannot be used."""
 
 
+class MissingField(BadTask, AttributeError):
+    """A field of a task was read that its row lacks, because it is to come with the request that verifies."""
+
+
 class EnvironmentFailed(StateroomError):
     """A function of the author's raised what it was not meant to."""
 

@@ -83,8 +83,8 @@ async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serv
     token = served.services.environments["bill"].signer.sign(bad).decode()
     before = await served.services.store.maintenance.export(bad)
     served.client.cookie_jar.clear()
-    for path in ("/charge", "/verify"):
-        status, body = await served.post(path, headers={"Cookie": f"stateroom_bill={token}"})
+    for path, sent in [("/charge", {}), ("/verify", {"response": {}})]:
+        status, body = await served.post(path, sent, headers={"Cookie": f"stateroom_bill={token}"})
         assert (status, body["error"]["code"]) == (500, "environment_error")
         with pytest.raises(AssertionError, match=f"the stored state of session 'spoilt' is not valid: {why}"):
             raise AssertionError(body["error"]["message"])

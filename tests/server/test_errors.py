@@ -127,6 +127,7 @@ async def test_rows_that_cannot_be_seeded(serve: Any) -> None:
 
 async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
     for response, field in [
+        (None, "response"),
         ([], "response"),
         ("done", "response"),
         ({"output": "done"}, "response.output"),
@@ -136,7 +137,9 @@ async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
     ]:
         status, error = await replies.error("/verify", json={"response": response})
         assert (status, list(error["fields"])) == (422, [field])
-    assert (await replies.served.post("/verify", {"response": None}))[0] == 200
+    status, error = await replies.error("/verify", json=ROW)
+    assert (status, list(error["fields"])) == (422, ["response"])
+    assert await replies.served.post("/increment_counter", {"count": 1}) == (200, {"success": True})
 
 
 async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
@@ -300,7 +303,8 @@ async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
         status, error = await replies.error("/verify", json={"response": {"how": how}})
         assert (status, error["code"]) == (500, "environment_error")
         assert re.fullmatch(r"verify failed: unexpected \w+", error["message"])
-    assert (await replies.served.post("/verify", {"a": 1})) == (200, {"a": 1, "reward": 1.0})
+    body = {"a": 1, "response": {}}
+    assert await replies.served.post("/verify", body) == (200, {**body, "reward": 1.0})
 
 
 async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:
@@ -324,7 +328,7 @@ async def test_sessions_that_are_gone(serve: Any) -> None:
     now = 1_000_000.0
     replies = Replies(await serve(CounterEnvironment(), ttl=60, now=lambda: now))
     served = replies.served
-    paths = [("/increment_counter", {"count": 1}), ("/get_counter_value", {}), ("/verify", ROW)]
+    paths = [("/increment_counter", {"count": 1}), ("/get_counter_value", {}), ("/verify", {"response": {}})]
     await replies.seed()
     [head] = await served.services.store.heads()
     await served.post("/close_session", {"resources_session_id": head.id})

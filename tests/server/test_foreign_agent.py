@@ -139,6 +139,12 @@ MISCHIEF: list[tuple[str, Any, int]] = [
     ("reset", "[]", 422),
     ("verify", "[]", 422),
     ("verify", {"response": "forged"}, 422),
+    ("verify", {}, 422),
+    ("verify", ROW, 422),
+    ("verify?reward=1", {"reward": 1.0, "state": {"value": 9}}, 422),
+    ("../verify", {**ROW, **FORGED, "response": {"output": []}}, 409),
+    ("ng-rollout/x/verify", {"expected_count": 7, "response": {"output": []}}, 409),
+    ("step", {**FORGED, "response": {"output": []}}, 409),
     ("close_session", "[]", 422),
     ("aggregate_metrics", "[]", 422),
     ("reset", {**FORGED, "seed_key": ""}, 409),
@@ -156,8 +162,9 @@ MISCHIEF: list[tuple[str, Any, int]] = [
     # An end that comes too soon.
     ("close", {}, 200),
     ("close_session", {}, 422),
-    ("close_session", {"resources_session_id": "guessed"}, 409),
-    ("close_session", {"resources_session_id": ""}, 409),
+    ("close_session", {"resources_session_id": "of no session"}, 200),
+    ("close_session", {"resources_session_id": "another's"}, 409),
+    ("close_session", {"resources_session_id": ""}, 422),
     ("step", {}, 422),
     ("step", {"response": {"output": [call("no_such_tool")]}}, 200),
     ("step", {"response": {"output": [call("seed_session", json.dumps(FORGED))]}}, 200),
@@ -195,6 +202,8 @@ MISCHIEF: list[tuple[str, Any, int]] = [
 async def test_whatever_the_model_utters_the_session_and_its_reward_are_right(serve: Any) -> None:
     served = await serve(UnsteadyEnvironment())
     async with agent_of(served) as agent:
+        await agent.seed({"resources_session_id": "another's", "task_data": ROW})
+        agent.jar = {}
         seeded = await agent.seed(ROW)
         [(name, token)] = agent.jar.items()
         assert (await agent.call("increment_counter", {"count": 4})).text == '{"success":true}'
@@ -209,17 +218,17 @@ async def test_whatever_the_model_utters_the_session_and_its_reward_are_right(se
         assert (await agent.call("increment_counter", {"count": 2})).status == 200
         assert await agent.value() == 9
         assert json.loads((await agent.verify()).text)["reward"] == 1.0
-    assert [head.id for head in await served.services.store.heads()] == [seeded["session_id"]]
+    assert await served.services.store.count(served.services.now()) == 2
 
 
 @pytest.mark.parametrize(
     ("uttered", "arguments"),
     [
-        ("verify", {}),
-        ("../verify", {**ROW, **FORGED, "reward": 1.0, "response": {"output": [{"type": "message", "text": "done"}]}}),
-        ("verify?reward=1", {"reward": 1.0, "state": {"value": 9}}),
-        ("ng-rollout/x/verify", FORGED),
-        ("step", {**FORGED, "response": {"output": []}}),
+        ("verify", {"response": {}}),
+        ("../verify", {**ROW, "reward": 1.0, "response": {"output": [{"type": "message", "text": "done"}]}}),
+        ("verify?reward=1", {"reward": 1.0, "state": {"value": 9}, "response": {}}),
+        ("ng-rollout/x/verify", {"response": {}}),
+        ("step", {"response": {"output": []}}),
     ],
 )
 async def test_a_model_that_judges_itself_is_judged_as_it_stands(serve: Any, uttered: str, arguments: Any) -> None:
@@ -287,7 +296,7 @@ async def test_early_or_late_a_reward_is_earned_once(serve: Any) -> None:
     async with agent_of(served) as agent:
         await agent.seed(ROW)
         await agent.call("increment_counter", {"count": 6})
-        assert json.loads((await agent.call("verify", {})).text)["reward"] == 1.0
+        assert json.loads((await agent.call("verify", {"response": {}})).text)["reward"] == 1.0
         assert (await agent.call("increment_counter", {"count": 1})).code == "session_sealed"
         assert json.loads((await agent.verify()).text)["reward"] == 1.0
 
@@ -331,6 +340,7 @@ async def test_many_agents_at_once_do_not_meet(serve: Any) -> None:
             ]:
                 await agent.call(name, arguments)
             assert await agent.value() == start + 5
-            return float(json.loads((await agent.verify()).text)["reward"])
+            judged = await agent.verify(initial_count=start, expected_count=start + 5)
+            return float(json.loads(judged.text)["reward"])
 
     assert await asyncio.gather(*(rollout(start) for start in range(20))) == [1.0] * 20

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from stateroom import Verdict
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.session import Rescorer
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
@@ -84,7 +86,7 @@ async def test_the_plain_endpoints_share_the_session(serve: Any) -> None:
     await served.post("/seed_session", ROW)
     await served.post("/step", made(("increment_counter", {"count": 4})))
     await served.post("/increment_counter", {"count": 2})
-    assert (await served.post("/verify", ROW))[1]["reward"] == 1.0
+    assert (await served.post("/verify", made()))[1]["reward"] == 1.0
     status, refused = await served.post("/step", made(("increment_counter", {"count": 4})))
     assert (status, refused["error"]["code"]) == (409, "session_sealed")
     assert (await served.post("/step", made()))[1]["reward"] == 1.0
@@ -140,3 +142,66 @@ async def test_steps_without_a_state(serve: Any) -> None:
         assert await served.post("/close") == (200, {})
         status, _ = await served.post("/reset", {})
     assert status == 409
+
+
+class SayingEnvironment(CounterEnvironment):
+    """Judges what was said and done in all steps."""
+
+    def verify(self, state: Any, episode: Any) -> Verdict:
+        return Verdict(1.0, details={"seen": [kind_of(item) for item in episode.response["output"]]})
+
+
+def kind_of(item: dict[str, Any]) -> str:
+    return str(item.get("name") or item.get("output") or item.get("content"))
+
+
+def told(text: str, **more: Any) -> dict[str, Any]:
+    """A step's body: a message without calls, which ends the episode."""
+    return {**ROW, "response": {"output": [{"type": "message", "role": "assistant", "content": text}]}, **more}
+
+
+async def test_the_verifier_is_given_the_whole_conversation(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/rooms.db"
+    first = await serve(SayingEnvironment(), store=store)
+    await first.post("/reset", ROW)
+    cookies = {found.key: found.value for found in first.client.cookie_jar}
+    add = made(("increment_counter", {"count": 4}), _ng_step_request_id="one")
+    for _ in range(2):  # sent again, it is said once
+        assert (await first.post("/step", add))[0] == 200
+    other = await serve(SayingEnvironment(), store=store)  # as after a restart
+    assert (await other.post("/step", made(("get_counter_value", {})), cookies=cookies))[0] == 200
+    for _ in range(2):
+        assert (await other.post("/step", told("It is 7."), cookies=cookies))[1]["terminated"]
+    status, refused = await other.post("/step", told("It is 8."), cookies=cookies)
+    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    [head] = await other.services.store.heads()
+    session = await other.services.environments["saying"].sessions.open(head.id)
+    assert session.verdict.details["seen"] == [
+        "None",
+        "increment_counter",
+        '{"success":true}',
+        "None",
+        "get_counter_value",
+        '{"count":7}',
+        "It is 7.",
+    ]
+    rescored = await Rescorer(SayingEnvironment(), other.services.store).judge(head.id)
+    assert rescored.verdict == session.verdict
+
+
+class AskingEnvironment(SayingEnvironment):
+    """A user answers the first message."""
+
+    def reply(self, message: str) -> str | None:
+        return "Sure." if message == "May I?" else None
+
+
+async def test_the_answers_of_the_user_are_part_of_the_conversation(serve: Any) -> None:
+    served = await serve(AskingEnvironment())
+    await served.post("/reset", ROW)
+    for _ in range(2):
+        assert (await served.post("/step", told("May I?", _ng_step_request_id=1)))[1]["observation"] == "Sure."
+    assert (await served.post("/step", told("Done.")))[1]["terminated"]
+    [head] = await served.services.store.heads()
+    session = await served.services.environments["asking"].sessions.open(head.id)
+    assert session.verdict.details["seen"] == ["May I?", "Sure.", "Done."]

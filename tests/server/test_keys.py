@@ -68,7 +68,7 @@ async def test_a_session_is_its_own_key(serve: Any) -> None:
     assert (await served.post("/increment_counter", {"count": 2}))[0] == 200
     assert await served.post("/get_counter_value") == (200, {"count": 5})
     assert (await served.post("/seed_session", {**ROW, "seed_key": seeded["seed_key"]}))[0] == 200
-    assert (await served.post("/verify", ROW))[1]["reward"] == 0.0
+    assert (await served.post("/verify", {**ROW, "response": {}}))[1]["reward"] == 0.0
     served.client.cookie_jar.clear()
     _, thread = await served.post("/threads", headers=bearer("ann"))
     headers = {"Authorization": f"Bearer {thread['token']}"}

@@ -273,10 +273,10 @@ async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
     status, refused = await served.post("/hurry")
     assert (status, refused["error"]["message"]) == (504, "hurry did not finish within 0.02 s")
     assert await served.post("/write", {"text": "never"}) == (200, 5)
-    status, refused = await served.post("/verify", {})
+    status, refused = await served.post("/verify", {"response": {}})
     assert (status, refused["error"]["code"]) == (504, "timeout")
     assert await served.post("/write", {"text": "theless"}) == (200, 12)  # there was no verdict
-    assert (await served.post("/verify", {}))[1]["reward"] == 12.0
+    assert (await served.post("/verify", {"response": {}}))[1]["reward"] == 12.0
 
 
 class SlowSeedEnvironment(CounterEnvironment):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.session.maintenance import check_session
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 
@@ -120,7 +121,7 @@ async def test_a_closed_name_is_not_resurrected(serve: Any, store: str) -> None:
     await served.post("/seed_session", seeding("one"))
     for _ in range(2):
         assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
-    for path, body in [("/seed_session", seeding("one")), ("/get_counter_value", {}), ("/verify", ROW)]:
+    for path, body in [("/seed_session", seeding("one")), ("/get_counter_value", {}), ("/verify", {"response": {}})]:
         status, refused = await served.post(path, body)
         assert (status, refused["error"]["code"]) == (410, "session_closed")
     status, refused = await post_afresh(served, "/seed_session", seeding("one"))
@@ -134,12 +135,64 @@ async def test_a_name_closes_its_session_without_a_cookie(serve: Any) -> None:
     _, seeded = await served.post("/seed_session", seeding("one"))
     session_id = (await served.services.store.heads())[0].id
     served.client.cookie_jar.clear()
-    for stranger in (session_id, "never seeded"):  # without a token, an id that leaked closes nothing
-        assert await served.post("/close_session", closing(stranger)) == (200, {"resources_session_id": stranger})
-    assert not (await served.services.store.head(session_id)).closed
+    assert (await served.post("/close_session", closing(session_id)))[0] == 200
+    assert not (await served.services.store.head(session_id)).closed  # an id that leaked closes nothing
     assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
     assert (await served.services.store.head(session_id)).closed
     assert seeded["resources_session_id"] == "one"
+
+
+@pytest.mark.parametrize("holds_another", [False, True])
+async def test_a_name_that_is_closed_before_it_is_seeded_stays_closed(
+    serve: Any, store: str, holds_another: bool
+) -> None:
+    served = await serve(store=store)
+    await served.post("/seed_session", seeding("mine"))
+    await served.post("/increment_counter", {"count": 2})
+    post = served.post if holds_another else lambda *sent: post_afresh(served, *sent)
+    for _ in range(2):
+        assert await post("/close_session", closing("late")) == (200, {"resources_session_id": "late"})
+    assert (await post("/seed_session", seeding("late")))[0] == (409 if holds_another else 410)
+    status, refused = await post_afresh(served, "/seed_session", seeding("late"))
+    assert (status, refused["error"]["code"]) == (410, "session_closed")
+    assert len(served.client.cookie_jar) == 0
+    assert await joins(served, "mine")
+    assert await served.post("/get_counter_value") == (200, {"count": 5})
+
+
+async def test_what_was_closed_unseeded_is_no_live_session_and_expires(serve: Any, store: str) -> None:
+    now = 1_000_000.0
+    served = await serve(now=lambda: now, ttl=60, store=store)
+    services = served.services
+    await served.post("/close_session", closing("late"))
+    assert (await services.store.count(now), services.count.live) == (0, 0)
+    [head] = await services.store.heads()
+    assert (head.environment, await check_session(services.store, head)) == ("counter:unseeded", [])
+    now += 61
+    assert await services.environments["counter"].sessions.sweep() == 1
+    assert (await served.post("/seed_session", seeding("late")))[0] == 200
+
+
+async def test_a_close_and_a_seed_that_race_leave_nothing_open(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    for name in map(str, range(5)):
+        replies = await asyncio.gather(
+            post_afresh(served, "/seed_session", seeding(name)), post_afresh(served, "/close_session", closing(name))
+        )
+        assert replies[1] == (200, {"resources_session_id": name})
+        assert replies[0][0] in (200, 410)
+    assert all(head.closed for head in await served.services.store.heads())
+
+
+async def test_a_cookie_closes_no_session_but_its_own(serve: Any, store: str) -> None:
+    served = await serve(store=store)
+    await served.post("/seed_session", seeding("other"))
+    other = (await served.services.store.heads())[0].id
+    await post_afresh(served, "/seed_session", seeding("mine"))
+    for name in ("other", other):
+        status, refused = await served.post("/close_session", closing(name))
+        assert (status, refused["error"]["code"]) == (409, "conflict")
+    assert await served.services.store.count(served.services.now()) == 2
 
 
 async def test_names_outlive_a_change_of_secrets(serve: Any, tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ Gym lives in a virtual environment of its own, which `make test-more` makes. Fro
 others; until then they are left out.
 """
 
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from tests.more import GYM
+from tests.patience import PATIENCE
 from tests.server.nemo_gym import (
     CLASSES,
     EXAMPLES,
@@ -21,6 +25,8 @@ from tests.server.nemo_gym import (
     scripted,
     serving,
 )
+
+CONFORMANCE = Path(__file__).with_name("nemo_gym_conformance.py")
 
 pytestmark = pytest.mark.more("NeMo Gym")
 
@@ -104,3 +110,9 @@ def test_aggregates_through_the_agent(counter: Servers) -> None:
     found = post(counter.gym["simple"], "/aggregate_metrics", {"verify_responses": rewards})
     assert found["agent_metrics"]["mean/reward"] == 0.5
     assert [group["_ng_task_index"] for group in found["group_level_metrics"]] == [0, 1]
+
+
+def test_gyms_own_check_of_sessions_passes(counter: Servers) -> None:
+    command = [GYM / "bin" / "python", "-I", CONFORMANCE, f"http://127.0.0.1:{counter.environment}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr

@@ -8,6 +8,8 @@ import pytest
 from stateroom.gallery.weather import WeatherEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
+
+SAID = {"response": {"output": []}}
 OTHER = {**ROW, "initial_count": 20}
 
 NEW, OLD = "the secret that takes over", "the secret that was there first"
@@ -83,7 +85,12 @@ async def test_the_key_is_not_in_what_the_model_comes_near(serve: Any) -> None:
         key = (await reply.json())["seed_key"]
         assert key not in str(reply.headers)
         assert (await reply.json())["mcp"]["headers"]["X-NeMo-Gym-Session-Token"] == token(served)
-    for path, body in [("/get_counter_value", {}), ("/seed_session", OTHER), ("/verify", ROW), ("/nothing", {})]:
+    for path, body in [
+        ("/get_counter_value", {}),
+        ("/seed_session", OTHER),
+        ("/verify", {**ROW, **SAID}),
+        ("/nothing", {}),
+    ]:
         async with served.client.post(f"{served.url}{path}", json=body) as reply:
             assert key not in await reply.text()
             assert key not in str(reply.headers)
@@ -92,14 +99,14 @@ async def test_the_key_is_not_in_what_the_model_comes_near(serve: Any) -> None:
 async def test_after_a_verdict_the_key_still_seeds_and_a_cookie_still_does_not(serve: Any) -> None:
     served = await serve()
     _, first = await served.post("/seed_session", ROW)
-    assert (await served.post("/verify", ROW))[1]["reward"] == 0.0
+    assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 0.0
     assert (await served.post("/seed_session", ROW))[0] == 409
     assert (await served.post("/close"))[0] == 200
     status, refused = await served.post("/seed_session", {"initial_count": 9, "expected_count": 9})
     assert (status, refused["error"]["code"]) == (409, "conflict")
     assert (await served.post("/seed_session", {**ROW, "seed_key": first["seed_key"]}))[0] == 200
     assert await served.post("/increment_counter", {"count": 6}) == (200, {"success": True})
-    assert (await served.post("/verify", ROW))[1]["reward"] == 1.0
+    assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 1.0
 
 
 async def test_a_row_that_cannot_be_seeded_leaves_the_old_session(serve: Any) -> None:

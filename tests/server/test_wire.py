@@ -15,6 +15,8 @@ from stateroom.gallery.weather import WeatherEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
+SAID = {"response": {"output": []}}
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -89,9 +91,10 @@ async def test_details_metrics_and_parts_of_a_verdict_are_told(serve: Any) -> No
             return Verdict(0.5, {"style": 0.5}, {"length": 3}, "middling", {"parsed": [1]})
 
     served = await serve(ReportingEnvironment())
-    assert await served.post("/verify", {"a": 1}) == (
+    assert await served.post("/verify", {**SAID, "a": 1}) == (
         200,
         {
+            **SAID,
             "a": 1,
             "reward": 0.5,
             "reward_components": {"style": 0.5},
@@ -144,9 +147,9 @@ async def test_many_environments_share_a_server_and_not_their_sessions(serve: An
     assert await served.post("/ng-rollout/a/counter/increment_counter", {"count": 6}) == (200, {"success": True})
     assert (await served.post("/extraction/extract_synonym_values", {"synonym_values": [543]}))[0] == 200
     assert (await served.post("/weather/get_weather", {"city": "Lima"}))[0] == 200
-    assert (await served.post("/counter/verify", {}))[1]["reward"] == 1.0
-    assert (await served.post("/extraction/verify", {}))[1]["reward"] == 1.0
-    assert (await served.post("/weather/verify", {}))[1]["reward"] == 0.0  # without a response there is no call
+    assert (await served.post("/counter/verify", SAID))[1]["reward"] == 1.0
+    assert (await served.post("/extraction/verify", SAID))[1]["reward"] == 1.0
+    assert (await served.post("/weather/verify", SAID))[1]["reward"] == 0.0  # it made no call
     assert counter["mcp"]["url_path"] == "/counter/mcp"
     assert await served.get("/weather/reverify_mode") == (200, "stateless")
     status, refused = await served.post("/extraction/increment_counter", {"count": 6})
@@ -204,8 +207,8 @@ async def test_without_a_state_the_cookie_is_the_luck(serve: Any) -> None:
 async def test_without_a_state_the_row_is_judged(serve: Any) -> None:
     served = await serve(LuckyEnvironment())
     await served.post("/seed_session", {"wanted": 0.25})
-    assert (await served.post("/verify", {"wanted": 0.5}))[1]["reward"] == 0.5
-    status, refused = await served.post("/verify", {})
+    assert (await served.post("/verify", {**SAID, "wanted": 0.5}))[1]["reward"] == 0.5
+    status, refused = await served.post("/verify", SAID)
     assert (status, refused["error"]["code"]) == (500, "environment_error")
     assert refused["error"]["message"] == "verify failed: unexpected AttributeError"
 
@@ -227,7 +230,7 @@ async def test_ten_increments_at_once_are_ten(serve: Any, store: str) -> None:
     replies = await asyncio.gather(*(served.post("/increment_counter", {"count": 1}) for _ in range(10)))
     assert replies == [(200, {"success": True})] * 10
     assert await served.post("/get_counter_value") == (200, {"count": 10})
-    assert (await served.post("/verify", {}))[1]["reward"] == 1.0
+    assert (await served.post("/verify", SAID))[1]["reward"] == 1.0
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
@@ -271,19 +274,19 @@ async def test_an_id_that_cannot_be_written_is_refused(serve: Any) -> None:
 async def test_a_verdict_seals_the_session(serve: Any, store: str) -> None:
     served = await serve(store=store)
     await served.post("/seed_session", ROW)
-    assert (await served.post("/verify", ROW))[1]["reward"] == 0.0
+    assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 0.0
     for name in ("increment_counter", "get_counter_value"):
         status, refused = await served.post(f"/{name}", {"count": 6} if name == "increment_counter" else {})
         assert (status, refused["error"]["code"]) == (409, "session_sealed")
-    for body in ({}, {**ROW, "expected_count": 3}, {"reward": 1.0}, {"response": {"output": [{"type": "message"}]}}):
+    for body in (SAID, {**ROW, **SAID, "reward": 1.0}, {"response": {"output": [{"type": "message"}]}}):
         assert await served.post("/verify", body) == (200, {**body, "reward": 0.0})
 
 
 async def test_a_verdict_of_many_at_once_is_one(serve: Any, store: str) -> None:
     served = await serve(store=store)
     _, seeded = await served.post("/seed_session", ROW)
-    replies = await asyncio.gather(*(served.post("/verify", {"n": index}) for index in range(5)))
-    assert replies == [(200, {"n": index, "reward": 0.0}) for index in range(5)]
+    replies = await asyncio.gather(*(served.post("/verify", {**SAID, "n": index}) for index in range(5)))
+    assert replies == [(200, {**SAID, "n": index, "reward": 0.0}) for index in range(5)]
     session = await served.services.environments["counter"].sessions.open(seeded["session_id"])
     assert [entry.kind async for entry in session.log()] == ["seed", "verdict"]
 

@@ -78,6 +78,18 @@ def serve(
         Literal["text", "json"] | None,
         typer.Option(help="Write a line for each request to standard error.", show_default=False),
     ] = None,
+    extra_arguments: Annotated[
+        Literal["refuse", "ignore"],
+        typer.Option(help="What to do with arguments of a call that the tool does not have."),
+    ] = "refuse",
+    gym_compat: Annotated[
+        bool,
+        typer.Option(
+            "--gym-compat",
+            help="Allow what NeMo Gym's own servers allow: calls and verify without a session, a second seed with the "
+            "same cookie, extra arguments.",
+        ),
+    ] = False,
 ) -> None:
     """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
 
@@ -117,6 +129,8 @@ def serve(
         receive_timeout=receive_timeout,
         send_timeout=send_timeout,
         access_log=access_log,
+        extra_arguments=extra_arguments,
+        gym_compat=gym_compat,
         say=lambda line: console.print(line, soft_wrap=True),
         warn=_warn,
         exits=True,

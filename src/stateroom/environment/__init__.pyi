@@ -6,7 +6,6 @@ from .arguments import (
 from .environment import (
     ENV_ARGS as ENV_ARGS,
     Environment as Environment,
-    Task as Task,
 )
 from .folder import TempFolder as TempFolder
 from .registry import (
@@ -15,6 +14,7 @@ from .registry import (
     registered as registered,
 )
 from .rooms import Rooms as Rooms
+from .task import Task as Task
 from .tool import (
     RESERVED as RESERVED,
     Injectable as Injectable,

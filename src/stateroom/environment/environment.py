@@ -1,4 +1,4 @@
-"""`Environment` and `Task`: what authors write."""
+"""`Environment`: what authors write."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from random import Random
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar as TypingTypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypeVar
 
+from stateroom.environment.task import Task, missing_fields, validated, validated_without
 from stateroom.environment.tool import (
     RESERVED,
     Injectable,
@@ -29,7 +29,7 @@ from stateroom.environment.tool import (
     type_name,
 )
 from stateroom.errors import BadTask, DefinitionError, NotFound
-from stateroom.session import INJECTED, SHARED, STANDARD, Lifecycle, Procedure, Resource, check_resource, contained
+from stateroom.session import INJECTED, SHARED, STANDARD, Lifecycle, Procedure, Resource, check_resource
 from stateroom.state import State, merge_rules, shape_of
 
 if TYPE_CHECKING:
@@ -50,22 +50,6 @@ SERVING = frozenset(
     {"tools", "world_function", "seed_function", "verify_function", "reply_tool", "shared_seed_functions"}
 )
 """Cached properties that sessions ask for: an instance that has one is in use."""
-
-
-class Task(BaseModel):
-    """A task row. Subclass it to declare the fields of your environment; it keeps undeclared fields too.
-
-    A field `initial_count` of a row is `task.initial_count`, declared or not. Declared fields are validated before
-    anything runs.
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    responses_create_params: dict[str, Any] = Field(
-        default={},
-        description="What the model is asked: `input` (a text, or Responses items) and, if wanted, `tools` and "
-        "sampling settings.",
-    )
 
 
 S = TypeVar("S", bound=State | None, default=None)
@@ -381,15 +365,16 @@ class Environment(Generic[S, T]):
             return row  # type: ignore[return-value]
         if type(row) is dict and ENV_ARGS in row:
             self._refuse_other_arguments(row)
-        try:
-            with contained:
-                return self.task_type.model_validate(row)  # type: ignore[return-value]
-        except ValidationError as error:
-            complaints = (
-                f"{'.'.join(map(str, found['loc'])) or 'the row'}: {found['msg']}"
-                for found in error.errors(include_url=False, include_context=False)
-            )
-            raise BadTask("; ".join(complaints)) from None
+        return validated(self.task_type, row)  # type: ignore[return-value]
+
+    def parse_incomplete_task(self, row: Any) -> T:
+        """The same for a row that may lack required fields; to read one of these raises `MissingField`."""
+        self._refuse_other_arguments(row)
+        return validated_without(self.task_type, row)  # type: ignore[return-value]
+
+    def missing_fields(self, row: Any) -> list[str]:
+        """The required fields of a task that a row does not have."""
+        return missing_fields(self.task_type, row)
 
     def _refuse_other_arguments(self, row: Any) -> None:
         """Raise `BadTask` if a row asks for an instance with other constructor arguments."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from stateroom.environment import Environment
 from stateroom.errors import (
+    BadTask,
     Conflict,
     EnvironmentFailed,
     SessionClosed,
@@ -32,6 +33,7 @@ from stateroom.server.request import (
     is_typed_seed,
     name_and_row,
     seed_and_start,
+    task_fields,
     wrong_field,
 )
 from stateroom.server.response import STATUS_OF_RESULT, Endpoint, HTTPResponse, error_response, json_response
@@ -65,6 +67,9 @@ class ServedEnvironment:
         prefix: str,
         keys: Keys,
         neighbours: Mapping[str, ServedEnvironment],
+        *,
+        gym_compat: bool,
+        ignores_extra: bool,
     ) -> None:
         self.environment = environment
         self.name = environment.name
@@ -79,6 +84,14 @@ class ServedEnvironment:
         self.neighbours = neighbours
         """All environments of the server by name, this one included."""
         self.stateless = environment.state_type is None
+        self.gym_compat = gym_compat
+        """Whether clients may do what NeMo Gym's servers allow them."""
+        self._parameters = {
+            name: frozenset(tool.definition["parameters"]["properties"])
+            for name, tool in environment.tools.items()
+            if ignores_extra
+        }
+        """The parameters of each tool, if other arguments are ignored."""
 
     def routes(self) -> dict[tuple[str, str], Endpoint]:
         """The endpoints by method and path."""
@@ -120,9 +133,9 @@ class ServedEnvironment:
             self.keys.admit(request, self.signer.read(given)[1])
 
     def subject_of(self, request: HTTPRequest) -> str | None:
-        """The subject of the request's token; only without a state may it be missing."""
+        """The subject of the request's token; only without a state, or with `gym_compat`, may it be missing."""
         found = self.token_of(request)
-        if found is None and not self.stateless:
+        if found is None and not self.stateless and not self.gym_compat:
             raise Unauthorized(NO_TOKEN)
         return found.subject if found else None
 
@@ -144,7 +157,7 @@ class ServedEnvironment:
         """The endpoint of a tool. Every call of every episode passes here, so it asks the caches first."""
         meter = self.metrics.tool(self.name, name)
         known, now, sessions = self.cookies.known, self.signer.now, self.sessions
-        cached = not self.stateless and not self.keys
+        cached, drops = not self.stateless and not self.keys, name in self._parameters
 
         async def call(request: HTTPRequest) -> HTTPResponse:
             start = perf_counter()
@@ -155,8 +168,9 @@ class ServedEnvironment:
                     request.set_cookie = token.set_cookie
                     session = sessions.loaded(token.subject) or await sessions.open(token.subject)
                 else:
-                    session = await self.session(self.subject_of(request))
-                result = await session.call(name, request.json(), call_id=request.call_id)
+                    session = await self._session_of_call(request)
+                given = self.known_arguments(name, request.json()) if drops else request.json()
+                result = await session.call(name, given, call_id=request.call_id)
                 if result.ok:
                     outcome = "ok"
                     return HTTPResponse(200, to_json(result.output))
@@ -166,6 +180,22 @@ class ServedEnvironment:
                 meter.count(outcome, perf_counter() - start)
 
         return call
+
+    def known_arguments(self, name: str, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """The arguments of a call, without those that the tool does not have if these are ignored."""
+        if not given or name not in self._parameters:
+            return given
+        return {key: value for key, value in given.items() if key in self._parameters[name]}
+
+    async def _session_of_call(self, request: HTTPRequest) -> Session[Any]:
+        """The session of a tool call. With `gym_compat`, a call without a token gets one with a default state."""
+        subject = self.subject_of(request)
+        if subject is not None or self.stateless:
+            return await self.session(subject)
+        try:
+            return (await self.new_session(request, {}, unseeded=True))[0]
+        except BadTask as error:
+            raise Unauthorized(f"{NO_TOKEN}; no default state can be made: {error}") from error
 
     async def no_tool(self, request: HTTPRequest, name: str) -> HTTPResponse:
         """The response to a path that the environment does not have; it may be a tool that the model made up."""
@@ -204,7 +234,7 @@ class ServedEnvironment:
         if held is None:
             return await self.new_session(request, row)
         key = row.get("seed_key")
-        if not isinstance(key, str) or not self.signer.is_seed_key(held, key):
+        if not self.gym_compat and not (isinstance(key, str) and self.signer.is_seed_key(held, key)):
             raise Conflict(
                 held,
                 0,
@@ -220,9 +250,18 @@ class ServedEnvironment:
         return made
 
     async def new_session(
-        self, request: HTTPRequest, row: dict[str, Any], *, replaces: str | None = None, session_id: str | None = None
+        self,
+        request: HTTPRequest,
+        row: dict[str, Any],
+        *,
+        replaces: str | None = None,
+        session_id: str | None = None,
+        unseeded: bool = False,
     ) -> tuple[Session[Any], str]:
-        """A new session for a row, and its seed key; the response hands out its token."""
+        """A new session for a row, and its seed key; the response hands out its token.
+
+        An `unseeded` one has the defaults of its state's type, if there is too little in the row to seed it.
+        """
         seed, began = seed_and_start(request)
         self.keys.admit_session(request)
         if self.stateless:
@@ -234,7 +273,16 @@ class ServedEnvironment:
         else:
             with await self.count.admit():
                 session = await self._from_author(
-                    "seed", self.sessions.seed(row, seed=seed, began=began, replaces=replaces, session_id=session_id)
+                    "seed",
+                    self.sessions.seed(
+                        row,
+                        seed=seed,
+                        began=began,
+                        replaces=replaces,
+                        session_id=session_id,
+                        incomplete=session_id is None,  # who names a session sends the whole row
+                        default_state=unseeded,
+                    ),
                 )
             subject = session.id
         self.metrics.created(self.name)
@@ -330,18 +378,21 @@ class ServedEnvironment:
     async def verify(self, request: HTTPRequest) -> HTTPResponse:
         subject = self.subject_of(request)
         body = request.json()
-        fields = verdict_fields(await self.judge(subject, body, checked_response(body)))
+        response = checked_response(body)
+        if subject is None and not self.stateless:
+            return json_response({**body, "reward": 0.0})
+        fields = verdict_fields(await self.judge(subject, body, response))
         if request.headers.get(b"prefer") == b"return=minimal":  # our own runner has the row
             return HTTPResponse(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
         return json_response({**body, **fields})
 
     async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Any:
         """The verdict on a session. Without a state the task comes from the row."""
-        task = None
         if self.stateless:
             task = self.environment.parse_task({key: value for key, value in row.items() if key != "response"})
-        session = await self.session(subject, task, closed_too=True)  # a closed session keeps its verdict
-        return await self._from_author("verify", session.verify(response))
+            return await self._from_author("verify", (await self.session(subject, task)).verify(response))
+        session = await self.session(subject, closed_too=True)  # a closed session keeps its verdict
+        return await self._from_author("verify", session.verify(response, row=task_fields(row)))
 
     async def _from_author(self, what: str, work: Awaitable[Any]) -> Any:
         """Await an author's function. Of an unexpected error only the name is told."""
@@ -377,14 +428,17 @@ class ServedEnvironment:
         A client that holds a session's token can close no other session.
         """
         for session_id in [held] if held in ids else ids:
+            other = Conflict(session_id, 0, "this cookie is of another session than the one that the body names")
             try:
                 session = await self.sessions.open(session_id)
             except UnknownSession:
                 continue
             except (SessionClosed, SessionExpired):
                 return True
+            except SessionError:  # of another environment
+                raise other from None
             if held not in (None, session_id):
-                raise Conflict(session_id, 0, "this cookie is of another session than the one that the body names")
+                raise other
             await self.close(session)
             return True
         return held in ids

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from stateroom.agent import call_tool, output_text
 from stateroom.server.environment import ServedEnvironment
@@ -17,9 +18,15 @@ from stateroom.server.request import (
     wrong_field,
 )
 from stateroom.server.response import Endpoint, HTTPResponse, json_response
-from stateroom.session import Session
+from stateroom.session import Result, Session, Update
 
 STEP_ID = "_ng_step_request_id"
+
+STEP = "\nstep/"
+"""How the call id of what was said in a step begins; the client's id of the step follows."""
+
+LAST = "\nlast step"
+"""The call id of what was said in the step that ended the episode."""
 
 
 class Gymnasium:
@@ -46,36 +53,31 @@ class Gymnasium:
     async def step(self, request: HTTPRequest) -> HTTPResponse:
         """Make the tool calls of a response. One without any ends the episode, unless the user answers it.
 
-        An episode that ends is verified.
+        What is said and done is kept in the session's log. An episode that ends is verified, with all of it.
         """
         subject = self.environment.subject_of(request)
         body = request.json()
         response = checked_response(body)
-        if response is None:
-            raise wrong_field("response", "should be a Responses object")
         calls, step_id = calls_of(response), _step_id(body)
+        session = await self.environment.session(subject, closed_too=not calls)
         outputs: list[dict[str, str]] = []
         answer, reward = None, 0.0
         if calls:
-            outputs = await _make(await self.environment.session(subject), calls, step_id)
+            outputs = await _make(_Tools(session, self.environment), calls, step_id)
         else:
-            answer = await self._answer(subject, response, step_id)
+            answer = await _answer(session, response, step_id)
         ended = not calls and answer is None
         if ended:
             row = {key: value for key, value in body.items() if key not in ("response", STEP_ID)}
-            reward = (await self.environment.judge(subject, row, response)).reward
+            reward = (await self.environment.judge(subject, row, await _whole(session, response))).reward
+        else:
+            items = [*response.get("output", ()), *({"type": "function_call_output", **output} for output in outputs)]
+            if answer is not None:
+                items.append({"type": "message", "role": "user", "content": answer})
+            call_id = None if step_id is None else STEP + step_id
+            await session.agent.say(Update(items, "model"), call_id=call_id)
         done = {"observation": answer, "reward": reward, "terminated": ended, "truncated": False}
         return json_response({**done, "info": {"tool_outputs": outputs}})
-
-    async def _answer(self, subject: str | None, response: dict[str, Any], step_id: str | None) -> str | None:
-        """The answer of the environment's user to a response; None if there is no user, or the episode is over."""
-        if self.environment.environment.reply_tool is None:
-            return None
-        session = await self.environment.session(subject, closed_too=True)
-        if session.verdict is not None:
-            return None
-        call_id = token_hex(12) if step_id is None else f"{step_id}.reply"
-        return await session.reply(message_text(response), call_id=call_id)
 
     async def close(self, request: HTTPRequest) -> HTTPResponse:
         """Close the session, if it has its verdict.
@@ -90,12 +92,40 @@ class Gymnasium:
         return HTTPResponse(200, b"{}")
 
 
-async def _make(session: Session[Any], calls: list[dict[str, Any]], step_id: str | None) -> list[dict[str, str]]:
+async def _answer(session: Session[Any], response: dict[str, Any], step_id: str | None) -> str | None:
+    """The answer of the environment's user to a response; None if there is no user, or the episode is over."""
+    if not session.replies or session.verdict is not None:
+        return None
+    call_id = token_hex(12) if step_id is None else f"{step_id}.reply"
+    return await session.reply(message_text(response), call_id=call_id)
+
+
+async def _whole(session: Session[Any], last: dict[str, Any]) -> dict[str, Any]:
+    """The last response of an episode, with all that was said and done before it; the log has the last one too."""
+    said = [entry for entry in await session.agent.said() if entry.kind == "message" and entry.call_id != LAST]
+    items = last.get("output", [])
+    if session.verdict is None:
+        await session.agent.say(Update(items, "model"), call_id=LAST)
+    return {**last, "output": [*(item for entry in said for item in entry.facts["items"]), *items]}
+
+
+class _Tools(NamedTuple):
+    """The tools of a session, as the environment's clients call them."""
+
+    session: Session[Any]
+    environment: ServedEnvironment
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
+        given = self.environment.known_arguments(name, arguments)
+        return await self.session.call(name, given, call_id=call_id)
+
+
+async def _make(tools: _Tools, calls: list[dict[str, Any]], step_id: str | None) -> list[dict[str, str]]:
     """Make tool calls one after another, and return the outputs for the model."""
     outputs = []
     for index, call in enumerate(calls):
         call_id = None if step_id is None else f"{step_id}.{index}"
-        outputs.append({"call_id": call["call_id"], "output": output_text(await call_tool(session, call, call_id))})
+        outputs.append({"call_id": call["call_id"], "output": output_text(await call_tool(tools, call, call_id))})
     return outputs
 
 

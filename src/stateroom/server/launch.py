@@ -49,6 +49,8 @@ def serve(
     receive_timeout: float = 60.0,
     send_timeout: float = 30.0,
     access_log: Literal["text", "json"] | None = None,
+    extra_arguments: Literal["refuse", "ignore"] = "refuse",
+    gym_compat: bool = False,
     say: Callable[[str], None] = print,
     warn: Callable[[str], None] = print,
     exits: bool = False,
@@ -89,6 +91,8 @@ def serve(
         api_key_env=api_key_env,
         context_tokens=context_tokens,
         access_log=access_log,
+        extra_arguments=extra_arguments,
+        gym_compat=gym_compat,
     )
     factory = ApplicationFactory(tuple(environments), options, env_args)
     with BackgroundLoop() as loop:

@@ -156,7 +156,8 @@ class ToolServer:
                 return await self._start_session(request, params.arguments or {})
             session = await self._session_of(request)
             call_id = _call_id(params) or request.call_id
-            result = await session.call(params.name, params.arguments, call_id=call_id)
+            given = self.served.known_arguments(params.name, params.arguments)
+            result = await session.call(params.name, given, call_id=call_id)
             outcome = "ok" if result.ok else str(result.code)
             return _call_result(result)
         except Unauthorized as error:

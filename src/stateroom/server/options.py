@@ -49,6 +49,10 @@ class Options:
     hosts: tuple[str, ...] | None = ()
     """Host names that the server answers to, besides `localhost` and loopback addresses; None: any."""
     limits: Limits = Limits()
+    extra_arguments: Literal["refuse", "ignore"] = "refuse"
+    """What becomes of a call with arguments that the tool does not have: 422, or a call without these."""
+    gym_compat: bool = False
+    """Whether clients may do what NeMo Gym's servers allow them and this protocol refuses; see `docs/serving.md`."""
     model: str | None = None
     """The model that answers in threads, as `--model` names it; None: threads get no answers."""
     api_key_env: str | None = None

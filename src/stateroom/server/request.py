@@ -23,6 +23,9 @@ LATEST_START = 2.0**40
 LONGEST_NAME = 200
 """Characters of a client's own name for a session, and of an unknown tool's name in an error message."""
 
+NOT_OF_TASK = frozenset({"response", "responses_create_params", "agent_ref", "reward", "resources_session_id"})
+"""Fields of a request that verifies which are not compared with the row of the seed."""
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -194,14 +197,17 @@ def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:
     return None if seed is None else int(seed), began
 
 
+def task_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """The task's own fields in the body of a request that verifies: neither the response nor what runners add."""
+    return {name: value for name, value in body.items() if name not in NOT_OF_TASK and not name.startswith("_ng_")}
+
+
 # The Responses object in a request, checked before an author's verifier sees it.
 
 
-def checked_response(body: dict[str, Any]) -> dict[str, Any] | None:
-    """The `response` of a body, if there is one."""
+def checked_response(body: dict[str, Any]) -> dict[str, Any]:
+    """The `response` of a body."""
     response = body.get("response")
-    if response is None:
-        return None
     if not isinstance(response, dict):
         raise wrong_field("response", "should be a Responses object")
     output = response.get("output", [])

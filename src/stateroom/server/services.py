@@ -86,7 +86,16 @@ class Services:
         signer = Signer(options.secrets, environment.name, options.ttl, self.now)
         prefix = f"/{environment.name}" if len(self.served) > 1 else ""
         return ServedEnvironment(
-            environment, sessions, signer, self.count, self.metrics, prefix, self.keys, self.environments
+            environment,
+            sessions,
+            signer,
+            self.count,
+            self.metrics,
+            prefix,
+            self.keys,
+            self.environments,
+            gym_compat=options.gym_compat,
+            ignores_extra=options.gym_compat or options.extra_arguments == "ignore",
         )
 
     async def environment_of(self, session: str) -> ServedEnvironment:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stateroom.errors import Conflict, InvalidMove, SessionError
+from stateroom.errors import Conflict, DuplicateCall, InvalidMove, SessionError
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession
 from stateroom.session.commit import Superseded, commit
@@ -43,11 +43,14 @@ class SessionAgent:
         """Load what other processes have done: they may have continued the agent's work."""
         await self._cache.refresh(self._cached, closed_too=True)
 
-    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
+    async def say(
+        self, update: Update, *, after: AgentStatus | None = None, call_id: str | None = None, **changes: Any
+    ) -> AgentStatus:
         """Add to the conversation, with the lifecycle's events that come with it; gives the agent's status then.
 
         `after` is the status that the update follows from: if it is another by now, another process has continued the
-        agent's work, and `Conflict` is raised. `changes` are those of the status that do not follow from the update.
+        agent's work, and `Conflict` is raised. Under one `call_id` only the first update is added. `changes` are those
+        of the status that do not follow from the update.
         Raises `InvalidMove` if the lifecycle does not allow it, and then nothing was added.
         """
         lifecycle = self._cache.runtime.environment.lifecycle
@@ -56,7 +59,7 @@ class SessionAgent:
             self._refuse_other(status, after)
             return update.facts(), status.after(update, lifecycle, **changes)
 
-        return await self._enter("message", enter)
+        return await self._enter("message", enter, call_id=call_id)
 
     async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
         """Let the model's view of the conversation start from these items. All that was said stays in the log."""
@@ -80,7 +83,7 @@ class SessionAgent:
         await self._cache.refresh(self._cached)
         status = self.status
         if status.asking is not None:
-            told = {"asking": status.asking, "inputs": (*status.inputs, given)}
+            told: dict[str, Any] = {"asking": status.asking, "inputs": (*status.inputs, given)}
             return await self.say(Update([], "user", ("input_received",)), after=status, **told)
         text = given if isinstance(given, str) else to_json(given).decode()
         if status.open:
@@ -126,7 +129,12 @@ class SessionAgent:
             raise Conflict(head.id, head.revision, message)
 
     async def _enter(
-        self, kind: str, enter: Callable[[AgentStatus, int], Entered], *, breaks_lease: bool = False
+        self,
+        kind: str,
+        enter: Callable[[AgentStatus, int], Entered],
+        *,
+        breaks_lease: bool = False,
+        call_id: str | None = None,
     ) -> AgentStatus:
         """Commit an entry with which the agent's status changes, and no state."""
         cached, runtime = self._cached, self._cache.runtime
@@ -144,11 +152,13 @@ class SessionAgent:
                 raise Superseded from None
             after = StateAt(cached.state, replace(cached.progress, agent=status, made=()), cached.outdated)
             try:
-                step = cached.prepare(kind, {**facts, "agent": status.plain()}, after=after)
+                step = cached.prepare(kind, {**facts, "agent": status.plain()}, after=after, call_id=call_id)
             except UNSTORABLE as error:
                 raise SessionError(cached.head.id, f"what was said cannot be stored: {error}") from error
             try:
                 await cached.append(step)
+            except DuplicateCall:
+                return cached.progress.agent
             except Conflict:
                 raise Superseded from None
             return status
@@ -168,7 +178,9 @@ class AgentInMemory:
     async def refresh(self) -> None:
         """Nothing: no other process knows of it."""
 
-    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
+    async def say(
+        self, update: Update, *, after: AgentStatus | None = None, call_id: str | None = None, **changes: Any
+    ) -> AgentStatus:
         return self._add("message", update.facts(), self.status.after(update, self._lifecycle, **changes), after)
 
     async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:

@@ -97,5 +97,11 @@ class SessionEnvironment(Protocol):
     def parse_task(self, row: Any) -> Any:
         """The typed task of a row; raises `BadTask`."""
 
+    def parse_incomplete_task(self, row: Any) -> Any:
+        """The same for a row that may lack required fields; to read one of these raises `MissingField`."""
+
+    def missing_fields(self, row: Any) -> list[str]:
+        """The required fields of a task that a row does not have."""
+
     def user_of(self, task: Any) -> str:
         """Whose task it is; raises `BadTask`."""

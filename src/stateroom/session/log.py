@@ -2,19 +2,22 @@
 
 | kind | facts |
 |---|---|
-| `seed` | `input`: the task row; `schema`; `world`: the id of its world; `replaces`: the session whose place it took |
+| `seed` | `input`: the task row; `schema`; `world`: the id of its world; `replaces`, `lacks` |
 | `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
 | `started` | `name`, `input`: an external call is about to run |
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
 | `rewind` | `to`: the revision whose state is the state again; `pending`: external calls whose outcome is unknown |
-| `verdict` | `verdict`: of the state before; `response`, `views`: which ones it looked at |
+| `verdict` | `verdict`: of the state before; `response`, `views`: which ones it looked at; `row` |
 | `close` | `replaced_by`: the session that took its place |
 | `migrated` | `schema` |
 | `asked` | `name`, `input`, `question`: an external call ended by asking a question |
 | `message` | the fields of an `Update` (see `lifecycle`) |
 | `compaction` | `items`, `tokens`, `pinned`: what the model's view of the conversation starts from |
 | `abandoned` | `by`: the shared state whose intent was not decided in time |
+
+`replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
+names, and the verdict's `row` the fields, which come with the request to verify.
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
 and the fields of each event that was emitted. `resources` are the versions of those that the call has used (see
@@ -217,6 +220,11 @@ def read_stored(entry: Entry) -> Stored:
 def read_entry(entry: Entry) -> LogEntry:
     """The same without large values: a `Large` stands in the place of each. `History.read` has them all."""
     return read_stored(entry).entry
+
+
+def task_row(seed: LogEntry, verdict: Mapping[str, Any] | None) -> Any:
+    """A session's task row, as it was seeded, with the fields that came with its verdict."""
+    return {**seed.input, **verdict["row"]} if verdict and "row" in verdict else seed.input
 
 
 def progress_after(

@@ -12,7 +12,7 @@ from stateroom.session.environment import SessionEnvironment
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.history import History, line_to
 from stateroom.session.invocation import NOTHING, CallContext
-from stateroom.session.log import VERDICT, LogEntry, read_entry
+from stateroom.session.log import VERDICT, LogEntry, read_entry, task_row
 from stateroom.session.reader import Reader, StateAt
 from stateroom.session.resources import ResourceManager, SessionResources
 from stateroom.session.runner import Runner
@@ -74,19 +74,19 @@ class Rescorer:
         document = await (history.outline_in(loaded) if revision == judged else history.outline(session, revision))
         standing = await self._reader.understood(document)
         seeded = await history.seed(head, first)
-        row = read_entry(seeded).input
+        facts = None if entry is None else entry.facts
         procedure = environment.verify_function
         shared = NOTHING
         if procedure.shared:
             shared = await self._shared(session, entry if revision == judged else None, sorted(procedure.shared))
 
         def task() -> Any:
-            return environment.parse_task(read_entry(seeded).input)
+            return environment.parse_task(task_row(read_entry(seeded), facts))
 
         call = CallContext(standing.state, standing.progress, session, revision, task, None, None, shared)
         first_state = partial(self._first, session)
         rehearsal = partial(Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._mend)
-        episode = Episode(environment.parse_task(row), response, rehearsal)
+        episode = Episode(task(), response, rehearsal)
         path = partial(load_path, self._reader, session, revision, environment.tools, response)
         holding = SessionResources(self._manager)
         try:
@@ -96,7 +96,8 @@ class Rescorer:
         finally:
             if holding:
                 await holding.stop()
-        return Rescored(verdict, revision, row, None if entry is None else Verdict(**entry.facts["verdict"]))
+        row = task_row(read_entry(seeded), facts)
+        return Rescored(verdict, revision, row, None if facts is None else Verdict(**facts["verdict"]))
 
     async def _first(self, session: str) -> StateAt:
         """The state and progress that the session was seeded with."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 from secrets import token_hex
 from time import time
 from typing import Any
 
 from stateroom.session.environment import SessionEnvironment
-from stateroom.session.log import read_entry
+from stateroom.session.log import read_entry, task_row
 from stateroom.session.reader import Reader
 from stateroom.session.runner import Runner
 from stateroom.state import State
@@ -67,9 +67,13 @@ class Runtime(SessionLimits):
         self.runner = Runner()
         self.reader = Reader(store, environment.state_type or State)
 
-    def task_of(self, seeded: Entry) -> Any:
-        """The typed task in the entry that a session began with."""
-        return self.environment.parse_task(read_entry(seeded).input)
+    def task_of(self, seeded: Entry, verdict: Mapping[str, Any] | None = None) -> Any:
+        """The typed task in the entry that a session began with, and in the facts of its verdict."""
+        entry = read_entry(seeded)
+        row = task_row(entry, verdict)
+        if "lacks" in entry.facts and not row.keys() >= {*entry.facts["lacks"]}:
+            return self.environment.parse_incomplete_task(row)
+        return self.environment.parse_task(row)
 
     def new_head(self, owner: str, revision: int, *, parent: str | None = None, session_id: str | None = None) -> Head:
         """A head for a new session."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from typing import Any, Generic, Literal, overload
 
 from msgspec.structs import replace
+from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
@@ -36,11 +37,21 @@ from stateroom.session.commit import Superseded, append_entry, commit
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, History, Occurred, occurred
-from stateroom.session.invocation import READ_ONLY, CallContext, plain_arguments
+from stateroom.session.invocation import NOTHING, READ_ONLY, CallContext, plain_arguments
 from stateroom.session.lease import SECONDS, Lease
-from stateroom.session.log import CHECKPOINT, UNSTORABLE, VERDICT, LogEntry, checked_name, checked_text
+from stateroom.session.log import (
+    CHECKPOINT,
+    UNSTORABLE,
+    VERDICT,
+    LogEntry,
+    checked_name,
+    checked_text,
+    read_entry,
+    task_row,
+)
 from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
+from stateroom.session.recorded_call import same
 from stateroom.session.resource import why_not_again
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
 from stateroom.state import Difference, DraftContext, State, diff, draft_of
@@ -83,8 +94,11 @@ class Session(Generic[S]):
 
     @property
     def task(self) -> Any:
-        """The typed task that the session was seeded with, read anew each time."""
-        return self._cache.runtime.task_of(self._cached.seeded)
+        """The typed task that the session was seeded with, read anew each time.
+
+        Fields that are to come with the verdict are missing until then: to read one raises `MissingField`.
+        """
+        return self._cache.runtime.task_of(self._cached.seeded, self._cached.judged)
 
     @property
     def agent(self) -> SessionAgent:
@@ -189,25 +203,28 @@ class Session(Generic[S]):
                 await cache.mend(cached)
             raise no_reply(failure) from failure
 
-    async def verify(self, response: Any = None) -> Verdict:
+    async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
 
         Without a `response` the verifier is given what was said in the session, if an agent ran in it.
         This seals the session: nothing can be changed any more. Verifying again, even after it is closed, gives the
         same verdict. If the verifier read the response, verifying again with another one raises `SessionSealed`:
         otherwise a model that can reach `verify` could submit a better response first.
+        `row` is the task row as the caller has it: it gives the fields that the row lacked when it was seeded, if any,
+        and raises `Conflict` if another field has another value than it was seeded with.
         """
         cache, cached = self._cache, self._cached
 
         async def attempt() -> Verdict:
             await cache.refresh(cached, closed_too=True)
             judged = await self.agent.response() if response is None else response
+            added = self._added_by(row)
             if self.verdict is not None:
                 self._refuse_other(judged)
                 return self.verdict
             if cached.head.closed:
                 raise SessionClosed(self.id)
-            verdict, facts = await self._judge(judged)
+            verdict, facts = await self._judge(judged, added)
             try:
                 await cached.append(cached.prepare("verdict", facts, call_id=VERDICT))
             except (Conflict, DuplicateCall):
@@ -222,35 +239,57 @@ class Session(Generic[S]):
                 cached.resources.stop()  # not awaited: the verdict does not wait until they have stopped
             return verdict
 
-    async def _judge(self, response: Any) -> tuple[Verdict, dict[str, Any]]:
-        """Run the verifier; gives its verdict, and what the log says of it."""
+    def _added_by(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a row that the session's own lacks; `Conflict` if another one contradicts it."""
+        seed = read_entry(self._cached.seeded)
+        known = task_row(seed, self._cached.judged)
+        added = {name: row[name] for name in seed.facts.get("lacks", ()) if name in row and name not in known}
+        for name, value in row.items():
+            if name in added or (name in known and same(known[name], value)):
+                continue
+            typed = to_jsonable_python(getattr(self.task, name, value), fallback=str)
+            if not same(typed, value):
+                told = (
+                    f"{name}: the session was seeded with another value; verify it with the row that it was seeded with"
+                )
+                raise Conflict(self.id, self.revision, told)
+        return added
+
+    async def _judge(self, response: Any, added: dict[str, Any]) -> tuple[Verdict, dict[str, Any]]:
+        """Run the verifier; gives its verdict, and what the log says of it.
+
+        `added` are fields of the task that the seeded row lacks.
+        """
         cache, cached = self._cache, self._cached
         runtime, procedure = cache.runtime, cache.runtime.environment.verify_function
-        episode = Episode(self.task, response, self._rehearsal)
+        facts: dict[str, Any] = {"row": added} if added else {}
+
+        def task() -> Any:
+            return runtime.environment.parse_task(task_row(read_entry(cached.seeded), facts))
+
+        episode = Episode(task(), response, partial(self._rehearsal, task))
         views = await cache.shared.views(cached, procedure.shared)
         tools = runtime.environment.tools
         path = partial(load_path, cached.reader, self.id, cached.head.revision, tools, response)
         lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
         shared = {name: view.state for name, view in views.items()}
-        call = CallContext(
-            cached.state, cached.progress, self.id, self.revision, lambda: self.task, None, shared=shared
-        )
+        call = CallContext(cached.state, cached.progress, self.id, self.revision, task, None, shared=shared)
         verdict = await run_verifier(runtime.runner, procedure, call, episode, runtime.timeout, path, lend)
-        facts: dict[str, Any] = {"verdict": vars(verdict)}
+        facts["verdict"] = vars(verdict)
         if views:
             facts["views"] = {name: [view.shared.cached.head.id, view.revision] for name, view in views.items()}
         if episode.response_was_read:
             facts["response"] = digest(response)
         return verdict, facts
 
-    def _rehearsal(self) -> Rehearsal:
+    def _rehearsal(self, task: Callable[[], Any]) -> Rehearsal:
         runtime, cached = self._cache.runtime, self._cached
         return Rehearsal(
             runtime.environment,
             runtime.runner,
             runtime.timeout,
             self.id,
-            lambda: self.task,
+            task,
             partial(cached.at, 1),
             partial(self._cache.mend, cached),
         )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import Any, Generic
 
 from msgspec.structs import replace
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, ValidationError, to_jsonable_python
 
 from stateroom.errors import (
     BadTask,
     DefinitionError,
+    MissingField,
     SessionError,
     TimedOut,
     UnknownSession,
@@ -99,12 +100,16 @@ class Sessions(Generic[S]):
         began: float | None = None,
         session_id: str | None = None,
         replaces: str | None = None,
+        incomplete: bool = False,
+        default_state: bool = False,
     ) -> Session[S]:
         """A new session for a task: a row of task data, or a typed task.
 
         `seed` decides the session's rng and ids, and `began` the time at which its clock starts, in seconds since
         1970; by default a random seed, and now. `session_id` must be unguessable where strangers can call; by default
-        it is. `replaces` is the session whose place this one takes, for the log.
+        it is. `replaces` is the session whose place this one takes, for the log. A row may be `incomplete`: it may lack
+        fields that the environment's `seed` does not read, and which then come with the row that `verify` is given.
+        With `default_state`, a session whose `seed` reads a missing field has the defaults of its state's type.
         """
         checked_text("owner", owner)
         if session_id is not None:
@@ -116,14 +121,24 @@ class Sessions(Generic[S]):
         progress = Progress(randbits(63) if seed is None else seed, created if began is None else began)
         if self.environment.state_type is None:
             return self.stateless(session_id or new_session_id(), progress, self._task(row))
+        lacks = self.environment.missing_fields(row) if incomplete else []
         if "user" in self.environment.shared_types:
             with contained:
-                user = self.environment.user_of(self._task(row))
+                user = self.environment.user_of(self._task(row, lacks))
             checked_text("user", user)  # else the first call would fail for it
-        state, progress, start = await self._seeded(self._task(row), progress)
+        try:
+            state, progress, start = await self._seeded(self._task(row, lacks), progress)
+        except AttributeError as error:  # a field of the task, declared or not
+            if not default_state or self.environment.world_function is not None:
+                if isinstance(error, MissingField):
+                    self._task(row)  # which names all that are missing
+                raise
+            state, start = self._default_state(), None
         head = self.runtime.new_head(owner, 1, session_id=session_id)
         try:
             facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
+            if lacks:
+                facts["lacks"] = lacks
             cached, entries, snapshot, blobs = new_session(
                 self.runtime.reader, head, state, progress, facts, self.runtime, start
             )
@@ -158,9 +173,10 @@ class Sessions(Generic[S]):
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise BadTask(f"the task is not JSON: {error}") from error
 
-    def _task(self, row: Any) -> Any:
+    def _task(self, row: Any, lacks: Sequence[str] = ()) -> Any:
         """The typed task of a row, as a copy that its user may change."""
-        return self.environment.parse_task(self._plain(row))
+        parse = self.environment.parse_incomplete_task if lacks else self.environment.parse_task
+        return parse(self._plain(row))
 
     async def _seeded(self, task: Any, progress: Progress) -> tuple[State, Progress, Start | None]:
         """The first state of a session, its progress, and the start that the state follows from, if it does."""
@@ -204,6 +220,16 @@ class Sessions(Generic[S]):
 
     async def _seeded_state(self, available: dict[str, Callable[[], Any]]) -> State:
         return first_state(self.environment, "seed", await self._run_seed(available))
+
+    def _default_state(self) -> State:
+        """A state with the defaults of its type; `BadTask` if a field has none."""
+        assert self.environment.state_type is not None
+        try:
+            with contained:
+                return first_state(self.environment, "seed", self.environment.state_type())
+        except ValidationError as error:
+            lacking = ", ".join(str(found["loc"][0]) for found in error.errors())
+            raise BadTask(f"the state has no default for {lacking}") from None
 
     async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
         """A handle on a session that was seeded before, here or in any other process.

@@ -283,7 +283,8 @@ class _Endpoints:
             "Close the session.",
             self.schemas[bodies.CloseReply],
             (*READING, 401, 409, 410),
-            description="It can no longer be used. To close it twice is no error.",
+            description="It can no longer be used. To close it twice is no error, nor is to close a name that was "
+            "never seeded: to seed that name later is refused.",
             requestBody=taken(self.schemas[bodies.CloseBody]),
             security=self.optional,
         )

@@ -230,7 +230,7 @@ class VerifyReply(TypedDict):
 
 @body
 class CloseBody(TypedDict):
-    resources_session_id: Annotated[str, Field(examples=["the session_id that seeding gave"])]
+    resources_session_id: Annotated[Name, Field(examples=["the session_id that seeding gave"])]
     """The name that the session was seeded with, or its `session_id`."""
     episode_id: NotRequired[Any]
 
