@@ -112,6 +112,27 @@ def test_mistakes_are_messages(stateroom: Any, rollouts: Path) -> None:
     assert not Path("new.jsonl").exists()
 
 
+def test_rollouts_of_others_are_replayed_and_rescored(stateroom: Any, tmp_path: Path) -> None:
+    """They name no session, and have neither indices nor the fields of their tasks."""
+    stateroom("run", "counter", "--model", "noisy", "--repeats", 4, "--output", "out.jsonl")
+    kept = ("responses_create_params", "response", "reward")
+    before = [{name: row[name] for name in kept} for row in rows(tmp_path / "out.jsonl")]
+    write_rows(tmp_path / "theirs.jsonl", before)
+    given = {row["_ng_task_index"]: row for row in rows(tmp_path / "out_materialized_inputs.jsonl")}
+    write_rows(tmp_path / "tasks.jsonl", given.values())
+    rescored = stateroom(
+        "reverify", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "-o", "new.jsonl", "--json"
+    )
+    found = json.loads(rescored.out)
+    assert (rescored.code, found["episodes"], found["refused"], found["rewards"]["same"]) == (0, 32, 0, 32)
+    replayed = stateroom(
+        "replay", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "--reads", "check", "--json"
+    )
+    found = json.loads(replayed.out)
+    assert (replayed.code, found["replayed"], found["refused"], found["differences"]) == (0, 32, 0, 0)
+    assert found["calls"] + found["reads"] > 32
+
+
 def test_a_stateless_environment_needs_no_store(stateroom: Any, tmp_path: Path) -> None:
     assert stateroom("run", "weather", "--output", "out.jsonl").code == 0
     outcome = stateroom("reverify", "out.jsonl", "-e", "weather", "-o", "new.jsonl", "--json")

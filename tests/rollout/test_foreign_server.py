@@ -284,9 +284,9 @@ async def test_what_an_assistant_says_has_an_id_in_the_response_that_is_judged(
     stranger.verify = verify  # type: ignore[method-assign]
     stranger.url = await start(stranger.app())
     _, given = await play(tmp_path, stranger, ADD)
-    assert [item.get("id") for item in judged] == [None, None, "msg_2"]
+    assert [item.get("id") for item in judged] == ["fc_0", None, "msg_2"]
     (row,) = rows(given.files.rollouts)
-    assert row["response"]["output"][2] == message("done")  # the rollouts are the same as without a server
+    assert row["response"]["output"] == judged
 
 
 @pytest.mark.parametrize(
@@ -316,6 +316,13 @@ async def test_a_verdict_may_say_what_the_task_says(stranger: Stranger, tmp_path
     assert (row["initial_count"], row["expected_count"], row["_ng_task_index"], row["tool_calls"]) == (4, 6, 0, 0)
     assert report.metrics["agent_metrics"]["mean/initial_count"] == 4
     assert "mean/expected_count" not in report.metrics["agent_metrics"]  # nothing new
+
+
+async def test_a_boolean_of_a_verdict_is_a_metric(stranger: Stranger, tmp_path: Path) -> None:
+    stranger.verdict = {"reward": 1.0, "accuracy": True, "order_failure": False}
+    report, _ = await play(tmp_path, stranger)
+    assert report.metrics["key_metrics"].items() >= {"mean/accuracy": 1.0, "mean/order_failure": 0.0}.items()
+    assert "mean/expected_count" not in report.metrics["agent_metrics"]
 
 
 async def test_a_server_may_send_the_verdict_alone(stranger: Stranger, start: Start, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import BadData
 from stateroom.rollout import Price, aggregate, pass_at_k, standard_error
+from stateroom.rollout.repeats import t_quantile
 
 
 def row(task: int, reward: float, **more: Any) -> dict[str, Any]:
@@ -107,19 +108,92 @@ def test_what_is_not_a_price_is_refused(text: str) -> None:
         Price.parse(text)
 
 
+def measured(found: dict[str, Any]) -> set[str]:
+    return {key.partition("/")[2] for key in found["agent_metrics"] if key.startswith("mean/")}
+
+
 def test_only_numbers_of_the_episode_are_metrics() -> None:
-    found = aggregate([row(0, 1.0, words="x", flag=True, nothing=None, values=[1], _private=3, count=2)])
-    assert {key.partition("/")[2] for key in found["agent_metrics"] if key.startswith("mean/")} == {"reward", "count"}
+    given = row(0, 1.0, words="x", flag=True, nothing=None, values=[1], _private=3, count=2, expected_count=4)
+    found = aggregate([given, {**given, "flag": False}], given={"expected_count"})
+    assert measured(found) == {"reward", "count", "flag"}
+    assert found["key_metrics"].items() >= {"mean/count": 2.0, "mean/flag": 0.5}.items()
+
+
+def test_the_tokens_of_a_response_are_metrics() -> None:
+    usage = {"input_tokens": 60, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 30, "total_tokens": 90}
+    for response in ({"usage": None}, {}, None):
+        assert measured(aggregate([row(0, 1.0, response=response)])) == {"reward"}
+    found = aggregate([row(0, 1.0, response={"usage": usage})])
+    assert measured(found) == {"reward", "input_tokens", "output_tokens", "total_tokens"}
+    assert found["agent_metrics"]["mean/total_tokens"] == 90
+
+
+REPEATS = [(0, 0, 1.0), (0, 1, 0.0), (0, 2, 1.0), (1, 0, 0.5), (1, 1, 1.0), (2, 0, 0.75), (2, 1, 0.5), (2, 2, 0.0)]
+"""Tasks, rollouts and rewards; of the second task an episode is missing."""
+
+ACROSS = {
+    "num_repeats": 3,
+    "mean_across_repeats/mean/reward": 0.5833333333333334,
+    "median_across_repeats/mean/reward": 0.5,
+    "std_across_repeats/mean/reward": 0.14433756729740646,
+    "min_across_repeats/mean/reward": 0.5,
+    "max_across_repeats/mean/reward": 0.75,
+    "se_across_repeats/mean/reward": 0.08333333333333334,
+    "ci_low_95_across_repeats/mean/reward": 0.22477893918754482,
+    "ci_high_95_across_repeats/mean/reward": 0.941887727479122,
+}
+"""What NeMo Gym 0.7.0 makes of these, over all repeats; and of the last one by itself:"""
+
+LAST = {
+    "_ng_rollout_index": 2,
+    "sample_count": 2,
+    "missing_count": 1,
+    "mean/reward": 0.5,
+    "median/reward": 0.5,
+    "std/reward": 0.7071067811865476,
+    "sem/reward": 0.5,
+    "min/reward": 0.0,
+    "max/reward": 1.0,
+    "p25/reward": 0.25,
+    "p75/reward": 0.75,
+    "ci_low_95/reward": -5.853102368087347,
+    "ci_high_95/reward": 6.853102368087347,
+}
+
+
+def test_repeats_are_measured_as_nemo_gym_does() -> None:
+    found = aggregate([{**row(task, reward), "_ng_rollout_index": rollout} for task, rollout, reward in REPEATS])
+    repeated = {name: value for name, value in found["agent_metrics"].items() if "repeats" in name}
+    assert repeated == pytest.approx(ACROSS)
+    assert len(found["repeat_level_metrics"]) == 3
+    assert found["repeat_level_metrics"][2] == pytest.approx(LAST)
+    second = found["group_level_metrics"][1]
+    assert (second["num_rollouts"], second["expected_num_rollouts"]) == (2, 2)
+    assert second["rollout_infos"] == [
+        {"rollout_id": f"1:{rollout}", "_ng_task_index": 1, "_ng_rollout_index": rollout, "reward": reward}
+        for rollout, reward in ((0, 0.5), (1, 1.0))
+    ]
+
+
+def test_what_is_run_once_has_no_repeats() -> None:
+    found = aggregate([row(0, 1.0), row(1, 0.0)])
+    assert (found["repeat_level_metrics"], found["agent_metrics"]["num_repeats"]) == ([], 1)
+    assert not any("across_repeats" in name for name in found["agent_metrics"])
+
+
+@pytest.mark.parametrize(
+    ("freedom", "bound"),
+    [(1, 12.706204736174694), (2, 4.302652729749462), (7, 2.364624251592784), (30, 2.0422724563), (1001, 1.9623367053)],
+)
+def test_confidence_intervals_are_those_of_students_t_distribution(freedom: int, bound: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(bound, rel=1e-8)
 
 
 def test_the_parts_of_a_reward_are_metrics() -> None:
     rows = [row(0, 1.0, reward_components={"style": part, "note": "x"}) for part in (0.25, 0.75)]
     found = aggregate([*rows, row(1, 0.0, reward_components="none")])
     assert found["agent_metrics"]["mean/reward_components/style"] == 0.5
-    assert {key.partition("/")[2] for key in found["agent_metrics"] if key.startswith("mean/")} == {
-        "reward",
-        "reward_components/style",
-    }
+    assert measured(found) == {"reward", "reward_components/style"}
 
 
 def test_a_metric_of_some_episodes_is_averaged_over_those() -> None:
@@ -128,4 +202,5 @@ def test_a_metric_of_some_episodes_is_averaged_over_those() -> None:
 
 
 def test_no_episodes_no_metrics() -> None:
-    assert aggregate([]) == {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
+    none: dict[str, Any] = {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
+    assert aggregate([]) == {**none, "repeat_level_metrics": []}

@@ -9,8 +9,20 @@ import pytest
 
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, Verdict, tool
 from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
+from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.jsonl import write_rows
-from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
+from stateroom.model import (
+    Answer,
+    Item,
+    Model,
+    ModelSource,
+    Policy,
+    Request,
+    Usage,
+    function_call,
+    message,
+    outputs_of,
+)
 from stateroom.rollout import RescoreReport, Run, RunFiles, rescore_rollouts, run
 from stateroom.rollout.rows import REVERIFIED
 from stateroom.session import cached_session
@@ -548,3 +560,15 @@ async def test_luck_that_nothing_has_recorded_is_refused(collect: Any) -> None:
 async def test_a_revision_without_a_state_is_a_mistake(collect: Any) -> None:
     with pytest.raises(NotFound, match="stateless"):
         await again(Echo(), await collect(Echo(), model=ModelSource("two", Says)), None, at=1)
+
+
+async def test_tokens_and_their_metrics_stay(tmp_path: Path) -> None:
+    class Talks(Model):
+        async def answer(self, request: Request) -> Answer:
+            return Answer([message("Sunny.")], Usage(5, 2))
+
+    plan = Run(WeatherEnvironment(), ModelSource("talks", lambda seed: Talks()), [{}], RunFiles(tmp_path / "x.jsonl"))
+    before = (await run(plan)).metrics["agent_metrics"]
+    report = await rescore_rollouts(plan.environment, plan.files.rollouts, RunFiles(tmp_path / "again.jsonl"))
+    assert report.metrics["agent_metrics"] == before
+    assert before["mean/total_tokens"] == 7

@@ -432,14 +432,13 @@ async def test_what_another_environment_could_not_go_on_with_is_not_over(tmp_pat
 
 def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    agent = {"name": "mason"}
-    inputs = [{"agent_ref": agent, "_ng_task_index": index, "_ng_rollout_index": 0} for index in range(101)]
+    inputs = [{"_ng_task_index": index, "_ng_rollout_index": 0} for index in range(101)]
     site.files.inputs.write_text("".join(json.dumps(row) + "\n" for row in inputs))
     long = {"reward": 1.0, "response": {"output": [message("long " * 10_000)]}}
     site.files.rollouts.write_text("".join(json.dumps({**row, **long}) + "\n" for row in inputs[:100]))
     tracemalloc.start()
     try:
-        left = what_is_left(site.files, agent)
+        left = what_is_left(site.files, "mason")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

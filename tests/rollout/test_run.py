@@ -13,7 +13,7 @@ from stateroom import Environment, Episode, State, Verdict, open_store, tool
 from stateroom.errors import CannotWrite, UnknownStore
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.jsonl import write_rows
-from stateroom.model import Item, ModelSource, Policy, function_call, message
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, run
 
 REFERENCE = CounterEnvironment.policies["reference"]
@@ -102,7 +102,7 @@ async def test_inputs_are_materialized_in_order(tmp_path: Path) -> None:
     for row in inputs:
         assert row == {
             **TASKS[row["_ng_task_index"]],
-            "agent_ref": {"type": "responses_api_agents", "name": "some_policy"},
+            "agent_ref": {"type": "responses_api_agents", "name": "counter_agent"},
             "_ng_task_index": row["_ng_task_index"],
             "_ng_rollout_index": row["_ng_rollout_index"],
             "_stateroom_session": row["_stateroom_session"],
@@ -125,6 +125,36 @@ async def test_a_rollout_is_its_input_and_the_verdict(tmp_path: Path) -> None:
         assert kinds == ["function_call", "function_call_output"] * 2 + ["message"]
         assert {tool["name"] for tool in row["response"]["tools"]} == {"increment_counter", "get_counter_value"}
     assert not given.files.failures.exists()
+
+
+REQUIRED = {
+    "response": {"id", "created_at", "model", "object", "output", "parallel_tool_calls", "tool_choice", "tools"},
+    "message": {"id", "content"},
+    "reasoning": {"id", "summary"},
+    "function_call": {"arguments", "call_id", "name"},
+    "function_call_output": {"call_id", "output"},
+    "output_text": {"annotations", "text"},
+}
+"""Fields that NeMo Gym 0.7 requires: those of its `NeMoGymResponse`, of the items of its output, and of their parts."""
+
+
+async def test_rollouts_have_what_nemo_gym_requires(tmp_path: Path) -> None:
+    class Thinks(Policy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            if outputs_of(conversation):
+                return [message("done"), {**message("really"), "id": "msg_own"}]
+            thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
+            return [thought, function_call("get_counter_value", "c")]
+
+    given = plan(tmp_path, lambda seed: Thinks(), limit=1)
+    await run(given)
+    (row,) = rows(given.files.rollouts)
+    assert row.keys() >= {"responses_create_params", "response", "reward"}
+    assert row["response"].keys() >= REQUIRED["response"]
+    output = row["response"]["output"]
+    parts = [part for item in output if item["type"] == "message" for part in item["content"]]
+    assert all(part.keys() >= REQUIRED[part["type"]] for part in [*output, *parts])
+    assert [item.get("id") for item in output] == ["rs_0", "fc_1", None, "msg_3", "msg_own"]
 
 
 async def test_rows_as_other_tools_write_them_run_unchanged(tmp_path: Path) -> None:
@@ -151,6 +181,8 @@ async def test_rows_as_other_tools_write_them_run_unchanged(tmp_path: Path) -> N
     assert row["reward"] == 1.0
     assert row.items() >= task.items()
     assert row["response"]["tools"] == tools
+    (written,) = json.loads(given.files.metrics.read_text())
+    assert written["agent_ref"] == task["agent_ref"]
     assert "mean/id" not in report.metrics["agent_metrics"]
 
 
@@ -168,7 +200,7 @@ async def test_aggregate_metrics_are_written(tmp_path: Path) -> None:
     given = plan(tmp_path, NOISY, repeats=4)
     report = await run(given)
     (written,) = json.loads(given.files.metrics.read_text())
-    assert written.pop("agent_ref") == {"type": "responses_api_agents", "name": "some_policy"}
+    assert written.pop("agent_ref") == {"type": "responses_api_agents", "name": "counter_agent"}
     assert written == report.metrics
     rewards = [row["reward"] for row in rows(given.files.rollouts)]
     assert 0 < sum(rewards) < 12

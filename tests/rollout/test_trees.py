@@ -13,7 +13,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import BadData, CannotWrite, NotFound
-from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of, with_ids
 from stateroom.rollout import (
     Beam,
     BestOf,
@@ -146,7 +146,7 @@ async def test_every_node_can_be_found_in_the_store(tmp_path: Path) -> None:
                 assert way == ways(items[task, node["id"]])
                 assert len(way) == min(node["depth"], STEPS)  # it branched off where it says
     for row in done:
-        assert row["response"]["output"] == items[row["_ng_task_index"], row["_stateroom_node"]]
+        assert row["response"]["output"] == with_ids(items[row["_ng_task_index"], row["_stateroom_node"]])
 
 
 async def test_the_seed_decides_the_tree(tmp_path: Path) -> None:

@@ -108,15 +108,19 @@ async def test_details_metrics_and_parts_of_a_verdict_are_told(serve: Any) -> No
 async def test_metrics_are_aggregated_by_task(serve: Any) -> None:
     served = await serve()
     rows = [
-        {"_ng_task_index": task, "_ng_rollout_index": index, "reward": reward, "turns": 2}
+        {"_ng_task_index": task, "_ng_rollout_index": index, "reward": reward, "turns": 2, "expected_count": 7}
         for task, index, reward in [(0, 0, 1.0), (0, 1, 0.0), (1, 0, 1.0), (1, 1, 1.0)]
     ]
     status, metrics = await served.post("/aggregate_metrics", {"verify_responses": rows})
     assert status == 200
     errors = {"stderr/reward": 0.25, "stderr/pass@1": 0.25, "stderr/pass@2": 0.0}
-    assert metrics["key_metrics"] == pytest.approx({"mean/reward": 0.75, "pass@1": 0.75, "pass@2": 1.0, **errors})
+    assert metrics["key_metrics"] == pytest.approx(
+        {"mean/reward": 0.75, "mean/turns": 2.0, "pass@1": 0.75, "pass@2": 1.0, **errors}
+    )
     assert [group["mean/reward"] for group in metrics["group_level_metrics"]] == [0.5, 1.0]
     assert metrics["agent_metrics"]["mean/turns"] == 2.0
+    assert "mean/expected_count" not in metrics["agent_metrics"]  # which the task gave
+    assert metrics["agent_metrics"]["mean_across_repeats/mean/reward"] == 0.75
 
 
 async def test_aggregating_much_lets_others_go_on(serve: Any) -> None:
@@ -188,6 +192,15 @@ async def test_without_a_state_nothing_needs_a_seed(serve: Any, store: str) -> N
     )
     assert await served.get("/reverify_mode") == (200, "stateless")
     assert await served.services.store.heads() == []
+
+
+class LuckyVerifier(LuckyEnvironment):
+    def verify(self, rng: Any) -> float:
+        return float(rng.random())
+
+
+async def test_a_verdict_by_luck_cannot_be_given_again(serve: Any) -> None:
+    assert await (await serve(LuckyVerifier())).get("/reverify_mode") == (200, "unsupported")
 
 
 async def test_without_a_state_the_cookie_is_the_luck(serve: Any) -> None:

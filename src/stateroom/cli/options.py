@@ -27,6 +27,15 @@ EnvArgs = Annotated[
 TaskFile = Annotated[
     Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
 ]
+RolloutTasks = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        "-i",
+        help="Tasks as JSONL, for rollouts that lack the fields of their tasks, as NeMo Gym's may; found by prompt.",
+        show_default=False,
+    ),
+]
 ModelSpec = Annotated[
     str,
     typer.Option(

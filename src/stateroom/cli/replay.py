@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, env_args_of
+from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, RolloutTasks, env_args_of
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.cli.sessions import existing_store
 from stateroom.environment import Environment, make_environment
@@ -39,6 +39,7 @@ def replay(
     ],
     env: EnvOption,
     env_arg: EnvArgs = None,
+    input_file: RolloutTasks = None,
     store: ExistingStore = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Continue after a difference, and count them.")] = False,
     reads: Annotated[
@@ -52,6 +53,7 @@ def replay(
     state, clock and call ids; nothing is written to the store. Outputs and
     states are compared, and the first difference is shown. If the store no
     longer has a row's session, the outputs in its response are compared.
+    The rollouts may be NeMo Gym's own.
     External tools do not run: their results are taken from the log. Episodes
     that used states which others change are refused.
 
@@ -64,7 +66,7 @@ def replay(
     environment = make_environment(env, env_args_of(env_arg))
     path = Path(target)
     if path.is_file():
-        replays = asyncio.run(_replay_file(environment, path, store, lenient, reads))
+        replays = asyncio.run(_replay_file(environment, path, input_file, store, lenient, reads))
     elif store is None:
         raise NotFound(f"there is no rollouts file {target}; for a session, say with --store where it is")
     elif reads == ReadCalls.check:
@@ -85,7 +87,12 @@ async def _replay_session(environment: Environment[Any, Any], session: str, url:
 
 
 async def _replay_file(
-    environment: Environment[Any, Any], path: Path, url: str | None, lenient: bool, reads: ReadCalls
+    environment: Environment[Any, Any],
+    path: Path,
+    tasks: Path | None,
+    url: str | None,
+    lenient: bool,
+    reads: ReadCalls,
 ) -> list[Replay]:
     async with AsyncExitStack() as stack:
         store, files = None, RunFiles(path)
@@ -93,7 +100,9 @@ async def _replay_file(
             store = await stack.enter_async_context(existing_store(url or default_store(environment, files)))
         total = sum(1 for _ in read_lines(path))
         step = await stack.enter_async_context(shown_progress("replaying episodes", total))
-        return await replay_rollouts(environment, path, store, lenient=lenient, reads=reads.value, on_row=step)
+        return await replay_rollouts(
+            environment, path, store, tasks=tasks, lenient=lenient, reads=reads.value, on_row=step
+        )
 
 
 def _sums(replays: list[Replay]) -> dict[str, int]:

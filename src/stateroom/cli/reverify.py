@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, Force, env_args_of
+from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, Force, RolloutTasks, env_args_of
 from stateroom.cli.output import console, counted, errors, number, print_json, show_files, shown_progress, table
 from stateroom.cli.sessions import existing_store
 from stateroom.environment import Environment, make_environment
@@ -21,6 +21,7 @@ from stateroom.rollout import (
     RescoreReport,
     RunFiles,
     default_store,
+    names_sessions,
     rescore_rollouts,
     score_failures,
     unscored_rows,
@@ -51,6 +52,7 @@ def reverify(
     rollouts: Annotated[Path, typer.Argument(help="The rollouts file of a run.", show_default=False)],
     env: EnvOption,
     env_arg: EnvArgs = None,
+    input_file: RolloutTasks = None,
     output: NewRollouts = None,
     force: Force = False,
     judge_failed_only: JudgeFailedOnly = False,
@@ -60,13 +62,17 @@ def reverify(
     solved_at: SolvedAtAgain = None,
     json_output: AsJSON = False,
 ) -> None:
-    """Rescore episodes with the current verifier, from their stored states. No tool runs again.
+    """Rescore episodes with the current verifier, from their stored states.
 
     Each row gets the verdict on the state that was scored before, with the
     same task, response, random state and shared states; nothing is written to
     the store. A row that cannot be scored honestly (its session is gone, say)
     goes to the failures file, with the reason. After an interruption, the same
     command continues.
+
+    No tool runs again, except for rollouts that name no sessions, such as NeMo
+    Gym's: if the verifier reads more than the response, their calls run again
+    in memory, and must have the recorded outputs.
 
     With --judge-failed-only, the episodes in a run's failures file whose judge
     failed get their verdict: they move to the rollouts file, and the metrics
@@ -93,7 +99,7 @@ def reverify(
             raise typer.BadParameter("not for the rollouts themselves; give another --output", param_hint="--force")
         files.remove()
     try:
-        report = asyncio.run(_rescore(environment, rollouts, output, store, at, solved_at, concurrency))
+        report = asyncio.run(_rescore(environment, rollouts, input_file, output, store, at, solved_at, concurrency))
     except KeyboardInterrupt:
         errors.print(
             f"interrupted; the same command continues with what is in {files.rollouts}", style="red", soft_wrap=True
@@ -110,6 +116,7 @@ def reverify(
 async def _rescore(
     environment: Environment[Any, Any],
     rollouts: Path,
+    tasks: Path | None,
     output: Path | None,
     store: str | None,
     at: int | None,
@@ -120,7 +127,7 @@ async def _rescore(
     files = RunFiles(rollouts)
     async with AsyncExitStack() as stack:
         opened = None
-        if environment.state_type is not None:
+        if environment.state_type is not None and (names_sessions(rollouts) or store or output is None):
             opened = await stack.enter_async_context(_store_of(environment, rollouts, store))
         total = len(unscored_rows(files)) if output is None else sum(1 for _ in read_lines(rollouts))
         step = await stack.enter_async_context(shown_progress("scoring episodes", total))
@@ -133,6 +140,7 @@ async def _rescore(
             rollouts,
             RunFiles(output),
             opened,
+            tasks=tasks,
             at=at,
             solved_at=solved_at,
             concurrency=concurrency,
@@ -144,8 +152,6 @@ def _store_of(environment: Environment[Any, Any], rollouts: Path, store: str | N
     if store is not None:
         return existing_store(store)
     files = RunFiles(rollouts)
-    if not rollouts.is_file():
-        raise NotFound(f"there is no rollouts file {rollouts}")
     if not files.sessions.exists():
         raise NotFound(f"there is no {files.sessions} beside the rollouts; say with --store where their sessions are")
     return existing_store(default_store(environment, files))

@@ -19,6 +19,7 @@ from .items import (
     newest_turn as newest_turn,
     outputs_of as outputs_of,
     text_of as text_of,
+    with_ids as with_ids,
 )
 from .judge import (
     Judge as Judge,

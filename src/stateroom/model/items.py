@@ -11,6 +11,9 @@ from stateroom.errors import InvalidArguments
 
 Item = dict[str, Any]
 
+ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+"""How the ids of a model's items begin, by type."""
+
 ROLES = ("user", "assistant", "system", "developer")
 
 
@@ -38,6 +41,22 @@ def function_call(name: str, call_id: str, **arguments: Any) -> Item:
 def function_call_output(call_id: str, output: str) -> Item:
     """The result of a tool call."""
     return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def with_ids(items: Iterable[Item]) -> list[Item]:
+    """A response's output, in which what the model said and did has ids: its own, or else new ones by place.
+
+    The Responses API always gives them, and NeMo Gym refuses messages and reasoning without.
+    """
+    return [
+        {**item, "id": f"{ID_PREFIXES[item['type']]}_{place}"} if _lacks_id(item) else item
+        for place, item in enumerate(items)
+    ]
+
+
+def _lacks_id(item: Item) -> bool:
+    is_models = item.get("type") in ID_PREFIXES and item.get("role", "assistant") == "assistant"
+    return is_models and item.get("id") is None
 
 
 def input_items(given: Any) -> list[Item]:
@@ -112,14 +131,15 @@ def calls_of(response: Any, tool: str) -> list[Item]:
 
 def outputs_of(conversation: list[Item]) -> list[Any]:
     """The results of all tool calls so far, decoded; a result that is not JSON stays a text."""
-    return [_decoded(item["output"]) for item in conversation if item.get("type") == "function_call_output"]
+    return [decoded(item["output"]) for item in conversation if item.get("type") == "function_call_output"]
 
 
-def _decoded(output: Any) -> Any:
+def decoded(text: Any) -> Any:
+    """The value of a text with JSON, such as a call's arguments or its output; else the text itself."""
     try:
-        return json.loads(output)
-    except (ValueError, TypeError):
-        return output
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return text
 
 
 def _checked_item(item: Any, place: int) -> Item:

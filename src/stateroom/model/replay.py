@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from stateroom.errors import BadTask, ModelFailed
 from stateroom.jsonl import parse_object, read_lines
-from stateroom.model.items import Item, input_items, is_content, text_of
+from stateroom.model.items import Item, decoded, input_items, is_content, text_of
 from stateroom.model.model import Answer, Model, Request
 
 Row = Mapping[str, Any]
@@ -145,15 +145,15 @@ def _is_empty(item: Item) -> bool:
 
 
 def _digest(item: Item) -> bytes:
-    """A digest of an item's content, without ids and formatting."""
+    """A digest of an item's content, without ids; arguments and outputs are compared by value, however written."""
     kind = item.get("type", "message")
     match kind:
         case "message":
             content: Any = [item.get("role"), text_of(item), _others(item.get("content"))]
         case "function_call":
-            content = [item.get("call_id"), item.get("name"), item.get("arguments")]
+            content = [item.get("call_id"), item.get("name"), decoded(item.get("arguments"))]
         case "function_call_output":
-            content = [item.get("call_id"), item.get("output")]
+            content = [item.get("call_id"), decoded(item.get("output"))]
         case _:
             content = {name: value for name, value in item.items() if name not in ("id", "status")}
     return blake2b(json.dumps([kind, content], sort_keys=True).encode(), digest_size=16).digest()

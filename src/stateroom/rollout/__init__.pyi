@@ -39,6 +39,7 @@ from .replay import (
 )
 from .rescore import (
     RescoreReport as RescoreReport,
+    names_sessions as names_sessions,
     rescore_rollouts as rescore_rollouts,
     score_failures as score_failures,
     unscored_rows as unscored_rows,
@@ -61,6 +62,7 @@ from .runs import (
     StoredRun as StoredRun,
     find_runs as find_runs,
 )
+from .scorer import reads_only_the_response as reads_only_the_response
 from .tasks import (
     RemoteEnvironment as RemoteEnvironment,
     example_file as example_file,

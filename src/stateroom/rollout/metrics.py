@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import comb, fsum, hypot, prod, sqrt
+from operator import itemgetter
 from statistics import fmean, median, stdev
 from typing import Annotated, Any, Self
 
 import msgspec
 
 from stateroom.errors import BadData
+from stateroom.rollout.repeats import across_repeats, repeat_metrics
 from stateroom.rollout.rows import COST, TOKENS, VERDICT, Key, Row, changed_fields, key_of
 
 ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS, COST}
@@ -99,13 +101,16 @@ def summarise(values: Sequence[float], name: str) -> dict[str, float]:
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of an episode: the numbers at the top level of its row, and the components of its reward."""
-    parts = row.get("reward_components")
-    named = parts.items() if isinstance(parts, dict) else ()
+    """The metrics of an episode: the numbers and booleans of its row, the parts of its reward, and its tokens."""
+    response, parts = row.get("response"), row.get("reward_components")
+    usage = response.get("usage") if isinstance(response, dict) else None
+    named = {**(usage if isinstance(usage, dict) else {}), **row}
+    if isinstance(parts, dict):
+        named |= {f"reward_components/{name}": value for name, value in parts.items()}
     return {
         name: float(value)
-        for name, value in (*row.items(), *((f"reward_components/{name}", value) for name, value in named))
-        if isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("_")
+        for name, value in named.items()
+        if isinstance(value, int | float) and not name.startswith("_")
     }
 
 
@@ -126,42 +131,64 @@ def standard_error(by_task: Iterable[Sequence[float]]) -> float | None:
     return spread * sqrt(len(clusters) / (len(clusters) - 1)) / len(values)
 
 
-def aggregate(rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED) -> dict[str, Any]:
-    """`agent_metrics` over all episodes, `group_level_metrics` by task, and the most important as `key_metrics`.
+def aggregate(
+    rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED, given: Container[str] = ()
+) -> dict[str, Any]:
+    """What was measured in episodes, as NeMo Gym names it, with standard errors and pass@k besides.
 
-    An episode counts as solved from the reward `solved_at`. Standard errors are clustered by task.
+    `agent_metrics` are over all episodes, and `key_metrics` the most important of them; `group_level_metrics` are by
+    task, and `repeat_level_metrics` by rollout index, if there are several. An episode counts as solved from the reward
+    `solved_at`. Standard errors are clustered by task. Fields that are `given` by tasks are no metrics.
     """
-    overall: dict[str, list[float]] = defaultdict(list)
-    by_task: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    episodes: dict[int, list[tuple[int, dict[str, float]]]] = defaultdict(list)
     for row in rows:
-        for name, value in numbers(row).items():
-            overall[name].append(value)
-            by_task[row["_ng_task_index"]][name].append(value)
+        figures = {name: value for name, value in numbers(row).items() if name not in given}
+        episodes[row["_ng_task_index"]].append((row.get("_ng_rollout_index", 0), figures))
+    by_task = {task: _columns(figures for _, figures in episodes[task]) for task in sorted(episodes)}
+    overall = _columns(figures for each in episodes.values() for _, figures in each)
     agent_metrics: dict[str, float] = {}
     for name in sorted(overall):
         agent_metrics |= summarise(overall[name], name)
         agent_metrics |= _named_error(name, (task.get(name, ()) for task in by_task.values()))
-    rewards = [by_task[task].get("reward", []) for task in by_task]
-    agent_metrics.update(_pass_at(rewards, solved_at))
+    agent_metrics.update(_pass_at([task.get("reward", []) for task in by_task.values()], solved_at))
+    key_metrics = {name: value for name, value in agent_metrics.items() if _is_key(name)}
+    repeats = repeat_metrics(episodes)
+    if episodes:
+        indices = {rollout for each in episodes.values() for rollout, _ in each}
+        agent_metrics |= {**across_repeats(repeats), "num_repeats": len(indices)}
     return {
         "agent_metrics": agent_metrics,
-        "key_metrics": {name: value for name, value in agent_metrics.items() if _is_key(name)},
-        "group_level_metrics": [
-            {
-                "_ng_task_index": task,
-                **{
-                    key: value
-                    for name in sorted(by_task[task])
-                    for key, value in summarise(by_task[task][name], name).items()
-                },
-            }
-            for task in sorted(by_task)
-        ],
+        "key_metrics": key_metrics,
+        "group_level_metrics": [_task_metrics(task, by_task[task], episodes[task]) for task in by_task],
+        "repeat_level_metrics": repeats,
     }
 
 
+def _columns(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
+    """The values of each metric."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for name, value in row.items():
+            found[name].append(value)
+    return found
+
+
+def _task_metrics(
+    task: int, columns: Mapping[str, Sequence[float]], episodes: Sequence[tuple[int, Mapping[str, float]]]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"_ng_task_index": task}
+    for name in sorted(columns):
+        found |= summarise(columns[name], name)
+    infos = [
+        {"rollout_id": f"{task}:{rollout}", "_ng_task_index": task, "_ng_rollout_index": rollout, **figures}
+        for rollout, figures in sorted(episodes, key=itemgetter(0))
+    ]
+    counts = {"num_rollouts": len(infos), "expected_num_rollouts": len(infos), "missing_num_rollouts": 0}
+    return {**found, **counts, "reward_profile_completion_pct": 100.0, "rollout_infos": infos}
+
+
 def _is_key(name: str) -> bool:
-    return name in ("mean/reward", "stderr/reward") or name.startswith(("pass@", "stderr/pass@"))
+    return name == "stderr/reward" or name.startswith(("mean/", "pass@", "stderr/pass@"))
 
 
 def _named_error(name: str, by_task: Iterable[Sequence[float]]) -> dict[str, float]:

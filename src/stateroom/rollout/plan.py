@@ -11,7 +11,7 @@ from typing import Any
 from stateroom.agent import MAX_STEPS, Agent, Context, Trajectory
 from stateroom.environment import Environment, variant_of
 from stateroom.errors import BadTask, NotFound
-from stateroom.model import Item, ModelSource, input_items
+from stateroom.model import Item, ModelSource, input_items, with_ids
 from stateroom.rollout.backend import Backend, local_backend
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
@@ -22,6 +22,14 @@ NOT_SETTINGS = frozenset({"input", "tools"})
 
 EPOCH = 1_735_689_600.0
 """When the clocks of a run's sessions start, 1 January 2025: so the same run gives the same rows."""
+
+
+def agent_ref(environment: Environment[Any, Any]) -> dict[str, str]:
+    """The name of an environment's agent in files.
+
+    NeMo Gym compares runs whose agents have the same name, and finds an agent's servers by it.
+    """
+    return {"type": "responses_api_agents", "name": f"{environment.name}_agent"}
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,8 @@ class Plan:
 
     @property
     def agent(self) -> dict[str, str]:
-        """The model, as files name it."""
-        return {"type": "responses_api_agents", "name": self.model.name}
+        """The agent, as files name it: as the tasks do, or else after the environment."""
+        return next((task["agent_ref"] for task in self.tasks if "agent_ref" in task), agent_ref(self.environment))
 
     def inputs_for(self, rollouts: int) -> list[Row]:
         """The rows to run: the first `limit` tasks, each `rollouts` times."""
@@ -140,7 +148,7 @@ class Plan:
             "created_at": EPOCH,
             "status": trajectory.status,
             "model": self.model.name,
-            "output": trajectory.output,
+            "output": with_ids(trajectory.output),
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": tools,

@@ -123,7 +123,7 @@ class RemoteSession:
         return Verbatim(Raw(reply.text.encode()), code)
 
     async def verify(self, response: Any = None) -> Verdict:
-        sent = {**given_row(self._row), "response": response if self.is_stateroom else _strict(response)}
+        sent = {**given_row(self._row), "response": response}
         headers = {"Prefer": "return=minimal"}  # the row itself need not come back
         reply = await self._connection.post("/verify", sent, headers, repeatable=self.is_stateroom)
         if reply.error.get("code") == "judge_failed":
@@ -150,16 +150,6 @@ class RemoteSession:
             await self._connection.post("/close_session", body, {}, repeatable=self.is_stateroom)
         except ServerUnavailable as error:
             logger.info("session %s was not closed: %s", self.id, error)
-
-
-def _strict(response: Any) -> Any:
-    """A response that fits the Responses API to the letter: NeMo Gym wants an id for each message of the assistant."""
-
-    def with_id(place: int, item: Row) -> Row:
-        is_message = item.get("type") == "message" and item.get("role") == "assistant"
-        return {"id": f"msg_{place}", **item} if is_message else item
-
-    return {**response, "output": [with_id(place, item) for place, item in enumerate(response["output"])]}
 
 
 def _added(sent: Row, reply: ServerReply) -> Row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,18 +20,19 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.jsonl import read_lines
-from stateroom.rollout.files import RunFiles
-from stateroom.rollout.rows import PARENT, SESSION, Key, Row, inputs_of, key_of, parse_row, task_of
-from stateroom.rollout.scorer import UNRECORDED
+from stateroom.rollout.rows import PARENT, SESSION, Key, Row, key_of, parse_row, task_of
+from stateroom.rollout.tasks import find_inputs
 from stateroom.session import (
     NOT_REPEATABLE,
     History,
     LogEntry,
+    Procedure,
     Progress,
     Reader,
     RecordedCall,
     Sessions,
     SessionTool,
+    Verdict,
     merged,
     parsed,
     recorded_calls,
@@ -46,6 +47,9 @@ Reads = Literal["skip", "check"]
 
 COPIED = ("started", "failed", "asked", "message", "compaction", "checkpoint", "abandoned", "migrated")
 """Kinds of entries that run nothing: they are copied, so that revisions are the same."""
+
+UNRECORDED = frozenset({"rng", "clock", "new_id"})
+"""Parameters of an environment's functions whose values no row records."""
 
 RESPONSE_ID = re.compile(r"resp_([0-9a-f]{16})")
 """The ids that the runner gives to responses: they have the episode's seed."""
@@ -97,7 +101,7 @@ async def replay_session(
     """
     seeds = [entry.input async for entry in History(store).entries(session, until=1)]
     variant = variant_of(environment, seeds[0]) if seeds else environment
-    async with _open_replayer(variant, lenient, "skip") as replayer:
+    async with open_replayer(variant, lenient, "skip") as replayer:
         return await replayer.session(store, session)
 
 
@@ -106,6 +110,7 @@ async def replay_rollouts(
     rollouts: Path,
     store: Store | None = None,
     *,
+    tasks: Path | None = None,
     lenient: bool = False,
     reads: Reads = "skip",
     on_row: Callable[[], None] = lambda: None,
@@ -114,18 +119,19 @@ async def replay_rollouts(
 
     If the store has a row's session, its log is replayed; else the calls in its response run again, and their outputs
     are compared. `reads="check"` also compares calls in responses that changed nothing (reads, and calls that failed);
-    `"skip"` leaves them out. `on_row` is called for each row.
+    `"skip"` leaves them out. `tasks` is the task file of rollouts that lack the fields of their tasks. `on_row` is
+    called for each row.
     """
     found: list[Replay] = []
-    inputs = inputs_of(RunFiles(rollouts).inputs)
-    replayers: dict[int, _Replayer] = {}
+    inputs = find_inputs(rollouts, environment, tasks)
+    replayers: dict[int, Replayer] = {}
     async with AsyncExitStack() as stack:
         for number, line in read_lines(rollouts):
             try:
                 row = parse_row(line, number)
                 variant = variant_of(environment, row)
                 if id(variant) not in replayers:
-                    opened = _open_replayer(variant, lenient, reads)
+                    opened = open_replayer(variant, lenient, reads)
                     replayers[id(variant)] = await stack.enter_async_context(opened)
                 found.append(await replayers[id(variant)].row(row, store, inputs))
             except BadTask as error:
@@ -139,16 +145,17 @@ async def replay_rollouts(
 
 
 @asynccontextmanager
-async def _open_replayer(environment: Environment[Any, Any], lenient: bool, reads: Reads) -> AsyncIterator[_Replayer]:
+async def open_replayer(environment: Environment[Any, Any], lenient: bool, reads: Reads) -> AsyncIterator[Replayer]:
+    """A replayer of an environment's episodes, with a store in memory."""
     async with open_store("memory://") as store:
         sessions = Sessions[Any](environment, store)
         try:
-            yield _Replayer(sessions, lenient, reads)
+            yield Replayer(sessions, lenient, reads)
         finally:
             await sessions.stop()
 
 
-class _Replayer:
+class Replayer:
     """Decides what of an episode can be replayed, and replays it."""
 
     def __init__(self, sessions: Sessions[Any], lenient: bool, reads: Reads) -> None:
@@ -183,6 +190,21 @@ class _Replayer:
             replay.refused = str(error)
         return replay
 
+    async def verdict(self, row: Row, inputs: Mapping[Key, Row]) -> Verdict:
+        """The verdict on a session in which the calls of a row have run again.
+
+        Raises `BadTask` if that cannot be, or if one of them has another output than on record: then the state is not
+        that of the episode.
+        """
+        if names := " and ".join(sorted(self._sessions.environment.verify_function.shared)):
+            raise BadTask(f"verify uses the state of the {names}, which others change")
+        replay = Replay()
+        verdict = await self._response(replay, row, inputs, lambda session: session.verify(row.get("response")))
+        if verdict is None:
+            differs = replay.differences[0]
+            raise BadTask(f"call {differs.number}, {differs.name}, has another output now: stateroom replay shows it")
+        return verdict
+
     async def _session(self, replay: Replay, store: Store, session: str, response: Any) -> None:
         environment, history = self._sessions.environment, History(store)
         head = await store.head(session)
@@ -209,7 +231,9 @@ class _Replayer:
             names = " and ".join(sorted(tool.procedure.resources))
             raise SessionError(session, f"{where}is external, and has changed {names}")
 
-    async def _response(self, replay: Replay, row: Row, inputs: Mapping[Key, Row]) -> None:
+    async def _response(
+        self, replay: Replay, row: Row, inputs: Mapping[Key, Row], judge: Judge | None = None
+    ) -> Verdict | None:
         environment = self._sessions.environment
         calls = [*recorded_calls(row.get("response"), environment.tools)]
         for call in calls:
@@ -219,19 +243,19 @@ class _Replayer:
                 raise BadTask(f"{call.name} uses the state of the {names}, which others change")
             if tool is not None and tool.effect == "external":
                 raise BadTask(f"{call.name} is external, and without the session nothing tells what it changed")
-        progress = self._progress(row, calls)
-        await self._replay(replay, None, task_of(row, inputs), progress, calls)
+        used = [environment.tools[call.name].procedure for call in calls if call.name in environment.tools]
+        judges = [] if judge is None else [environment.verify_function]
+        progress = self._progress(row, [environment.seed_function, *used, *judges])
+        return await self._replay(replay, None, task_of(row, inputs), progress, calls, judge)
 
-    def _progress(self, row: Row, calls: Sequence[RecordedCall]) -> Progress:
+    def _progress(self, row: Row, procedures: Sequence[Procedure]) -> Progress:
         """The random state and clock that the episode started with, if the row tells; else they must not matter."""
         response = row.get("response") or {}
         found = RESPONSE_ID.fullmatch(str(response.get("id")))
         began = response.get("created_at")
         if found and isinstance(began, int | float) and PARENT not in row:
             return Progress(int(found[1], 16), float(began))
-        environment = self._sessions.environment
-        used = [environment.tools[call.name].procedure for call in calls if call.name in environment.tools]
-        for procedure in (environment.seed_function, *used):
+        for procedure in procedures:
             if asked := procedure.needs & UNRECORDED:
                 names = " and ".join(sorted(asked))
                 raise BadTask(f"the environment uses {names}, and without the session nothing tells what that was")
@@ -244,16 +268,23 @@ class _Replayer:
         row: Any,
         progress: Progress,
         steps: Sequence[LogEntry | RecordedCall],
-    ) -> None:
+        judge: Judge | None = None,
+    ) -> Verdict | None:
+        """Replay steps; gives the verdict, if there is a `judge` and nothing differs."""
         player = _Player(self._sessions, replay, stored, lenient=self._lenient, reads=self._reads)
         try:
             await player.seed(row, progress, replay.session)
             for step in steps:
                 await player.play(step)
+            return None if judge is None else await judge(player.session)
         except _Stopped:
-            pass
+            return None
         finally:
             await player.end()
+
+
+Judge = Callable[[Any], Awaitable[Verdict]]
+"""Gives a verdict on a session."""
 
 
 class _Stopped(Exception):
@@ -291,13 +322,13 @@ class _Player:
         self._is_current = True
         self._revisions: dict[int, int] = {}
         """The revisions of the recorded session, with those of the replayed one."""
-        self._session: Any = None
+        self.session: Any = None
         self._number = 0
 
     async def seed(self, row: Any, progress: Progress, session_id: str | None) -> None:
         """Start with the recorded task, random state and clock."""
         try:
-            self._session = await self._sessions.seed(
+            self.session = await self._sessions.seed(
                 row, seed=progress.seed, began=progress.began, session_id=session_id
             )
         except StateroomError:
@@ -325,14 +356,14 @@ class _Player:
             else:
                 await self._call(step)
         elif step.kind == "rewind":
-            await self._session.rewind(self._revisions[step.facts["to"]])
+            await self.session.rewind(self._revisions[step.facts["to"]])
         elif step.kind in COPIED:
             await self._copy(step)
-        self._revisions[step.revision] = self._session.revision
+        self._revisions[step.revision] = self.session.revision
 
     async def end(self) -> None:
         """Delete the session."""
-        sessions, session = self._sessions, self._session
+        sessions, session = self._sessions, self.session
         if session is not None:
             sessions.forget(session.id)
             with suppress(UnknownSession):  # a stateless one is not stored
@@ -351,13 +382,13 @@ class _Player:
         """Run a committed call again."""
         self._replay.calls += 1
         call_id = entry.call_id if entry.call_id and entry.call_id.isprintable() else None  # else it is our own
-        before = self._session.revision
-        result = await self._session.call(str(entry.name), entry.input, call_id=call_id)
+        before = self.session.revision
+        result = await self.session.call(str(entry.name), entry.input, call_id=call_id)
         if not result.ok:
             self._differ(entry.name, entry.input, entry.output, result.content, [])
             return
-        self._revisions[entry.revision] = self._session.revision
-        if self._session.revision == before:  # the tool is a read now
+        self._revisions[entry.revision] = self.session.revision
+        if self.session.revision == before:  # the tool is a read now
             now = LogEntry(before, "call", 0.0, facts={"output": result.output})
         else:
             now = await self._newest_entry()
@@ -370,29 +401,29 @@ class _Player:
             self._differ(entry.name, entry.input, entry.output, now.output, lines)
 
     async def _newest_entry(self) -> LogEntry:
-        store, session = self._sessions.store, self._session
+        store, session = self._sessions.store, self.session
         [entry] = await store.entries(session.id, after=session.revision - 1, until=session.revision)
         return await History(store).read(session.id, entry)
 
     async def _state_differences(self, revision: int) -> list[str]:
         """What differs between the recorded state at a revision and the replayed one."""
         assert self._stored is not None
-        here = _StoredStates(self._sessions.runtime.reader, self._session.id)
+        here = _StoredStates(self._sessions.runtime.reader, self.session.id)
         return differences(await self._stored.state(revision), await here.state(self._revisions[revision]))
 
     async def _copy(self, entry: LogEntry) -> None:
         """Append a recorded entry to the session, as another process would."""
         if entry.patch and not self._is_current:
             raise SessionError(
-                self._session.id, f"what {entry.name} did outside is on record in an older schema of the state"
+                self.session.id, f"what {entry.name} did outside is on record in an older schema of the state"
             )
-        store, head = self._sessions.store, await self._sessions.store.head(self._session.id)
+        store, head = self._sessions.store, await self._sessions.store.head(self.session.id)
         facts = {name: value for name, value in entry.facts.items() if name != "schema"}
         body = write_body(facts, entry.patch, store.large)
         call_id = entry.call_id if entry.kind != "checkpoint" else None  # a fork and its parent may have the same one
         copy = Entry(head.revision + 1, entry.kind, self._sessions.runtime.now(), body.data, call_id)
         await store.append(Commit(head.id, copy, expires=None, fence=head.fence, blobs=body.blobs))
-        self._session = await self._sessions.open(head.id)
+        self.session = await self._sessions.open(head.id)
 
     async def _recorded_call(self, call: RecordedCall) -> None:
         """Run a call again that the log has no entry of, or of which there is no log."""
@@ -410,7 +441,7 @@ class _Player:
             self._replay.reads += 1
         else:
             self._replay.calls += 1
-        now = parsed(output_text(await call_tool(self._session, {**call.item, "name": call.name}, call.id)))
+        now = parsed(output_text(await call_tool(self.session, {**call.item, "name": call.name}, call.id)))
         if not same(call.output, now):
             self._differ(call.name, call.input, call.output, now, [])
 

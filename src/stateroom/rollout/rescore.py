@@ -1,4 +1,4 @@
-"""Rescoring: new rewards for rollouts, from what is stored of their episodes. No tool runs again."""
+"""Rescoring: new rewards for rollouts, from what is stored of their episodes, or else from their calls, run again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from stateroom.jsonl import Appender, line_of, quick_line_of, read_lines, repair
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles, refuse_existing
 from stateroom.rollout.metrics import SOLVED, Measurements, aggregate
+from stateroom.rollout.plan import agent_ref
 from stateroom.rollout.rows import (
     COST,
     FAILURE,
     REVERIFIED,
     SESSION,
+    TOKENS,
     Key,
     Row,
     failure_fields,
@@ -36,10 +38,11 @@ from stateroom.rollout.rows import (
 )
 from stateroom.rollout.runner import run_all
 from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_scorer
+from stateroom.rollout.tasks import find_inputs
 from stateroom.session import contained
 from stateroom.store import Store
 
-RUNNERS_FIELDS = ("response", "tool_calls", "truncated", COST)
+RUNNERS_FIELDS = ("response", "tool_calls", "truncated", *TOKENS, COST)
 RUNNERS_PREFIXES = ("_ng_", "_stateroom_")
 """Fields of a row that are the runner's, and that no verdict replaces."""
 
@@ -102,6 +105,7 @@ async def rescore_rollouts(
     files: RunFiles,
     store: Store | None = None,
     *,
+    tasks: Path | None = None,
     at: int | None = None,
     solved_at: float | None = None,
     concurrency: int = 32,
@@ -109,19 +113,22 @@ async def rescore_rollouts(
 ) -> RescoreReport:
     """Score all rows of a rollouts file again, and write each to `files` as it is scored; `on_row` is called for each.
 
-    `store` has the sessions, unless the environment is stateless. `at` is the revision to score in each session or, if
-    negative, how many calls before the scored one. An episode counts as solved from the reward `solved_at`, by default
-    as in its run. Rows that cannot be scored honestly go to the failures file, with
-    the reason. After an interruption, the same call continues; `CannotWrite` if `files` were made from other rollouts,
-    or with another environment or revision.
+    `store` has the sessions that the rows name. If they name none, a verifier that reads more than the response gets a
+    session in which the calls of the row have run again; `tasks` is the task file of rows that lack the fields of their
+    tasks. `at` is the revision to score in each session or, if negative, how many calls before the scored one. An
+    episode counts as solved from the reward `solved_at`, by default as in its run. Rows that cannot be scored honestly
+    go to the failures file, with the reason. After an interruption, the same call continues; `CannotWrite` if `files`
+    were made from other rollouts, or with another environment or revision.
     """
     _refuse_missing(rollouts)
     if environment.state_type is None and at is not None:
         raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
+    if at is not None or names_sessions(rollouts):
+        _refuse_no_store(environment, store)
     report = RescoreReport()
     seen: set[Key] = set()
     digest_of = partial(_digest, environment, at)
-    inputs = partial(inputs_of, RunFiles(rollouts).inputs)
+    inputs = partial(find_inputs, rollouts, environment, tasks)
     async with open_scorer(environment, inputs, store, partial(StoredScorer, at=at)) as scorer:
         done = _resume(rollouts, files, digest_of, report)
         description = _description(environment, RunFiles(rollouts), files, solved_at)
@@ -149,7 +156,7 @@ async def rescore_rollouts(
     if not (report.rows or report.refused):
         raise BadTask(f"{rollouts} has no rows")
     report.metrics = aggregate(report.rows, description.solved_at)
-    files.write_metrics(report.agent, report.metrics)
+    files.write_metrics(report.agent or agent_ref(environment), report.metrics)
     return report
 
 
@@ -167,6 +174,17 @@ def _description(
         finished=None,
         elapsed=0.0 if before is None else before.elapsed,
     )
+
+
+def names_sessions(rollouts: Path) -> bool:
+    """Whether rollouts name their sessions, as those of other programs do not; `NotFound` if there is no such file."""
+    _refuse_missing(rollouts)
+    return any(b'"%b"' % SESSION.encode() in line for _, line in read_lines(rollouts))
+
+
+def _refuse_no_store(environment: Environment[Any, Any], store: Store | None) -> None:
+    if environment.state_type is not None and store is None:
+        raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
 
 
 def _refuse_missing(rollouts: Path) -> None:
@@ -204,7 +222,7 @@ def _runners_fields(row: Row) -> Row:
 def _add(report: RescoreReport, row: Row) -> None:
     """Add a rescored row to the report."""
     change = row[REVERIFIED]
-    names = {*change["fields"], "tool_calls", "truncated", "_ng_task_index", "_ng_rollout_index"} - {"response"}
+    names = {*change["fields"], *RUNNERS_FIELDS, "_ng_task_index", "_ng_rollout_index"} - {"response"}
     before = change["reward"] if isinstance(change["reward"], int | float) else None
     report.rows.append({**{name: value for name, value in row.items() if name in names}, "_before": before})
     report.agent = report.agent or row.get("agent_ref")
@@ -267,6 +285,7 @@ async def score_failures(
     an interruption, the same call continues. No other process may write to the run's files meanwhile.
     """
     _refuse_missing(files.rollouts)
+    _refuse_no_store(environment, store)
     with files.lock():
         return await _score_failures(environment, files, store, solved_at, concurrency, on_row)
 

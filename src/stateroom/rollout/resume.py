@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from stateroom.errors import CannotWrite, NotFound
 from stateroom.jsonl import read_lines, repair, replace_lines
+from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import Measurements
 from stateroom.rollout.rows import Key, Row, inputs_of, key_of, parse_row
@@ -36,12 +36,12 @@ class Left:
         return len(self.rows) + self.over
 
 
-def what_is_left(files: RunFiles, agent: Any) -> Left:
+def what_is_left(files: RunFiles, model: str) -> Left:
     """What a run has left to do, by its files, which are repaired for it.
 
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
     """
-    inputs = _inputs(files, agent)
+    inputs = _inputs(files, model)
     measurements = Measurements(inputs)
     finished: dict[Key, int] = {}
     for number, row in _rows(files.rollouts):  # one by one: all of them may not fit into memory
@@ -57,17 +57,15 @@ def what_is_left(files: RunFiles, agent: Any) -> Left:
     return Left([row for key, row in inputs.items() if key not in over], measurements.rows(), len(ended))
 
 
-def _inputs(files: RunFiles, agent: Any) -> dict[Key, Row]:
+def _inputs(files: RunFiles, model: str) -> dict[Key, Row]:
     """The episodes of the run; `CannotWrite` if another model ran them."""
     if not files.inputs.is_file():
         told = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
         raise NotFound(f"{told}; give another --output, or start over with --force")
-    inputs = inputs_of(files.inputs)
-    for row in inputs.values():
-        if row.get("agent_ref") != agent:
-            name = (row.get("agent_ref") or {}).get("name")
-            raise CannotWrite(f"{files.inputs} is of a run by {name!r}; resume it with the same --model")
-    return inputs
+    described = RunDescription.read(files)
+    if described is not None and described.model != model:
+        raise CannotWrite(f"{files.rollouts} is of a run by {described.model!r}; resume it with the same --model")
+    return inputs_of(files.inputs)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:

@@ -32,6 +32,9 @@ Row = dict[str, Any]
 Key = tuple[int, int]
 """Which episode a row is of: the indices of its task and of its rollout."""
 
+INDICES = ("_ng_task_index", "_ng_rollout_index")
+"""The fields with these indices."""
+
 SESSION = "_stateroom_session"
 """The field with the id of the episode's session."""
 
@@ -52,7 +55,7 @@ COST = "cost"
 VERDICT = frozenset({"reward", "reward_components", "reason"})
 """Fields that belong to a verdict in any row."""
 
-TOKENS = ("input_tokens", "output_tokens")
+TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error", "cause"})
 """Fields that say why an episode failed."""
@@ -70,13 +73,13 @@ def key_of(row: Row) -> Key:
 
 
 def parse_row(line: bytes, number: int) -> Row:
-    """The row in a line; `BadTask` says what is wrong with it."""
+    """The row in a line; `BadTask` says what is wrong with it. Without indices it is of a task of its own."""
     try:
         row = parse_object(line)
     except ValueError as error:
         raise BadTask(f"line {number}: {error}") from None
-    for name in ("_ng_task_index", "_ng_rollout_index"):
-        if type(row.get(name)) is not int:
+    for name, default in zip(INDICES, (number - 1, 0), strict=True):
+        if type(row.setdefault(name, default)) is not int:
             raise BadTask(f"line {number}: {name} should be a whole number")
     return row
 

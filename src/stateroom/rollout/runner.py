@@ -111,7 +111,7 @@ async def run(
         resumes = plan.resume and plan.files.begun  # else it never began, and starts
         if resumes:
             stack.enter_context(plan.files.lock())
-            left = what_is_left(plan.files, plan.agent)
+            left = what_is_left(plan.files, plan.model.name)
             _refuse_other_groups(plan, left.rows)
         else:
             left = Left(plan.inputs())

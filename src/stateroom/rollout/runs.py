@@ -170,7 +170,9 @@ class StoredRun:
         branches = known is not None and "rule" in known.settings
         rows: list[Row] = []
         done, broken = set[Any](), set[Any]()
+        model = None if known is None else known.model
         for episode in self.episodes():
+            model = model or (episode.row.get("response") or {}).get("model")
             place = episode.task if branches else (episode.task, episode.rollout)
             if episode.failed:
                 broken.add(place)
@@ -179,11 +181,10 @@ class StoredRun:
                 rows.append({"_ng_task_index": episode.task, "reward": episode.reward})
         failed = len(broken - done)
         started = known.started if known is not None else None
-        agent = next((row.get("agent_ref") for row in self.inputs.values()), None) if known is None else None
         return RunSummary(
             name=str(self.files.rollouts.relative_to(within).with_suffix("")),
             environment=None if known is None else known.environment,
-            model=known.model if known is not None else (agent or {}).get("name"),
+            model=model,
             done=len(rows),
             episodes=known.episodes if known is not None else len(self.inputs) or len(rows) + failed,
             failed=failed,

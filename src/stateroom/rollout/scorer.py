@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
 from stateroom.environment import Environment, variant_of
-from stateroom.errors import BadTask, NotFound
+from stateroom.errors import BadTask, DefinitionError
+from stateroom.rollout.replay import UNRECORDED, Replayer, open_replayer
 from stateroom.rollout.rows import (
     SESSION,
     VERDICT,
@@ -21,9 +22,6 @@ from stateroom.rollout.rows import (
 )
 from stateroom.session import Progress, Rescorer, Sessions, Verdict
 from stateroom.store import Store, open_store
-
-UNRECORDED = frozenset({"rng", "clock", "new_id"})
-"""Parameters of a stateless environment's functions that no row records."""
 
 
 class Scored(NamedTuple):
@@ -85,7 +83,7 @@ class FirstScorer:
 
 
 class RowScorer:
-    """Scores rows of a stateless environment: a row has all that its verifier saw.
+    """Scores rows from their responses alone: without a state, a row has all that its verifier saw.
 
     `inputs` are the rows before they had a verdict. Without them, details of the old verdict cannot be told from fields
     of the task.
@@ -96,6 +94,11 @@ class RowScorer:
         self._sessions = Sessions[Any](environment, store)
         self._inputs = inputs
 
+    @property
+    def has_looked_back(self) -> bool:
+        """Whether the verifier has asked for the path of an episode, which is empty here."""
+        return self._environment.verify_function.function in self._sessions.runtime.runner.look_back
+
     async def score(self, row: Row) -> Scored:
         needs = self._environment.verify_function.needs
         if unrecorded := (needs & UNRECORDED) | self._environment.verify_function.resources:
@@ -104,13 +107,53 @@ class RowScorer:
         session = row.get(SESSION)
         if "session" in needs and not isinstance(session, str):
             raise BadTask(f"verify asks for session: the row has no {SESSION}")
-        task, given = task_of(row, self._inputs), self._inputs.get(key_of(row))
-        old = rescored_fields(row) or (VERDICT if given is None else changed_fields(given, row))
+        task = task_of(row, self._inputs)
         episode = self._sessions.stateless(str(session), Progress(0, 0.0), self._environment.parse_task(task))
-        return Scored(await episode.verify(row.get("response")), None, task, old)
+        return _scored(await episode.verify(row.get("response")), row, self._inputs)
 
     async def stop(self) -> None:
         await self._sessions.stop()
+
+
+class ReplayScorer:
+    """Scores rows whose sessions no store has.
+
+    A verifier that reads more than the response gets a session in memory, in which the row's calls have run again.
+    """
+
+    def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
+        self._environment = environment
+        self._inputs = inputs
+        self._rows = RowScorer(environment, store, inputs)
+        self._stack = AsyncExitStack()
+        self._replayer: Replayer | None = None
+
+    async def score(self, row: Row) -> Scored:
+        if reads_only_the_response(self._environment) and not self._rows.has_looked_back:
+            with suppress(DefinitionError):  # it asks for states of the session
+                scored = await self._rows.score(row)
+                if not self._rows.has_looked_back:
+                    return scored
+        if self._replayer is None:
+            opened = open_replayer(self._environment, lenient=False, reads="check")
+            self._replayer = await self._stack.enter_async_context(opened)
+        return _scored(await self._replayer.verdict(row, self._inputs), row, self._inputs)
+
+    async def stop(self) -> None:
+        await self._rows.stop()
+        await self._stack.aclose()
+
+
+def reads_only_the_response(environment: Environment[Any, Any]) -> bool:
+    """Whether a verifier asks for nothing but the episode. If there is a state, it may still look back at that."""
+    return environment.verify_function.needs <= {"episode"}
+
+
+def _scored(verdict: Verdict, row: Row, inputs: Mapping[Key, Row]) -> Scored:
+    """A new verdict on a row, by what is known of the row before it had any."""
+    given = inputs.get(key_of(row))
+    old = rescored_fields(row) or (VERDICT if given is None else changed_fields(given, row))
+    return Scored(verdict, None, task_of(row, inputs), old)
 
 
 class VariantScorer:
@@ -139,13 +182,11 @@ async def open_scorer(
     store: Store | None,
     stored: Callable[[Environment[Any, Any], Store], Scorer],
 ) -> AsyncIterator[Scorer]:
-    """A scorer for an environment: the one that `stored` makes for its store, or a `RowScorer` if it is stateless."""
+    """A scorer for an environment: the one that `stored` makes for its store, or else one that needs no sessions."""
     async with open_store("memory://") as memory:
-        if environment.state_type is None:
-            given = inputs()
-            scorer = VariantScorer(environment, lambda variant: RowScorer(variant, memory, given))
-        elif store is None:
-            raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
+        if environment.state_type is None or store is None:
+            given, kind = inputs(), RowScorer if environment.state_type is None else ReplayScorer
+            scorer = VariantScorer(environment, lambda variant: kind(variant, memory, given))
         else:
             scorer = VariantScorer(environment, lambda variant: stored(variant, store))
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,11 @@ from stateroom.environment import Environment, Task, variant_of
 from stateroom.errors import BadTask, NotFound
 from stateroom.jsonl import parse_object, read_lines
 from stateroom.model import input_items, text_of
-from stateroom.rollout.rows import Row
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.rows import INDICES, Key, Row, given_row, inputs_of, key_of, parse_row
+
+Prompt = tuple[tuple[Any, str], ...]
+"""What a model is asked: the roles and texts of the messages."""
 
 MOST = 10
 """Bad rows that are reported at once."""
@@ -45,6 +50,33 @@ def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
         raise NotFound(f"there is no task file {path}")
     given = ((f"{path}, line {number}", line) for number, line in read_lines(path))
     return _checked(given, environment, f"{path} has no tasks")
+
+
+def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path | None = None) -> Mapping[Key, Row]:
+    """The rows of a rollouts file before they had a verdict, as far as they are known.
+
+    They are in the inputs file of the run. If that is not there, `tasks` may name a task file, in which they are found
+    by what the model was asked: rollouts of NeMo Gym need not repeat the fields of their tasks.
+    """
+    if tasks is None:
+        return inputs_of(RunFiles(rollouts).inputs)
+    by_prompt: dict[Prompt, Row] = {}
+    for read in read_tasks(tasks, environment):
+        task = {name: value for name, value in given_row(read).items() if name not in INDICES}
+        if by_prompt.setdefault(_prompt(task), task) != task:
+            raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
+    found: dict[Key, Row] = {}
+    for number, line in read_lines(rollouts):
+        with suppress(BadTask):  # which is told when the row itself is read
+            row = parse_row(line, number)
+            if _prompt(row) in by_prompt:
+                found[key_of(row)] = {**by_prompt[_prompt(row)], **{name: row[name] for name in INDICES}}
+    return found
+
+
+def _prompt(row: Row) -> Prompt:
+    items = input_items(row.get("responses_create_params", {}).get("input"))
+    return tuple((item.get("role"), text_of(item)) for item in items)
 
 
 def check_tasks(rows: Iterable[Any], environment: Environment[Any, Any]) -> list[Row]:

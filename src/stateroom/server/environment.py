@@ -22,7 +22,7 @@ from stateroom.errors import (
     Unauthorized,
     UnknownSession,
 )
-from stateroom.rollout import aggregate, verdict_fields
+from stateroom.rollout import aggregate, reads_only_the_response, verdict_fields
 from stateroom.server.keys import Keys
 from stateroom.server.metrics import Metrics
 from stateroom.server.request import (
@@ -457,10 +457,12 @@ class ServedEnvironment:
         ):
             raise wrong_field("verify_responses", "should be a list of verify replies, each with its _ng_task_index")
         try:
-            return json_response(await asyncio.to_thread(aggregate, rows))
+            given = self.environment.task_type.model_fields  # which a verify reply repeats
+            return json_response(await asyncio.to_thread(aggregate, rows, given=given))
         except (ArithmeticError, ValueError, AttributeError):  # raised by `statistics`
             message = "the numbers should be finite, and not so large that their sum is not"
             raise wrong_field("verify_responses", message) from None
 
     async def reverify_mode(self, request: HTTPRequest) -> HTTPResponse:
-        return HTTPResponse(200, b'"stateless"' if self.stateless else b'"unsupported"')
+        stateless = self.stateless and reads_only_the_response(self.environment)
+        return HTTPResponse(200, b'"stateless"' if stateless else b'"unsupported"')

@@ -260,12 +260,14 @@ Numbers = dict[str, float | None]
 
 @body
 class AggregateReply(TypedDict):
-    group_level_metrics: list[Numbers]
-    """One for each task."""
+    group_level_metrics: list[dict[str, Any]]
+    """One for each task, with its episodes."""
     agent_metrics: Numbers
     """Over all episodes."""
     key_metrics: Numbers
     """The most important ones."""
+    repeat_level_metrics: list[Numbers]
+    """One for each rollout index, if there are several."""
 
 
 ReverifyMode = Literal["stateless", "unsupported"]
