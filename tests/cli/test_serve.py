@@ -48,6 +48,7 @@ def complaint(outcome: Any) -> str:
         (["counter", "--store", "memory://?keys=env:NO_KEYS"], "error: keys=env:NO_KEYS: there is no environment var"),
         (["counter", "--store", "memory://?max_sessions=x"], "error: memory://?max_sessions=x: max_sessions must be"),
         (["counter", "--model", "nobody"], "error: no model is called 'nobody'; there are reference, noisy, "),
+        (["counter", "--agent", "nobody"], "error: no model is called 'nobody'; there are reference, noisy, "),
         (["counter", "--model", "replay:no.jsonl"], "error: "),
         (["counter", "--api-keys", "nothing"], "error: cannot read API keys from nothing: No such file"),
         (["counter", "--allow-host", "http://x"], "error: 'http://x' is not the name of a host; one is rooms.example"),

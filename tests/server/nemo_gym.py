@@ -59,7 +59,7 @@ def serving(environment: str, workers: int, folder: Path) -> Iterator[Servers]:
     with ExitStack() as stack:
         port, model = free_port(), stack.enter_context(scripted_model())
         command = [Path(sys.executable).with_name("stateroom"), "serve", environment, "--port", str(port)]
-        command += ["--workers", str(workers), "--store", f"sqlite:///{folder}/sessions.db"]
+        command += ["--workers", str(workers), "--store", f"sqlite:///{folder}/sessions.db", "--agent", "reference"]
         secret = {"STATEROOM_SECRET": "a secret that is only good for tests"}
         stack.enter_context(running(command, {port: "/ready"}, folder, secret))
         sockets = {name: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for name in CLASSES}

@@ -164,7 +164,7 @@ class TestDocument:
         described = {(method, path) for method, path, _ in operations(await document_of(served))}
         own = {("GET", path) for path in ("/", "/health", "/ready", "/metrics", "/openapi.json", "/docs")}
         environments = served.services.environments.values()
-        known = {key for one in environments for key in one.routes() | Gymnasium(one).routes()}
+        known = {key for one in environments for key in one.routes() | Gymnasium(one, one).routes()}
         assert described == own | known | THREADS
 
     async def test_says_what_is_served(self, serve: Any) -> None:
@@ -257,8 +257,8 @@ class TestDocument:
         made: list[Document] = []
         make = routes.document
 
-        def counted(environments: Any) -> Document:
-            made.append(make(environments))
+        def counted(*given: Any) -> Document:
+            made.append(make(*given))
             return made[-1]
 
         monkeypatch.setattr(routes, "document", counted)

@@ -132,16 +132,31 @@ async def test_what_is_no_step_is_refused(serve: Any) -> None:
     assert await served.post("/get_counter_value") == (200, {"count": 3})
 
 
-async def test_steps_without_a_state(serve: Any) -> None:
-    served = await serve(WeatherEnvironment())
-    for _ in range(2):  # without a session, and with one
-        status, stepped = await served.post("/step", made(("get_weather", {"city": "Lima"})))
-        assert (status, "Lima" in stepped["info"]["tool_outputs"][0]["output"]) == (200, True)
+@pytest.mark.parametrize("seeded", [False, True])
+async def test_steps_without_a_state(serve: Any, tmp_path: Path, seeded: bool) -> None:
+    """A client without a session is judged by its last response: nothing connects its requests."""
+    store = f"sqlite:///{tmp_path}/rooms.db"
+    served = await serve(WeatherEnvironment(), store=store)
+    if seeded:
+        assert (await served.post("/reset", {}))[0] == 200
+    status, stepped = await served.post("/step", made(("get_weather", {"city": "Lima"})))
+    assert (status, "Lima" in stepped["info"]["tool_outputs"][0]["output"]) == (200, True)
+    assert await served.post("/close") == (200, {})  # as a model may try
+    for _ in range(2):  # the second time, the first reply was lost
         judged = (await served.post("/step", made()))[1]
-        assert (judged["terminated"], judged["reward"]) == (True, 0.0)  # by the last response, which has no call
-        assert await served.post("/close") == (200, {})
-        status, _ = await served.post("/reset", {})
-    assert status == 409
+        assert (judged["terminated"], judged["reward"]) == (True, float(seeded))
+    assert await served.post("/close") == (200, {})
+    assert (await served.post("/step", made()))[0] == (410 if seeded else 200)
+
+
+async def test_an_episode_without_a_state_is_stepped_on_by_another_server(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/rooms.db"
+    first, second = [await serve(WeatherEnvironment(), store=store) for _ in range(2)]
+    await first.post("/reset", {})
+    await first.post("/step", made(("get_weather", {"city": "Lima"})))
+    cookie = {"cookie": "; ".join(f"{each.key}={each.value}" for each in first.client.cookie_jar)}
+    status, judged = await second.post("/step", made(), headers=cookie)
+    assert (status, judged["reward"]) == (200, 1.0)
 
 
 class SayingEnvironment(CounterEnvironment):

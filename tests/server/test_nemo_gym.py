@@ -1,10 +1,13 @@
 """NeMo Gym's own agents and environment servers drive a Stateroom server, over HTTP, with a scripted model.
 
-Gym lives in a virtual environment of its own, which `make test-more` makes. From then on these tests run with all the
-others; until then they are left out.
+Its rollout collection drives our agent. Gym lives in a virtual environment of its own, which `make test-more` makes.
+From then on these tests run with all the others; until then they are left out.
 """
 
+import json
+import os
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +19,7 @@ from tests.patience import PATIENCE
 from tests.server.nemo_gym import (
     CLASSES,
     EXAMPLES,
+    RECORDED,
     Row,
     Servers,
     calls_of,
@@ -116,3 +120,51 @@ def test_gyms_own_check_of_sessions_passes(counter: Servers) -> None:
     command = [GYM / "bin" / "python", "-I", CONFORMANCE, f"http://127.0.0.1:{counter.environment}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# Gym's rollout collection, and our agent.
+
+
+def test_gym_collects_the_episodes_of_our_agent(counter: Servers, tmp_path: Path) -> None:
+    """As docs/serving.md says: the agent and what Gym puts before it are one server of ours."""
+    place = {"host": "127.0.0.1", "port": counter.environment}
+    reference = {"type": "responses_api_agents", "name": "counter_agent"}
+    config = {
+        "head_server": place,
+        "counter_agent": {"responses_api_agents": {"stateroom": place}},
+        "counter": {"environment_servers": {"legacy_agent": {**place, "agent_server": reference}}},
+        "agent_name": "counter_agent",
+        "input_jsonl_fpath": str(RECORDED / "counter" / "example.jsonl"),
+        "output_jsonl_fpath": "rollouts.jsonl",
+        "num_repeats": 2,
+    }
+    variables = {**os.environ, "NEMO_GYM_CONFIG_DICT": json.dumps(config)}
+    command = [GYM / "bin" / "gym", "eval", "run", "--no-serve"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows] == [
+        (task, rollout) for task in range(5) for rollout in range(2)
+    ]
+    assert [row["reward"] for row in rows] == [1.0] * 10
+    [metrics] = json.loads((tmp_path / "rollouts_aggregate_metrics.json").read_text())
+    assert metrics["key_metrics"]["mean/reward"] == 1.0
+
+
+def test_our_agent_s_turn_is_a_response_by_gym_s_types(counter: Servers, tmp_path: Path) -> None:
+    task = _task(3, 4, 2)
+    asked = urllib.request.Request(f"http://127.0.0.1:{counter.environment}/seed_session", json.dumps(task).encode())
+    with urllib.request.urlopen(asked) as reply:
+        cookie = reply.headers["set-cookie"].partition(";")[0]
+    body = json.dumps(task["responses_create_params"]).encode()
+    asked = urllib.request.Request(f"http://127.0.0.1:{counter.environment}/v1/responses", body, {"cookie": cookie})
+    with urllib.request.urlopen(asked) as reply:
+        (tmp_path / "response.json").write_bytes(reply.read())
+    code = (
+        "from nemo_gym.openai_utils import NeMoGymResponse as R; "
+        "print(*(item.type for item in R.model_validate_json(open('response.json').read()).output))"
+    )
+    told = subprocess.run(
+        [GYM / "bin" / "python", "-Ic", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["function_call", "function_call_output"] * 3 + ["message"]

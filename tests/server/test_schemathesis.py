@@ -97,11 +97,12 @@ class Stranger:
 @pytest.mark.parametrize("with_session", [False, True], ids=["without a session", "with a session"])
 async def test_every_reply_is_as_the_document_says(serve: Any, with_session: bool) -> None:
     environments = (CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment())
-    served = await serve(*environments, model=f"{Path(__file__).with_name('thread_models.py')}:Echo")
+    model = f"{Path(__file__).with_name('thread_models.py')}:Echo"
+    served = await serve(*environments, model=model, agent=model)
     stranger = await asyncio.to_thread(Stranger, served.url, with_session=with_session)
     await asyncio.to_thread(stranger.try_all)
     assert not [reply for reply in stranger.replies if reply[1] >= 500]
     accepted = {label for label, status in stranger.replies if status == 200}
-    seeding = {f"POST /{name}/{path}" for name in ROWS for path in ("seed_session", "reset", "close_session")}
+    seeding = {f"POST /{name}/{path}" for name in ROWS for path in ("seed_session", "reset", "close_session", "run")}
     acting = {operation.label for operation in stranger.operations()} - seeding
     assert accepted >= acting if with_session else accepted >= seeding

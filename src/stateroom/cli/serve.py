@@ -59,9 +59,19 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            help="The model that runs whole episodes at /run, as in NeMo Gym's agent servers; one that --model of "
+            "stateroom run takes.",
+            show_default=False,
+        ),
+    ] = None,
     api_key_env: KeyVariable = None,
     context_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a thread that the model sees; the oldest are left out first.")
+        int | None,
+        typer.Option(min=1, help="Tokens of a conversation that the model sees; the oldest are left out first."),
     ] = None,
     max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request's body.")] = 16 * 2**20,
     max_state: Annotated[int, typer.Option(min=1024, help="Bytes of a state, as it is stored.")] = 64 * 2**20,
@@ -101,6 +111,8 @@ def serve(
     Example: stateroom serve counter weather --store sqlite:///rooms.db --workers 4 --port 9000
 
     With a model that answers in threads: stateroom serve counter --model chat:qwen3@http://127.0.0.1:9000/v1
+
+    With an agent for NeMo Gym's rollout collection: stateroom serve counter --agent reference
     """
     try:
         from stateroom import server  # noqa: PLC0415 - not every command needs a server
@@ -119,6 +131,7 @@ def serve(
         api_keys=api_keys,
         admin_token=admin_token,
         model=model,
+        agent=agent,
         api_key_env=api_key_env,
         context_tokens=context_tokens,
         max_body=max_body,

@@ -26,6 +26,7 @@ from .options import (
     plan_fields as plan_fields,
     plan_run as plan_run,
 )
+from .plan import EPOCH as EPOCH
 from .progress import (
     SOON as SOON,
     ProgressBar as ProgressBar,
@@ -49,11 +50,17 @@ from .result import (
     RunResult as RunResult,
 )
 from .resume import Left as Left
-from .rows import verdict_fields as verdict_fields
+from .rows import (
+    SESSION as SESSION,
+    given_row as given_row,
+    verdict_fields as verdict_fields,
+)
 from .runner import (
     Report as Report,
     Run as Run,
+    Started as Started,
     run as run,
+    run_episode as run_episode,
 )
 from .runs import (
     RunSummary as RunSummary,
@@ -65,6 +72,7 @@ from .runs import (
 from .scorer import reads_only_the_response as reads_only_the_response
 from .tasks import (
     RemoteEnvironment as RemoteEnvironment,
+    checked_row as checked_row,
     example_file as example_file,
     generate_tasks as generate_tasks,
     missing_prompts as missing_prompts,

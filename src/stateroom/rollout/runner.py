@@ -11,7 +11,7 @@ from itertools import groupby
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
-from stateroom.agent import AgentLog, Times, act, recall
+from stateroom.agent import AgentLog, Times, Workspace, act, recall
 from stateroom.errors import CannotWrite, JudgeFailed, ModelFailed, SessionError, StateroomError
 from stateroom.jsonl import Appender, line_of
 from stateroom.rollout.backend import Backend, EpisodeSession, Transcripts, open_transcripts
@@ -21,6 +21,7 @@ from stateroom.rollout.metrics import aggregate
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.resume import Left, what_is_left
 from stateroom.rollout.rows import (
+    INDICES,
     PARENT,
     SESSION,
     TIMES,
@@ -73,8 +74,8 @@ class Run(Plan):
         return rows
 
     def seed_for(self, row: Row) -> int:
-        """The random seed of a row's episode."""
-        return self.seed_of(*key_of(row))
+        """The random seed of a row's episode; without indices it follows from the session's id."""
+        return self.seed_of(*(key_of(row) if set(INDICES) <= row.keys() else (row[SESSION],)))
 
 
 @dataclass
@@ -162,17 +163,19 @@ async def run_all(jobs: Iterable[T], workers: int, do: Callable[[T], Awaitable[N
         raise error.exceptions[0] from None
 
 
-class _Started(NamedTuple):
+class Started(NamedTuple):
     """An episode's session, and where its agent's transcript is kept."""
 
     session: EpisodeSession
     transcript: AgentLog
 
 
-_Start = Callable[[], Awaitable[_Started]]
+Start = Callable[[], Awaitable[Started]]
+
+Watch = Callable[[EpisodeSession, Row], Workspace]
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """An episode that ended, or waits."""
 
     row: Row
@@ -207,9 +210,9 @@ class _Runner:
         plan, report = self._plan, self._report
         with Appender(plan.files.rollouts) as rollouts, Appender(plan.files.failures) as failures:
 
-            async def collect(job: tuple[Row, _Start]) -> None:
+            async def collect(job: tuple[Row, Start]) -> None:
                 row, start = job
-                ended = await self._episode_or_failure(start, row)
+                ended = await run_episode(plan, start, row, report.tool_failures.watch)
                 if ended.waits_in is not None:
                     report.waiting.append(ended.waits_in)
                 elif ended.measured is None:
@@ -227,7 +230,7 @@ class _Runner:
 
     # Starting.
 
-    def _starts(self, rows: list[Row]) -> Iterator[tuple[Row, _Start]]:
+    def _starts(self, rows: list[Row]) -> Iterator[tuple[Row, Start]]:
         """Each row with the function that starts its episode. A group is seeded when its first episode starts."""
         if self._plan.group is None:
             yield from ((row, partial(self._start, row)) for row in rows)
@@ -236,17 +239,17 @@ class _Runner:
             group = _Group([*members], self._backend, self._seed_or_find, self._find)
             yield from ((row, partial(group.start, row)) for row in group.rows)
 
-    async def _start(self, row: Row) -> _Started:
+    async def _start(self, row: Row) -> Started:
         """Seed an episode, or find what there is of one that was interrupted."""
         if self._transcripts is None or SESSION not in row:
             session = await self._seed_or_find(row)
-            return _Started(session, session.agent)
+            return Started(session, session.agent)
         transcript = await self._transcripts.find(row) if self._plan.resume else None
         found = None if transcript is None else await self._find(row)
         if transcript is not None and found is not None:
-            return _Started(found, transcript)
+            return Started(found, transcript)
         session = await self._seed(row)
-        return _Started(session, await self._transcripts.begin(row))
+        return Started(session, await self._transcripts.begin(row))
 
     async def _seed_or_find(self, row: Row) -> EpisodeSession:
         return await self._find(row) or await self._seed(row)
@@ -259,49 +262,52 @@ class _Runner:
             return None
         return await self._backend.find(row, seed=self._plan.seed_for(row), began=EPOCH)
 
-    # Running.
 
-    async def _episode_or_failure(self, start: _Start, row: Row) -> _Ended:
-        """One episode; if it fails, its row is for the failures file."""
-        began = perf_counter()
-        started: _Started | None = None
-        try:
-            with contained:
-                started = await start()
-                return await self._episode(started, row, began)
-        except Exception as error:  # noqa: BLE001 - the author's code may raise anything
-            session = None if started is None else started.session
-            known = given_row(row) if session is None else row  # else the row names a session that was not seeded
-            failure = {**known, **failure_fields(error), **session_fields(session)}
-            if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
-                failure["_ng_failure_terminal"] = False
-            return _Ended(failure, line_of(failure), session=None if isinstance(error, TRANSIENT) else session)
+async def run_episode(plan: Run, start: Start, row: Row, watch: Watch = lambda session, row: session) -> Ended:
+    """Run one episode, from its start or from where it was interrupted; if it fails, its row says why.
 
-    async def _episode(self, started: _Started, row: Row, began: float) -> _Ended:
-        plan, (session, transcript) = self._plan, started
-        seed, tools = plan.seed_for(row), plan.tools_for(row)
-        before = await recall(transcript)
-        workspace = self._report.tool_failures.watch(session, {**row, **session_fields(session)})
-        trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
-        trajectory = trajectory.following(before)
-        if trajectory.status == "waiting":
-            return _Ended(row, waits_in=session.id)
-        if trajectory.status == "failed":  # in an earlier process, which did not write its row
-            raise ModelFailed(trajectory.reason)
-        response = plan.response(trajectory, tools, seed)
-        try:
-            verdict = await session.verify(response)
-        except JudgeFailed as error:  # its row has all that a later verdict needs
-            spent = time_fields(began, trajectory.times, before.times) | plan.cost_of(response)
-            failure = {**row, "response": response, **spent, **failure_fields(error), **session_fields(session)}
-            return _Ended(failure, line_of(failure))
-        measured = {
-            **measured_fields(row, session, verdict, response),
-            **plan.cost_of(response),
-            **time_fields(began, trajectory.times, before.times),
-        }
-        done = {**row, **measured, "response": response}
-        return _Ended(done, line_of(done), measured, session=session)
+    `watch` gives the workspace in which the agent calls the tools of a session.
+    """
+    began = perf_counter()
+    started: Started | None = None
+    try:
+        with contained:
+            started = await start()
+            return await _act_and_verify(plan, started, row, began, watch)
+    except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+        session = None if started is None else started.session
+        known = given_row(row) if session is None else row  # else the row names a session that was not seeded
+        failure = {**known, **failure_fields(error), **session_fields(session)}
+        if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
+            failure["_ng_failure_terminal"] = False
+        return Ended(failure, line_of(failure), session=None if isinstance(error, TRANSIENT) else session)
+
+
+async def _act_and_verify(plan: Run, started: Started, row: Row, began: float, watch: Watch) -> Ended:
+    session, transcript = started
+    seed, tools = plan.seed_for(row), plan.tools_for(row)
+    before = await recall(transcript)
+    workspace = watch(session, {**row, **session_fields(session)})
+    trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
+    trajectory = trajectory.following(before)
+    if trajectory.status == "waiting":
+        return Ended(row, waits_in=session.id)
+    if trajectory.status == "failed":  # in an earlier process, which did not write its row
+        raise ModelFailed(trajectory.reason)
+    response = plan.response(trajectory, tools, seed)
+    try:
+        verdict = await session.verify(response)
+    except JudgeFailed as error:  # its row has all that a later verdict needs
+        spent = time_fields(began, trajectory.times, before.times) | plan.cost_of(response)
+        failure = {**row, "response": response, **spent, **failure_fields(error), **session_fields(session)}
+        return Ended(failure, line_of(failure))
+    measured = {
+        **measured_fields(row, session, verdict, response),
+        **plan.cost_of(response),
+        **time_fields(began, trajectory.times, before.times),
+    }
+    done = {**row, **measured, "response": response}
+    return Ended(done, line_of(done), measured, session=session)
 
 
 class _Group:
@@ -322,7 +328,7 @@ class _Group:
         self._sessions: dict[Key, EpisodeSession] | None = None
         self._failure: Exception | None = None
 
-    async def start(self, row: Row) -> _Started:
+    async def start(self, row: Row) -> Started:
         """Start a member. If the group could not be seeded, every member raises the same error."""
         async with self._lock:
             if self._failure is not None:
@@ -334,7 +340,7 @@ class _Group:
                     self._failure = error
                     raise
             session = self._sessions.pop(key_of(row))
-            return _Started(session, session.agent)
+            return Started(session, session.agent)
 
     async def _start_all(self) -> dict[Key, EpisodeSession]:
         found = {key_of(row): await self._find(row) for row in self.rows}
@@ -366,7 +372,7 @@ def measured_fields(row: Row, session: EpisodeSession, verdict: Verdict, respons
     return {
         **verdict_fields(verdict),
         **response_fields(response),
-        **{name: row[name] for name in ("_ng_task_index", "_ng_rollout_index")},
+        **{name: row[name] for name in INDICES if name in row},
         **session_fields(session),
     }
 

@@ -90,7 +90,7 @@ def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any
     complaints: list[str] = []
     for where, each in given:
         try:
-            rows.append(_row(each, environment))
+            rows.append(checked_row(each, environment))
         except BadTask as error:
             complaints.append(f"{where}: {error}")
     if complaints:
@@ -101,7 +101,8 @@ def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any
     return rows
 
 
-def _row(given: Any, environment: Environment[Any, Any]) -> Row:
+def checked_row(given: Any, environment: Environment[Any, Any]) -> Row:
+    """A line of a task file, a row or a typed task as a row; `BadTask` says what is wrong with it."""
     try:
         row = parse_object(given) if isinstance(given, bytes) else to_jsonable_python(given)
     except (ValueError, PydanticSerializationError) as error:

@@ -10,7 +10,7 @@ from stateroom.server.keys import (
     read_keys,
 )
 from stateroom.server.launch import serve
-from stateroom.server.model import (
+from stateroom.server.model.app import (
     ModelApplication,
     run_model,
 )

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from stateroom.agent import ThreadEnvironment
 from stateroom.environment import RESERVED, Environment
 from stateroom.errors import DefinitionError
+from stateroom.server.agent import EnvironmentModels, agents_of
 from stateroom.server.asgi import ROLLOUT, AccessLog, ASGIApplication
 from stateroom.server.options import Options
 from stateroom.server.response import HTTPResponse, error_response, response_to
 from stateroom.server.routes import Routes
 from stateroom.server.services import Services
-from stateroom.server.threads import ThreadModels, ThreadsAPI
+from stateroom.server.threads import ThreadsAPI
 
 if TYPE_CHECKING:
     from stateroom.server.spans import Tracing
@@ -38,20 +39,23 @@ class Application(ASGIApplication):
         super().__init__(options.limits, options.hosts)
         _check_names([environment.name for environment in environments])
         self.services = Services(environments, options, now, self.stopping)
-        self.thread_models = ThreadModels(options, self.services.all)
+        self.thread_models = EnvironmentModels(options.model, self.services.all, options.api_key_env)
+        self.agent_models = EnvironmentModels(options.agent, environments, options.api_key_env)
         self.tracing = tracing
         self._resources = AsyncExitStack()
         if options.access_log is not None:
             self.access_log = AccessLog(lambda *asked: self.place_of(*asked)[1], as_json=options.access_log == "json")
 
     async def start(self) -> None:
-        """Open the store and the model, and get ready to serve."""
+        """Open the store and the models, and get ready to serve."""
         resources = self._resources
         if self.tracing is not None:
             resources.push_async_callback(self.tracing.shutdown)  # when all else has ended
         await self.services.start(resources, None if self.tracing is None else self.tracing.store)
         await resources.enter_async_context(self.thread_models)
-        self._routes = Routes(self.services, ThreadsAPI(self.services, self.thread_models))
+        await resources.enter_async_context(self.agent_models)
+        agents = agents_of(self.services, self.agent_models)
+        self._routes = Routes(self.services, ThreadsAPI(self.services, self.thread_models), agents)
         for mcp in self._routes.mcp:
             resources.push_async_callback(mcp.close)
         self.router, self.endpoints = self._routes.app, self._routes.direct

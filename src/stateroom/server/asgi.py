@@ -41,8 +41,8 @@ REQUEST = "stateroom.request"
 PROBES = frozenset({"/", "/health", "/ready"})
 """Paths that are answered however many requests are in flight: their clients decide whether a busy server lives."""
 
-ROLLOUT = re.compile(r"/ng-rollout/[A-Za-z0-9][A-Za-z0-9._-]*(?=/)")
-"""A prefix by which clients tell their rollouts apart in logs."""
+ROLLOUT = re.compile(r"/ng-rollout/([A-Za-z0-9][A-Za-z0-9._-]*)(?=/)")
+"""A prefix by which clients tell their rollouts apart."""
 
 LONGEST_PATH = 1000
 """Characters of a path in a log line, which must be short enough to be written at once: other processes write too."""

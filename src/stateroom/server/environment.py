@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import getrandbits
 from time import perf_counter
@@ -220,6 +220,12 @@ class ServedEnvironment:
         held = self._held(request)  # first: the cookie goes back, whatever is wrong with the body
         return await self._seed(request, request.json(), held)
 
+    def admit_newcomer(self, request: HTTPRequest) -> None:
+        """Admit a request of a client without a session; with one it may be the call of a model, and is refused."""
+        held = self._held(request)
+        if held is not None:
+            raise Conflict(held, 0, "this client has a session already: send no cookie here")
+
     def _held(self, request: HTTPRequest) -> str | None:
         """The subject of the request's token. One that is not valid is ignored: it gives access to nothing."""
         found = None
@@ -272,7 +278,7 @@ class ServedEnvironment:
             subject = f"{session.id}~{progress.seed}~{progress.began!r}"
         else:
             with await self.count.admit():
-                session = await self._from_author(
+                session = await self.from_author(
                     "seed",
                     self.sessions.seed(
                         row,
@@ -315,29 +321,48 @@ class ServedEnvironment:
         """Seed a session unless it exists, and hand out its token; returns the seed key of a new session."""
         if self.stateless:
             return (await self.new_session(request, row, session_id=ids[0]))[1] if held is None else None
-        session = await self.first_session(ids)
-        if session is None:
+        made: list[str] = []
+
+        async def seed() -> Session[Any]:
             if held is not None:  # it is gone, and the client that has its token can get no other
                 raise UnknownSession(held)
+            session, key = await self.new_session(request, row, session_id=ids[0])
+            made.append(key)
+            return session
+
+        session = await self.session_once(ids, row, seed)
+        if made:
+            return made[0]
+        self.cookies.hand_out(request, session.id)
+        return None
+
+    async def session_once(
+        self, ids: list[str], row: dict[str, Any], seed: Callable[[], Awaitable[Session[Any]]], *, ended: bool = False
+    ) -> Session[Any]:
+        """The session that has one of these ids, or else a new one; a closed one too, if it may have `ended`.
+
+        Raises `Conflict` if it was seeded with another row.
+        """
+        session = await self.first_session(ids, closed_too=ended)
+        if session is None:
             try:
-                return (await self.new_session(request, row, session_id=ids[0]))[1]
+                return await seed()
             except StoreError:
-                session = await self.first_session(ids)
+                session = await self.first_session(ids, closed_too=ended)
                 if session is None:  # else another request with the same name was faster
                     raise
         store = self.sessions.store
         seeded = read_entry(await History(store).seed(await store.head(session.id)))
         if seeded.input != row and not Sameness()(seeded.input, row):
-            problem = "resources_session_id: a session of this name was seeded with another task; use another name"
+            problem = "a session of this name was seeded with another task; use another name"
             raise Conflict(session.id, session.revision, problem)
-        self.cookies.hand_out(request, session.id)
-        return None
+        return session
 
-    async def first_session(self, ids: list[str]) -> Session[Any] | None:
+    async def first_session(self, ids: list[str], *, closed_too: bool = False) -> Session[Any] | None:
         """The session that has one of these ids."""
         for session_id in ids:
             with suppress(UnknownSession):
-                return await self.sessions.open(session_id)
+                return await self.sessions.open(session_id, closed_too=closed_too)
         return None
 
     def _addresses(self, request: HTTPRequest) -> dict[str, Any]:
@@ -390,11 +415,11 @@ class ServedEnvironment:
         """The verdict on a session. Without a state the task comes from the row."""
         if self.stateless:
             task = self.environment.parse_task({key: value for key, value in row.items() if key != "response"})
-            return await self._from_author("verify", (await self.session(subject, task)).verify(response))
+            return await self.from_author("verify", (await self.session(subject, task)).verify(response))
         session = await self.session(subject, closed_too=True)  # a closed session keeps its verdict
-        return await self._from_author("verify", session.verify(response, row=task_fields(row)))
+        return await self.from_author("verify", session.verify(response, row=task_fields(row)))
 
-    async def _from_author(self, what: str, work: Awaitable[Any]) -> Any:
+    async def from_author(self, what: str, work: Awaitable[Any]) -> Any:
         """Await an author's function. Of an unexpected error only the name is told."""
         try:
             return await work

@@ -32,8 +32,10 @@ LAST = "\nlast step"
 class Gymnasium:
     """Steps an episode by whole responses of a model: a step makes all tool calls of one."""
 
-    def __init__(self, environment: ServedEnvironment) -> None:
+    def __init__(self, environment: ServedEnvironment, threads: ServedEnvironment) -> None:
         self.environment = environment
+        self.threads = threads
+        """Keeps what is said in episodes without a state, as plain threads."""
 
     def routes(self) -> dict[tuple[str, str], Endpoint]:
         """The endpoints by method and path."""
@@ -53,7 +55,7 @@ class Gymnasium:
     async def step(self, request: HTTPRequest) -> HTTPResponse:
         """Make the tool calls of a response. One without any ends the episode, unless the user answers it.
 
-        What is said and done is kept in the session's log. An episode that ends is verified, with all of it.
+        What is said and done is kept in a log. An episode that ends is verified, with all of it.
         """
         subject = self.environment.subject_of(request)
         body = request.json()
@@ -69,18 +71,34 @@ class Gymnasium:
         ended = not calls and answer is None
         if ended:
             row = {key: value for key, value in body.items() if key not in ("response", STEP_ID)}
-            reward = (await self.environment.judge(subject, row, await _whole(session, response))).reward
+            whole = await _whole(await self._logged(session, subject), response)
+            reward = (await self.environment.judge(subject, row, whole)).reward
         else:
             items = [*response.get("output", ()), *({"type": "function_call_output", **output} for output in outputs)]
             if answer is not None:
                 items.append({"type": "message", "role": "user", "content": answer})
             call_id = None if step_id is None else STEP + step_id
-            await session.agent.say(Update(items, "model"), call_id=call_id)
+            await (await self._logged(session, subject)).agent.say(Update(items, "model"), call_id=call_id)
         done = {"observation": answer, "reward": reward, "terminated": ended, "truncated": False}
         return json_response({**done, "info": {"tool_outputs": outputs}})
 
+    async def _logged(self, session: Session[Any], subject: str | None) -> Session[Any]:
+        """The session that keeps what is said: without a state it is a thread; without a token there is none."""
+        if not self.environment.stateless or subject is None:
+            return session
+        ids = self._thread_ids(session.id)
+
+        async def new() -> Session[Any]:
+            with await self.threads.count.admit():
+                return await self.threads.sessions.seed({}, session_id=ids[0])
+
+        return await self.threads.session_once(ids, {}, new)
+
+    def _thread_ids(self, session_id: str) -> list[str]:
+        return self.threads.signer.session_ids(f"step/{self.environment.name}/{session_id}")
+
     async def close(self, request: HTTPRequest) -> HTTPResponse:
-        """Close the session, if it has its verdict.
+        """Close the session, if its episode has ended.
 
         Before that the cookie is not enough, as a model's call has it too: the session is left to expire.
         """
@@ -89,6 +107,11 @@ class Gymnasium:
             session = await self.environment.sessions.open(subject, closed_too=True)
             if session.verdict is not None:
                 await self.environment.close(session)
+        elif subject is not None:
+            session_id = (await self.environment.session(subject)).id
+            thread = await self.threads.first_session(self._thread_ids(session_id), closed_too=True)
+            if thread is not None and any(entry.call_id == LAST for entry in await thread.agent.said()):
+                await self.threads.close(thread)
         return HTTPResponse(200, b"{}")
 
 

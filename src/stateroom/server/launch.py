@@ -39,6 +39,7 @@ def serve(
     api_keys: str | PathLike[str] | None = None,
     admin_token: str | None = None,
     model: str | None = None,
+    agent: str | None = None,
     api_key_env: str | None = None,
     context_tokens: int | None = None,
     max_body: int = 16 * 2**20,
@@ -88,6 +89,7 @@ def serve(
             send=send_timeout,
         ),
         model=model,
+        agent=agent,
         api_key_env=api_key_env,
         context_tokens=context_tokens,
         access_log=access_log,
@@ -118,7 +120,7 @@ def _check_store(url: str, workers: int, environments: list[Environment[Any, Any
 
 async def _try(url: str, made: Application) -> None:
     """Open the store and the models once, so that errors show early; each worker opens its own."""
-    async with open_store(url), made.thread_models:
+    async with open_store(url), made.thread_models, made.agent_models:
         pass
 
 
@@ -147,5 +149,6 @@ def _missing(options: Options, origin: str) -> list[str]:
         complaints.append(f"session tokens are signed with the secret in {origin}, which other hosts do not share")
     if not options.keys:
         answered = "" if options.model is None else ", and let --model answer in them"
-        complaints.append(f"there are no --api-keys, so anybody can create sessions and threads{answered}")
+        run = "" if options.agent is None else ", and let --agent run episodes"
+        complaints.append(f"there are no --api-keys, so anybody can create sessions and threads{answered}{run}")
     return complaints

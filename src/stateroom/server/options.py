@@ -55,10 +55,12 @@ class Options:
     """Whether clients may do what NeMo Gym's servers allow them and this protocol refuses; see `docs/serving.md`."""
     model: str | None = None
     """The model that answers in threads, as `--model` names it; None: threads get no answers."""
+    agent: str | None = None
+    """The model that runs whole episodes at `/run`, as `--model` of a run names it; None: there is no `/run`."""
     api_key_env: str | None = None
-    """The environment variable with the key of that model's server; None: the one of its host."""
+    """The environment variable with the key of these models' server; None: the one of its host."""
     context_tokens: int | None = None
-    """Tokens of a thread that the model sees."""
+    """Tokens of a thread, or of an episode, that the model sees."""
     access_log: Literal["text", "json"] | None = None
     """Format of the access log; None: no access log."""
     shared_folder: Path | None = None

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from stateroom.server.asgi import BODY, SEND_WHOLE, SERVER, ServerState
 from stateroom.server.options import Limits
+from stateroom.server.request import WATCHED
 from stateroom.server.response import HTTPResponse, error_response
 
 OUTBOX = "stateroom.outbox"
@@ -149,9 +150,11 @@ class Protocol(HttpToolsProtocol):
         """Answer what was asked: a client may close its own side of the connection and still read.
 
         A client that reads a stream counts as gone: that would show only in what is sent to it, which may be nothing.
+        So does one for which long work is done.
         """
-        streams = self.cycle is not None and self.cycle.chunked_encoding is True
-        return self._close_after_responses() and not streams
+        cycle = self.cycle
+        gone = cycle is not None and (cycle.chunked_encoding is True or WATCHED in cycle.scope)
+        return self._close_after_responses() and not gone
 
     def _close_after_responses(self) -> bool:
         """Hang up when all complete requests are answered; False if there are none."""

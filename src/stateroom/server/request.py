@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +17,10 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+T = TypeVar("T")
+
+WATCHED = "stateroom.watched"
+"""The key of a scope whose request is for nothing once its client has closed its side of the connection."""
 
 LATEST_START = 2.0**40
 """Largest time, in seconds since 1970, at which a session's clock may start."""
@@ -30,7 +35,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Disconnected(Exception):
-    """The client disconnected before its request was complete."""
+    """The client disconnected before it had a response."""
 
 
 class BadJSON(InvalidArguments):
@@ -58,7 +63,7 @@ class HTTPRequest:
         """Headers by name in lower case."""
         self.cookies: bytes = headers.get(b"cookie", b"")
         call_id = headers.get(b"idempotency-key")
-        self.call_id = call_id.decode("latin-1") if call_id else None
+        self.call_id: str | None = call_id.decode("latin-1") if call_id else None
         """The client's id of the call: a call with an id that was committed runs nothing."""
         proto = headers.get(b"x-forwarded-proto")  # the client's own value comes first
         self.secure = scope["scheme"] == "https" if proto is None else proto.split(b",")[0].strip().lower() == b"https"
@@ -93,6 +98,24 @@ class HTTPRequest:
         if size > self.max_body:
             raise self._too_large()
         self.body = b"".join(parts)
+
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await some work, which is cancelled when the client disconnects: `Disconnected`. The body has been read."""
+        self.scope[WATCHED] = True
+        task, gone = asyncio.create_task(work), asyncio.create_task(self._disconnection())
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Disconnected
+            return task.result()
+        finally:
+            task.cancel()
+            gone.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
+
+    async def _disconnection(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass  # the body, again
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body is larger than the {self.max_body:,} bytes that this server takes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -15,9 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
+from stateroom.agent import ThreadEnvironment
 from stateroom.errors import Busy, NotFound
 from stateroom.server.access import check_admin
 from stateroom.server.admin import AdminAPI
+from stateroom.server.agent import AgentAPI
 from stateroom.server.api import (
     allowed_methods,
     behind_router,
@@ -54,8 +57,9 @@ _HOST = re.compile(rb"[A-Za-z0-9._-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 class Routes:
     """All routes of a server, and which of them belongs to which environment."""
 
-    def __init__(self, services: Services, threads: ThreadsAPI) -> None:
+    def __init__(self, services: Services, threads: ThreadsAPI, agents: Mapping[str, AgentAPI]) -> None:
         self.services = services
+        self.agents = agents
         self.direct: dict[str, Endpoint] = {}
         """The endpoints of each call and each episode by path, which need no router."""
         self.mcp: list[MCPEndpoint] = []
@@ -76,7 +80,7 @@ class Routes:
         self.app: ASGIApp = ExceptionMiddleware(router, handlers={HTTPException: _on_error, Exception: _on_error})
 
     def _server_routes(self) -> list[BaseRoute]:
-        described = _Documentation(self.services)
+        described = _Documentation(self.services, self.agents)
         endpoints = {
             "/": _ok,
             "/health": _ok,
@@ -89,8 +93,11 @@ class Routes:
         return [route(path, GET=endpoint) for path, endpoint in endpoints.items()]
 
     def _environment_routes(self, served: ServedEnvironment) -> list[BaseRoute]:
-        endpoints = served.routes() | Gymnasium(served).routes()
+        threads = self.services.session_environments[ThreadEnvironment.name]
+        agent = self.agents[served.name].routes() if served.name in self.agents else {}
+        endpoints = served.routes() | Gymnasium(served, threads).routes() | agent
         hot = {f"{served.prefix}/{name}" for name in ("seed_session", "verify", *served.environment.tools)}
+        hot |= {path for _, path in agent}
         self.direct |= {path: endpoint for (_, path), endpoint in endpoints.items() if path in hot}
         self._paths |= {place: served.name for place in endpoints if place not in self._paths}
         mcp = MCPEndpoint(served, self.services.options.limits.body)
@@ -179,8 +186,9 @@ class _AdminOnly:
 class _Documentation:
     """The OpenAPI document and the page made of it; both are made on the first request."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, agents: Collection[str]) -> None:
         self._services = services
+        self._agents = agents
 
     async def openapi(self, request: Request) -> Response:
         return Response(self._bytes, media_type="application/json")
@@ -196,7 +204,7 @@ class _Documentation:
 
     @cached_property
     def _document(self) -> Schema:
-        return document(list(self._services.environments.values()))
+        return document(list(self._services.environments.values()), self._agents)
 
     @cached_property
     def _bytes(self) -> bytes:

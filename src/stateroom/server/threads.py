@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from time import perf_counter
-from types import TracebackType
-from typing import Annotated, Any, Literal, NotRequired, Self
+from typing import Annotated, Any, Literal, NotRequired
 from zlib import crc32
 
 import msgspec
@@ -19,13 +17,12 @@ from starlette.routing import BaseRoute
 from typing_extensions import TypedDict
 
 from stateroom.agent import Agent, Context, OnItems, Thread, ThreadEnvironment, Threads
-from stateroom.environment import Environment
 from stateroom.errors import Conflict, NotFound, Unauthorized
-from stateroom.model import Item, ModelSource, open_model
+from stateroom.model import Item
 from stateroom.server import api
 from stateroom.server.access import check_admin
+from stateroom.server.agent import EnvironmentModels
 from stateroom.server.environment import ServedEnvironment
-from stateroom.server.options import Options
 from stateroom.server.request import bearer_token, wrong_field
 from stateroom.server.response import response_to
 from stateroom.server.services import Services
@@ -34,49 +31,6 @@ from stateroom.state import to_json
 
 PURPOSE = "/threads"
 """What thread tokens are signed for. No environment has this name, so a session's token is not valid here."""
-
-
-class ThreadModels:
-    """The model that answers in a server's threads, open while this object is entered."""
-
-    def __init__(self, options: Options, environments: Sequence[Environment[Any, Any]]) -> None:
-        self.options = options
-        self.environments = environments
-        self._sources: dict[str, ModelSource] = {}
-        """The model by environment."""
-        self._resources = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        spec = self.options.model
-        if spec is None:
-            return self
-        owners = [each for each in self.environments if spec in each.policies]
-        for each in owners:
-            self._sources[each.name] = await self._resources.enter_async_context(self._open(each.policies))
-        if not owners:  # it is no environment's own policy, so it answers in all
-            known = {name: policy for each in self.environments for name, policy in each.policies.items()}
-            shared = await self._resources.enter_async_context(self._open(known))
-            self._sources = {each.name: shared for each in self.environments}
-        return self
-
-    def _open(self, policies: Mapping[str, Any]) -> ModelSource:
-        assert self.options.model is not None
-        return open_model(self.options.model, policies, api_key_env=self.options.api_key_env)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._resources.aclose()
-
-    def agent(self, environment: str, thread: str) -> Agent:
-        """The agent for a thread of an environment; `NotFound` if no model answers there."""
-        source = self._sources.get(environment)
-        if source is None:
-            spec = self.options.model
-            why = "without --model" if spec is None else f"with --model {spec}, which does not know {environment}"
-            raise NotFound(f"no model answers in threads of {environment} here: the server was started {why}")
-        seed = crc32(thread.encode("utf-8", "surrogatepass"))
-        return Agent(source.for_episode(seed), context=Context(self.options.context_tokens), seed=seed)
 
 
 # Parameters.
@@ -147,7 +101,7 @@ class ThreadCancel(api.Parameters):
 class ThreadsAPI:
     """The endpoints of `/threads`."""
 
-    def __init__(self, services: Services, models: ThreadModels) -> None:
+    def __init__(self, services: Services, models: EnvironmentModels) -> None:
         self.services = services
         self.models = models
         options = services.options
@@ -245,7 +199,7 @@ class ThreadsAPI:
         """Let the server's model answer."""
         thread, served = self._known(request)
         api.read_body(request, api.Nothing)
-        agent = self.models.agent(served.name, thread)
+        agent = self._agent(served.name, thread)
         meter = served.metrics.runs(served.name)
 
         async def run(on_items: OnItems | None = None) -> bytes:
@@ -262,6 +216,15 @@ class ThreadsAPI:
         if "text/event-stream" in request.headers.get("accept", ""):
             return await run_events(run, f"POST {request.url.path}")
         return Response(await run(), media_type="application/json")
+
+    def _agent(self, environment: str, thread: str) -> Agent:
+        """The agent for a thread of an environment; `NotFound` if no model answers there."""
+        source, spec = self.models.sources.get(environment), self.models.spec
+        if source is None:
+            why = "without --model" if spec is None else f"with --model {spec}, which does not know {environment}"
+            raise NotFound(f"no model answers in threads of {environment} here: the server was started {why}")
+        seed = crc32(thread.encode("utf-8", "surrogatepass"))
+        return Agent(source.for_episode(seed), context=Context(self.services.options.context_tokens), seed=seed)
 
     async def fork(self, request: Request) -> Response:
         thread, served = self._known(request)

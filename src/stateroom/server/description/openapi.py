@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from inspect import cleandoc
 from typing import Any, get_type_hints
 
@@ -64,7 +64,7 @@ ERRORS = {
     429: "The API key has reached its limit of sessions or calls in this minute. "
     "Try again after `Retry-After` seconds.",
     500: "The environment or the server failed by mistake. The server's log has more.",
-    502: "The model that plays the user, or answers in threads, gave an answer that cannot be used.",
+    502: "The model that plays the user, answers in threads or is the agent gave an answer that cannot be used.",
     503: "The server is at one of its limits, or the store does not answer. Try again after `Retry-After` seconds.",
     504: "It took longer than its timeout.",
 }
@@ -111,15 +111,15 @@ COOKIE: Schema = {
 }
 
 
-def document(environments: Sequence[ServedEnvironment]) -> Schema:
-    """The OpenAPI document of a server with these environments."""
+def document(environments: Sequence[ServedEnvironment], agents: Collection[str] = ()) -> Schema:
+    """The OpenAPI document of a server with these environments; `agents` names those that have an agent."""
     wanted: Wanted = {**{kind: (kind, "validation") for kind in bodies.ALL}, **threads.TYPES}
     for one in environments:
         wanted |= _types(one)
     schemas, definitions = schemas_of(wanted)
     paths: dict[str, Schema] = {}
     for one in environments:
-        paths |= _Endpoints(one, schemas).paths()
+        paths |= _Endpoints(one, schemas, has_agent=one.name in agents).paths()
     paths |= threads.paths(environments, schemas)
     if any(one.keys for one in environments):
         _ask_for_keys(paths)
@@ -185,8 +185,9 @@ def _description_of(served: ServedEnvironment) -> str:
 class _Endpoints:
     """The endpoints of one environment, in the order of an episode."""
 
-    def __init__(self, served: ServedEnvironment, schemas: Mapping[Any, Schema]) -> None:
+    def __init__(self, served: ServedEnvironment, schemas: Mapping[Any, Schema], *, has_agent: bool) -> None:
         self.served = served
+        self.has_agent = has_agent
         self.schemas = schemas
         self.name = served.name
         self.task = schemas[self.name, "task"] or {"type": "object"}
@@ -210,6 +211,8 @@ class _Endpoints:
             "/close": {"post": self._close()},
             "/": {"get": self._root()},
         }
+        if self.has_agent:
+            paths |= {"/run": {"post": self._run()}, "/v1/responses": {"post": self._responses()}}
         return {self.served.prefix + path: item for path, item in paths.items()}
 
     def _operation(self, name: str, summary: str, reply: Schema, statuses: Sequence[int], **more: Any) -> Schema:
@@ -324,6 +327,33 @@ class _Endpoints:
     def _close(self) -> Schema:
         summary = "Close the session, Gymnasium-style."
         return self._operation("close", summary, {"type": "object"}, self.acting, security=self.needed)
+
+    def _run(self) -> Schema:
+        return self._operation(
+            "run",
+            "Run a whole episode with the server's agent.",
+            self.schemas[bodies.RunReply],
+            (409, 410, *READING, *SLOW),
+            description="The body is the whole task row. The reply has the same keys, the agent's `response` and the "
+            "fields of the verdict; of an episode that fails it has `_ng_failure_class` instead. With an id, a request "
+            "that is sent again goes on with the episode, or gives the same reply; `_ng_rollout_id` in the row is an "
+            "id too. When the client disconnects, the agent stops.",
+            parameters=[{**KEY, "description": "The episode's id. The same id again is the same episode."}],
+            requestBody=taken(self.task),
+        )
+
+    def _responses(self) -> Schema:
+        return self._operation(
+            "responses",
+            "Let the server's agent act in the session.",
+            self.schemas[bodies.ResponseBody],
+            (502, *READING, *self.acting, *SLOW),
+            description="The body is a request of OpenAI's Responses API. The agent calls the session's tools until "
+            "it is done, and `output` of the reply has all that was said, tool results included.",
+            parameters=[{**KEY, "description": "The request's id. The same id again gives the same reply."}],
+            requestBody=taken(self.schemas[bodies.ResponsesBody]),
+            security=self.needed,
+        )
 
     def _root(self) -> Schema:
         return self._operation("root", "Whether the environment is served.", self.schemas[bodies.StatusBody], (401,))

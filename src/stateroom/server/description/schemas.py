@@ -229,6 +229,40 @@ class VerifyReply(TypedDict):
 
 
 @body
+class RunReply(TypedDict):
+    """The row of an episode: the request's own keys, what the agent said, and the fields of the verdict."""
+
+    response: NotRequired[ResponseBody]
+    reward: NotRequired[float]
+    _ng_failure_class: NotRequired[str]
+
+
+@body
+class InputMessage(TypedDict):
+    """A message to the agent; tool calls and their results may be among the messages."""
+
+    type: NotRequired[Literal["message"]]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str
+
+
+@body
+class FunctionTool(TypedDict):
+    type: Literal["function"]
+    name: str
+
+
+@body
+class ResponsesBody(TypedDict):
+    """A request of OpenAI's Responses API."""
+
+    input: Annotated[str, Field(min_length=1)] | Annotated[list[InputMessage], Field(min_length=1)]
+    """The whole conversation so far."""
+    tools: NotRequired[list[FunctionTool]]
+    """The tools that the model is offered; by default the environment's."""
+
+
+@body
 class CloseBody(TypedDict):
     resources_session_id: Annotated[Name, Field(examples=["the session_id that seeding gave"])]
     """The name that the session was seeded with, or its `session_id`."""
@@ -324,5 +358,6 @@ ALL: tuple[Any, ...] = (
     *(SeedFields, NamedSeedBody, SeedReply, AgentMessage, UserReply, VerifyFields, VerifyReply, CloseBody, CloseReply),
     *(AggregateBody, AggregateReply, ReverifyMode),
     *(ResetReply, StepBody, StepReply),
+    *(RunReply, ResponseBody, ResponsesBody),
 )
 """The bodies of requests and replies."""

@@ -30,7 +30,7 @@ ECHOED: dict[str, Any] = {
 }
 """Parameters that a response repeats, and their defaults."""
 
-PREFIXES = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
+PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 """Start of the ids of items."""
 
 
@@ -137,7 +137,7 @@ def _output(made: ModelResponse) -> list[Item]:
         if item["type"] == "message":
             content = item.get("content")
             proper |= {
-                "role": "assistant",
+                "role": item.get("role") or "assistant",
                 "content": content if isinstance(content, list) else message(content or "")["content"],
             }
         elif item["type"] == "function_call" and not isinstance(item["arguments"], str):

@@ -1,0 +1,307 @@
+"""The agent server: a model of the server runs whole episodes, or acts in a client's session, on request.
+
+The endpoints are those of NeMo Gym's agent servers, so that its rollout collection, and trainers written for it, use
+our agents. An episode that has an id continues when its request is repeated, in any worker: its session is named after
+the id, and all that was said and done is in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from stateroom.agent import AgentLog, Context, Outcome, ThreadEnvironment, Trajectory, Workspace, act, recall
+from stateroom.environment import ENV_ARGS, Environment
+from stateroom.errors import Busy, Conflict, ModelFailed, SessionLeased, StateroomError
+from stateroom.model import Answer, ModelSource, open_model
+from stateroom.rollout import EPOCH, SESSION, Run, RunFiles, Started, checked_row, given_row, run_episode
+from stateroom.server.asgi import ROLLOUT
+from stateroom.server.environment import ServedEnvironment
+from stateroom.server.model import responses
+from stateroom.server.model.request import ModelRequest, ModelResponse
+from stateroom.server.request import HTTPRequest, wrong_field
+from stateroom.server.response import Endpoint, HTTPResponse, json_response
+from stateroom.server.services import Services
+from stateroom.session import AgentInMemory, Session, new_session_id
+
+Row = dict[str, Any]
+
+SHARE = 0.75
+"""The share of a worker's requests in flight that may be agents at work: the rest is for other requests."""
+
+LEASE = 10.0
+"""Seconds after the death of a worker in which its episode with an id waits."""
+
+PAUSE = 0.1
+"""Seconds between two attempts to take over an episode that another request runs."""
+
+TOUCHES = 4
+"""How often the life of a session is renewed within its time to live, while an agent works in it."""
+
+
+class EnvironmentModels:
+    """The model of each environment that a spec names, open while this object is entered.
+
+    A policy's name is a model for those environments that have the policy, any other spec for all.
+    """
+
+    def __init__(
+        self, spec: str | None, environments: Sequence[Environment[Any, Any]], api_key_env: str | None
+    ) -> None:
+        self.spec = spec
+        self.environments = environments
+        self.api_key_env = api_key_env
+        self.sources: dict[str, ModelSource] = {}
+        """The model by environment; none without a spec."""
+        self._resources = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        if self.spec is None:
+            return self
+        owners = [each for each in self.environments if self.spec in each.policies]
+        for each in owners:
+            self.sources[each.name] = await self._open(self.spec, each.policies)
+        if not owners:
+            known = {name: policy for each in self.environments for name, policy in each.policies.items()}
+            shared = await self._open(self.spec, known)
+            self.sources = {each.name: shared for each in self.environments}
+        return self
+
+    async def _open(self, spec: str, policies: Mapping[str, Any]) -> ModelSource:
+        return await self._resources.enter_async_context(open_model(spec, policies, api_key_env=self.api_key_env))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._resources.aclose()
+
+
+class AgentAPI:
+    """The endpoints of one environment's agent: `run` and `v1/responses`."""
+
+    def __init__(
+        self, services: Services, served: ServedEnvironment, model: ModelSource, slots: asyncio.Semaphore
+    ) -> None:
+        self.served = served
+        self.transcripts = services.session_environments[ThreadEnvironment.name]
+        """Keeps what is said in requests with an id, where the session does not: as plain threads."""
+        context = Context(services.options.context_tokens)
+        self.plan = Run(served.environment, model, [], RunFiles(Path()), context=context)  # which writes no file
+        self.slots = slots
+        """The agents that may be at work in this process, over all environments."""
+
+    def routes(self) -> dict[tuple[str, str], Endpoint]:
+        """The endpoints by method and path."""
+        prefix = self.served.prefix
+        return {("POST", f"{prefix}/run"): self.run, ("POST", f"{prefix}/v1/responses"): self.responses}
+
+    async def run(self, request: HTTPRequest) -> HTTPResponse:
+        """Run an episode of the row in the body; the reply is its row, as a run writes it to its files."""
+        self.served.admit_newcomer(request)
+        row = self._row(request.json())
+        episode = _episode_id(request, row)
+        name = episode and f"run/{request.key}/{episode}"
+        return await self._work(request, lambda: self._episode(request, row, name))
+
+    async def responses(self, request: HTTPRequest) -> HTTPResponse:
+        """Let the agent act in the client's session on the input in the body; the reply is all that was said."""
+        subject = self.served.subject_of(request)
+        asked = responses.read(request.json())
+        if asked.stream:
+            raise wrong_field("stream", "is not for this server, which sends whole responses")
+        name = request.call_id and f"responses/{subject or request.key}/{request.call_id}"
+        return await self._work(request, lambda: self._turn(subject, asked, name))
+
+    async def _work(self, request: HTTPRequest, work: Callable[[], Coroutine[Any, Any, Row]]) -> HTTPResponse:
+        """Let an agent work while its client waits."""
+        if self.slots.locked():
+            raise Busy("as many agents are at work as this worker allows; send the request again later")
+        async with self.slots:
+            return json_response(await request.while_connected(work()))
+
+    # Whole episodes.
+
+    def _row(self, body: Row) -> Row:
+        row = {"agent_ref": self.plan.agent, **given_row(checked_row(body, self.served.environment))}
+        self.plan.model.check_task(row)
+        return row
+
+    async def _episode(self, request: HTTPRequest, row: Row, name: str | None) -> Row:
+        async with AsyncExitStack() as stack:
+            session = await self._session(request, row, name)
+            log = session.agent
+            if not self.served.stateless:
+                await stack.enter_async_context(_in_use(self.served, session, alone=name is not None))
+                if name is None:  # then no request can go on with it
+                    stack.push_async_callback(self._close, session)
+            elif name is not None:
+                log = (await stack.enter_async_context(self._transcript(row, name))).agent
+
+            async def start() -> Started:
+                return Started(session, log)
+
+            ended = await run_episode(self.plan, start, {**row, SESSION: session.id})
+            if ended.waits_in is not None:
+                raise _waits(session)
+            if ended.session is not None:  # else the request can be repeated, to go on
+                await self._close(session)
+            return ended.row
+
+    async def _session(self, request: HTTPRequest, row: Row, name: str | None) -> Session[Any]:
+        """The session of an episode: a new one, or that of an earlier request with the same id."""
+        served = self.served
+        ids = [new_session_id()] if name is None else served.signer.session_ids(name)
+        seed = self.plan.seed_for({**row, SESSION: ids[0]})
+
+        async def new() -> Session[Any]:
+            served.keys.admit_session(request)
+            with nullcontext() if served.stateless else await served.count.admit():
+                work = served.sessions.seed(row, seed=seed, began=EPOCH, session_id=ids[0])
+                session: Session[Any] = await served.from_author("seed", work)
+            served.metrics.created(served.name)
+            return session
+
+        if name is None or served.stateless:
+            return await new()
+        return await served.session_once(ids, row, new, ended=True)
+
+    async def _close(self, session: Session[Any]) -> None:
+        """Close a session whose episode is over. Its verdict stays, for a request that is repeated."""
+        if not self.served.stateless:
+            with suppress(StateroomError):  # else it expires
+                await self.served.close(session)
+
+    # Turns in a client's session.
+
+    async def _turn(self, subject: str | None, asked: ModelRequest, name: str | None) -> Row:
+        session = await self.served.session(subject)
+        async with AsyncExitStack() as stack:
+            turn = new_session_id()
+            log: AgentLog = AgentInMemory()
+            if not self.served.stateless:
+                await stack.enter_async_context(_in_use(self.served, session))
+            if name is not None:
+                row = {"responses_create_params": asked.body}
+                transcript = await stack.enter_async_context(self._transcript(row, name))
+                turn, log = transcript.id, transcript.agent
+            trajectory = await self._act(TurnSession(session, turn), log, asked, self.plan.seed_of(turn))
+            return self._response(trajectory, asked, turn)
+
+    async def _act(self, session: Workspace, log: AgentLog, asked: ModelRequest, seed: int) -> Trajectory:
+        before, wanted = await recall(log), asked.request
+        agent = self.plan.new_agent({"responses_create_params": wanted.settings}, seed)
+        tools = [*wanted.tools] or self.plan.tools_for({})
+        trajectory = (await act(session, log, agent, tools, wanted.items)).following(before)
+        if trajectory.status == "waiting":
+            raise Conflict("", 0, "a tool asks a person, whom nobody asks here; use /run, or a thread")
+        if trajectory.status == "failed":  # when the request was sent before
+            raise ModelFailed(trajectory.reason)
+        return trajectory
+
+    def _response(self, trajectory: Trajectory, asked: ModelRequest, turn: str) -> Row:
+        answer = Answer(trajectory.output, trajectory.usage, trajectory.reason == "max_output_tokens")
+        made = responses.whole(ModelResponse(asked, answer, self.plan.model.name, turn, EPOCH))
+        usage = None if trajectory.usage is None else trajectory.usage.plain()  # what the model reports, no estimate
+        return {**made, "status": trajectory.status, "usage": usage}
+
+    @asynccontextmanager
+    async def _transcript(self, row: Row, name: str) -> AsyncIterator[Session[Any]]:
+        """The session that keeps what is said in a request with an id: a new one, or that of an earlier request."""
+        kept = self.transcripts
+        ids = kept.signer.session_ids(f"{self.served.name}/{name}")
+        given = {field: value for field, value in row.items() if field != ENV_ARGS}  # which are another environment's
+
+        async def new() -> Session[Any]:
+            with await kept.count.admit():
+                return await kept.sessions.seed(given, session_id=ids[0])
+
+        session = await kept.session_once(ids, given, new)
+        async with _in_use(kept, session, alone=True):
+            yield session
+
+
+def agents_of(services: Services, models: EnvironmentModels) -> dict[str, AgentAPI]:
+    """The agents of a server by environment."""
+    slots = asyncio.Semaphore(max(1, int(SHARE * services.options.limits.calls)))
+    served = services.environments
+    return {name: AgentAPI(services, served[name], model, slots) for name, model in models.sources.items()}
+
+
+class TurnSession:
+    """A client's session, whose calls have ids of one turn: the agent of each turn counts its calls from one."""
+
+    def __init__(self, session: Workspace, turn: str) -> None:
+        self._session = session
+        self._turn = turn
+
+    @property
+    def replies(self) -> bool:
+        return self._session.replies
+
+    def reads(self, name: str) -> bool:
+        return self._session.reads(name)
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        return await self._session.reply(message, call_id=f"{self._turn}.{call_id}")
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
+        return await self._session.call(name, arguments, call_id=f"{self._turn}.{call_id}")
+
+
+@asynccontextmanager
+async def _in_use(served: ServedEnvironment, session: Session[Any], *, alone: bool = False) -> AsyncIterator[None]:
+    """Keep a session from expiring and, if `alone`, all other requests out; it waits until those have ended."""
+    async with AsyncExitStack() as stack:
+        while alone and not session.closed:
+            try:
+                await stack.enter_async_context(session.lease(LEASE))
+                break
+            except SessionLeased:
+                await asyncio.sleep(PAUSE)
+                await session.agent.refresh()
+        keeping = asyncio.create_task(_keep(served, session.id))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait([keeping])
+
+
+async def _keep(served: ServedEnvironment, session: str) -> None:
+    """Renew the life of a session now and then."""
+    runtime = served.sessions.runtime
+    while True:
+        await asyncio.sleep(runtime.ttl / TOUCHES)
+        now = runtime.now()
+        with suppress(StateroomError):  # the next one may succeed
+            await runtime.store.touch(session, now=now, expires=now + runtime.ttl)
+
+
+def _episode_id(request: HTTPRequest, row: Row) -> str | None:
+    """The client's own id of an episode, in a header, the path or the row; None if it gives none.
+
+    The indices of a row are none: another run has the same.
+    """
+    if request.call_id is not None:
+        return request.call_id
+    prefix = ROLLOUT.match(request.scope["path"])
+    if prefix is not None:
+        return str(prefix[1])
+    found, attempt = row.get("_ng_rollout_id"), row.get("_ng_attempt_index")
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise wrong_field("_ng_rollout_id", "should be a text")
+    return f"{found}-a{attempt}" if attempt else found
+
+
+def _waits(session: Session[Any]) -> Conflict:
+    problem = (
+        f"the agent waits for input in session {session.id}: answer it with POST /admin/sessions/{session.id}/answer, "
+        "and send this request again with the same id; an episode without one has ended"
+    )
+    return Conflict(session.id, session.revision, problem)

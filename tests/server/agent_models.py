@@ -1,0 +1,71 @@
+"""Agents to be named by their path: policies that wait for their tester, and one that gives up."""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar
+
+from stateroom.gallery.counter.policies import ReferencePolicy
+from stateroom.model import Item, Policy, function_call, message, outputs_of
+
+
+class Waits(ReferencePolicy):
+    """Answers when `gate` is open; for tests in the process of the server, which share these."""
+
+    gate: ClassVar[asyncio.Event]
+    arrived: ClassVar[asyncio.Semaphore]
+    """Released by each request for an answer."""
+    cancelled: ClassVar[asyncio.Event]
+    asked: ClassVar[Counter[int]]
+    """How often an answer was asked for, by the number of results before it."""
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.gate, cls.cancelled = asyncio.Event(), asyncio.Event()
+        cls.arrived, cls.asked = asyncio.Semaphore(0), Counter()
+
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+        done = len(outputs_of(conversation))
+        self.asked[done] += 1
+        if done:
+            self.arrived.release()
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        return super().respond(conversation, tools)
+
+
+class WaitsForFile(ReferencePolicy):
+    """Writes a file when it was given a result, and goes on when another file is there."""
+
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+        folder = Path(os.environ["STATEROOM_TEST_FOLDER"])
+        if outputs_of(conversation):
+            (folder / f"worker-{os.getpid()}-{id(self)}").touch()
+            await asyncio.to_thread(_wait_for, folder / "go")
+        return super().respond(conversation, tools)
+
+
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.01)
+
+
+class Fails(ReferencePolicy):
+    """Gives up after a result."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        if outputs_of(conversation):
+            raise ValueError("out of order")
+        return super().respond(conversation, tools)
+
+
+class Chooses(Policy):
+    """Lets the user choose, and is done."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message("Done.")] if outputs_of(conversation) else [function_call("choose", "call_0")]

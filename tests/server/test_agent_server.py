@@ -1,0 +1,433 @@
+"""The agent server: whole episodes at `/run`, and turns in a session at `/v1/responses`, by a real client."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from stateroom import Environment, State, Task, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.model import open_model
+from stateroom.rollout import Run, RunFiles, generate_tasks, run
+from stateroom.server import Key, Limits
+from stateroom.server.agent import LEASE
+from stateroom.session import Ask
+from tests.patience import PATIENCE
+from tests.server.agent_models import Waits
+
+ROW: dict[str, Any] = {
+    "responses_create_params": {"input": "add 4, then add 2"},
+    "initial_count": 3,
+    "expected_count": 9,
+    "_ng_task_index": 0,
+    "_ng_rollout_index": 0,
+}
+AGENTS = Path(__file__).with_name("agent_models.py")
+WAITS, FAILS = "tests.server.agent_models:Waits", "tests.server.agent_models:Fails"
+
+
+class Chosen(State):
+    colour: str = ""
+
+
+@pytest.fixture
+def waits() -> type[Waits]:
+    """The policy that waits, for one test."""
+    Waits.reset()
+    return Waits
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
+def comparable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what differs from run to run."""
+    return {name: value for name, value in row.items() if name not in ("_stateroom_session", "_stateroom_times")}
+
+
+async def ran(served: Any, row: dict[str, Any], path: str = "/run", **headers: str) -> dict[str, Any]:
+    """The reply to a request that succeeds, by a client of its own."""
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(f"{served.url}{path}", json=row, headers=headers) as reply,
+    ):
+        told = await reply.json()
+        assert reply.status == 200, told
+        assert "set-cookie" not in reply.headers  # nobody else acts in the session
+        return told  # type: ignore[no-any-return]
+
+
+async def refused(served: Any, path: str, body: Any, **headers: str) -> tuple[int, str]:
+    status, reply = await served.post(path, body, headers=headers)
+    return status, reply["error"]["code"]
+
+
+# Episodes.
+
+
+@pytest.mark.parametrize("policy", ["reference", "noisy"])
+@pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
+async def test_the_reply_is_the_row_of_a_run(
+    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: str
+) -> None:
+    files, source = RunFiles(tmp_path / "run.jsonl"), open_model(policy, kind.policies)
+    await run(Run(kind(), source, generate_tasks(kind, 4, seed=1), files, repeats=2))
+    inputs, rows = (
+        [json.loads(line) for line in path.read_text().splitlines()] for path in (files.inputs, files.rollouts)
+    )
+    served = await serve(kind(), agent=policy)
+    replies = [await ran(served, {name: value for name, value in row.items() if name[:2] != "_s"}) for row in inputs]
+
+    def place(row: dict[str, Any]) -> tuple[int, int]:
+        return row["_ng_task_index"], row["_ng_rollout_index"]
+
+    assert [comparable(reply) for reply in replies] == [comparable(row) for row in sorted(rows, key=place)]
+
+
+async def test_gym_s_own_fields_stay_in_the_row_and_set_the_model_s_parameters(serve: Any) -> None:
+    served = await serve(agent="reference")
+    named = {"agent_ref": {"type": "responses_api_agents", "name": "counter_agent"}, "task_source": {"a": 1}}
+    reply = await ran(served, {**ROW, **named})
+    assert {name: reply[name] for name in named} == named
+    assert (reply["reward"], reply["_ng_task_index"], reply["_ng_rollout_index"]) == (1.0, 0, 0)
+
+
+async def test_rows_without_indices_have_random_seeds(serve: Any) -> None:
+    served = await serve(agent="reference")
+    row = {name: value for name, value in ROW.items() if not name.startswith("_ng")}
+    first, second = await ran(served, row), await ran(served, row)
+    assert first["response"]["id"] != second["response"]["id"]
+    assert not [name for name in first if name.startswith("_ng")]
+
+
+async def test_an_episode_that_fails_is_told_as_gym_s_collection_expects_it(serve: Any) -> None:
+    served = await serve(agent=FAILS)
+    reply = await ran(served, ROW, **{"Idempotency-Key": "one"})
+    assert (reply["_ng_failure_class"], reply["_ng_failure_terminal"]) == ("model", True)
+    assert "reward" not in reply
+    again = await ran(served, ROW, **{"Idempotency-Key": "one"})
+    assert again["_stateroom_session"] == reply["_stateroom_session"]
+    assert (again["_ng_failure_class"], again["_ng_failure_terminal"]) == ("model", True)
+
+
+async def test_episodes_are_closed_and_leave_no_live_session(serve: Any) -> None:
+    served = await serve(agent="reference")
+    await ran(served, ROW)
+    await ran(served, ROW, **{"Idempotency-Key": "one"})
+    assert served.services.count.live == 0
+    status, told = await served.get("/admin/sessions?status=closed")
+    assert (status, len(told["sessions"])) == (200, 2)
+
+
+class Shop(Environment[Chosen]):
+    """Asks its user for a colour."""
+
+    def seed(self, task: Task) -> Chosen:
+        return Chosen()
+
+    @tool
+    def choose(self, state: Chosen, ask: Ask) -> str:
+        """Let the user choose a colour."""
+        state.colour = str(ask("Which colour?"))
+        return state.colour
+
+    def verify(self, state: Chosen) -> float:
+        return float(state.colour == "blue")
+
+
+async def test_an_episode_that_waits_for_a_person_goes_on_when_it_is_sent_again(serve: Any) -> None:
+    served = await serve(Shop(), agent="tests.server.agent_models:Chooses")
+    key = {"Idempotency-Key": "one"}
+    status, told = await served.post("/run", {}, headers=key)
+    assert (status, told["error"]["code"]) == (409, "conflict")
+    [session] = (await served.get("/admin/sessions"))[1]["sessions"]
+    assert session["id"] in told["error"]["message"]
+    assert (await served.post(f"/admin/sessions/{session['id']}/answer", {"input": "blue"}))[0] == 200
+    assert (await ran(served, {}, **key))["reward"] == 1.0
+
+
+# Ids.
+
+
+@pytest.mark.parametrize("how", ["header", "path", "row"])
+async def test_a_request_that_is_sent_again_gets_the_same_episode(serve: Any, store_url: str, how: str) -> None:
+    served = await serve(store=store_url, agent="noisy")
+
+    async def send(episode: str) -> dict[str, Any]:
+        match how:
+            case "header":
+                return await ran(served, ROW, **{"Idempotency-Key": episode})
+            case "path":
+                return await ran(served, ROW, f"/ng-rollout/{episode}/run")
+        return await ran(served, {**ROW, "_ng_rollout_id": episode})
+
+    first, again, other = await send("a.1"), await send("a.1"), await send("a.2")
+    assert again["_stateroom_session"] == first["_stateroom_session"] != other["_stateroom_session"]
+    assert comparable(again) == comparable(first)
+
+
+async def test_another_attempt_at_a_rollout_is_another_episode(serve: Any) -> None:
+    served = await serve(agent="reference")
+    row = {**ROW, "_ng_rollout_id": "a"}
+    sessions = [(await ran(served, {**row, "_ng_attempt_index": attempt}))["_stateroom_session"] for attempt in (0, 1)]
+    assert len(set(sessions)) == 2
+
+
+async def test_an_id_belongs_to_one_task(serve: Any) -> None:
+    served = await serve(agent="reference")
+    await ran(served, ROW, **{"Idempotency-Key": "one"})
+    other = {**ROW, "expected_count": 10}
+    assert await refused(served, "/run", other, **{"Idempotency-Key": "one"}) == (409, "conflict")
+
+
+async def test_two_requests_with_one_id_are_one_episode(serve: Any, store_url: str, waits: type[Waits]) -> None:
+    served = await serve(store=store_url, agent=WAITS)
+    requests = [asyncio.create_task(ran(served, ROW, **{"Idempotency-Key": "one"})) for _ in range(3)]
+    await waits.arrived.acquire()
+    waits.gate.set()
+    replies = await asyncio.gather(*requests)
+    assert waits.asked == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert [comparable(reply) for reply in replies] == [comparable(replies[0])] * 3
+    assert replies[0]["reward"] == 1.0
+
+
+async def test_a_stateless_episode_with_an_id_asks_its_model_once(serve: Any) -> None:
+    class Asked(WeatherEnvironment):
+        name = "asked"
+
+    served = await serve(Asked(), agent="reference")
+    row = generate_tasks(WeatherEnvironment, 1, seed=1)[0]
+    first, again = [await ran(served, row, **{"Idempotency-Key": "one"}) for _ in range(2)]
+    assert comparable(again) == comparable(first)
+    assert again["_stateroom_times"]["model"] == first["_stateroom_times"]["model"]  # recorded
+
+
+# Clients that leave.
+
+
+async def test_an_agent_stops_when_its_client_disconnects_and_goes_on_with_the_next(
+    serve: Any, store_url: str, waits: type[Waits], until: Any
+) -> None:
+    served = await serve(store=store_url, agent=WAITS)
+    left = asyncio.create_task(ran(served, ROW, **{"Idempotency-Key": "one"}))
+    await waits.arrived.acquire()
+    left.cancel()
+    await asyncio.wait_for(waits.cancelled.wait(), PATIENCE)
+    await until(lambda: served.app.in_flight == 0)
+    waits.gate.set()
+    reply = await ran(served, ROW, **{"Idempotency-Key": "one"})
+    assert reply["reward"] == 1.0
+    assert waits.asked == {0: 1, 1: 2, 2: 1, 3: 1}  # what was committed stays
+
+
+async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: type[Waits], until: Any) -> None:
+    served = await serve(agent=WAITS)
+    left = asyncio.create_task(ran(served, ROW))
+    await waits.arrived.acquire()
+    left.cancel()
+    await until(lambda: served.app.in_flight == 0)
+    assert served.services.count.live == 0
+
+
+# Many, and for long.
+
+
+async def test_256_episodes_at_once(serve: Any, store_url: str, waits: type[Waits]) -> None:
+    served = await serve(store=store_url, agent=WAITS)
+    rows = [{**ROW, "initial_count": n, "expected_count": n + 6, "_ng_rollout_index": n} for n in range(256)]
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
+
+        async def send(row: dict[str, Any]) -> Any:
+            async with client.post(f"{served.url}/run", json=row) as reply:
+                return await reply.json()
+
+        running = [asyncio.create_task(send(row)) for row in rows]
+        for _ in rows:
+            await asyncio.wait_for(waits.arrived.acquire(), PATIENCE)
+        assert served.app.in_flight == 256
+        assert (await served.post("/seed_session", ROW))[0] == 200  # others are served meanwhile
+        waits.gate.set()
+        replies = await asyncio.gather(*running)
+    assert [reply["reward"] for reply in replies] == [1.0] * 256
+    assert [reply["initial_count"] for reply in replies] == [*range(256)]
+
+
+async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Waits]) -> None:
+    served = await serve(agent=WAITS, limits=Limits(calls=4))
+    running = [asyncio.create_task(ran(served, ROW)) for _ in range(3)]
+    for _ in running:
+        await waits.arrived.acquire()
+    assert await refused(served, "/run", ROW) == (503, "busy")
+    assert (await served.post("/seed_session", ROW))[0] == 200
+    waits.gate.set()
+    assert [reply["reward"] for reply in await asyncio.gather(*running)] == [1.0] * 3
+
+
+async def test_a_session_does_not_expire_while_its_agent_works(serve: Any, waits: type[Waits], until: Any) -> None:
+    served = await serve(agent=WAITS, ttl=0.4)
+    running = asyncio.create_task(ran(served, ROW))
+    await waits.arrived.acquire()
+    began = time.time()
+    await until(lambda: time.time() > began + 1)  # the server sweeps meanwhile
+    waits.gate.set()
+    assert (await running)["reward"] == 1.0
+
+
+# A turn in a session.
+
+
+async def test_a_turn_acts_in_the_client_s_session(serve: Any) -> None:
+    served = await serve(agent="reference")
+    await served.post("/seed_session", ROW)
+    async with served.client.post(f"{served.url}/v1/responses", json=ROW["responses_create_params"]) as reply:
+        response = await reply.json()
+        assert (reply.status, "set-cookie" in reply.headers) == (200, True), response
+    kinds = [item["type"] for item in response["output"]]
+    assert kinds == ["function_call", "function_call_output"] * 3 + ["message"]
+    assert len({item["id"] for item in response["output"]}) == len(kinds)
+    assert (response["object"], response["status"], response["model"]) == ("response", "completed", "reference")
+    assert (await served.post("/get_counter_value"))[1] == {"count": 9}
+    assert (await served.post("/verify", {**ROW, "response": response}))[1]["reward"] == 1.0
+
+
+async def test_each_turn_makes_its_own_calls_and_one_that_is_sent_again_makes_none(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url, agent="reference")
+    await served.post("/seed_session", ROW)
+    for _ in range(2):
+        assert (await served.post("/v1/responses", {"input": "add 4"}))[0] == 200
+    assert (await served.post("/get_counter_value"))[1] == {"count": 11}
+    key = {"headers": {"Idempotency-Key": "one"}}
+    first, again = [await served.post("/v1/responses", {"input": "add 4"}, **key) for _ in range(2)]
+    assert first[0] == 200
+    assert again == first
+    assert (await served.post("/get_counter_value"))[1] == {"count": 15}
+    assert await refused(served, "/v1/responses", {"input": "add 5"}, **{"Idempotency-Key": "one"}) == (409, "conflict")
+
+
+async def test_a_turn_that_is_sent_again_does_not_ask_its_model_again(serve: Any, waits: type[Waits]) -> None:
+    served = await serve(agent=WAITS)
+    waits.gate.set()
+    await served.post("/seed_session", ROW)
+    for _ in range(2):
+        assert (await served.post("/v1/responses", {"input": "add 4"}, headers={"Idempotency-Key": "one"}))[0] == 200
+    assert waits.asked == {0: 1, 1: 1, 2: 1}
+
+
+async def test_a_turn_without_a_session_needs_an_environment_without_a_state(serve: Any) -> None:
+    served = await serve(CounterEnvironment(), WeatherEnvironment(), agent="reference")
+    assert await refused(served, "/counter/v1/responses", {"input": "add 4"}) == (401, "unauthorized")
+    row = generate_tasks(WeatherEnvironment, 1, seed=1)[0]
+    status, response = await served.post("/weather/v1/responses", row["responses_create_params"])
+    assert (status, response["output"][-1]["type"]) == (200, "message")
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"input": [1]}, {"input": "add 4", "tools": [1]}, {"input": "add 4", "stream": True}]
+)
+async def test_a_turn_refuses_what_it_cannot_read(serve: Any, body: dict[str, Any]) -> None:
+    served = await serve(agent="reference")
+    await served.post("/seed_session", ROW)
+    assert await refused(served, "/v1/responses", body) == (422, "invalid_arguments")
+
+
+async def test_a_turn_tells_that_its_model_failed(serve: Any) -> None:
+    served = await serve(agent=FAILS)
+    await served.post("/seed_session", ROW)
+    for _ in range(2):
+        failed = await refused(served, "/v1/responses", {"input": "add 4"}, **{"Idempotency-Key": "one"})
+        assert failed == (502, "model_failed")
+
+
+# Who may run episodes.
+
+
+async def test_a_session_s_client_cannot_run_an_episode(serve: Any) -> None:
+    """A model's calls have its session's cookie, and it may make up a tool named run."""
+    served = await serve(agent="reference")
+    await served.post("/seed_session", ROW)
+    assert await refused(served, "/run", ROW) == (409, "conflict")
+
+
+async def test_episodes_need_an_api_key_and_count_as_sessions(serve: Any) -> None:
+    key = Key("ann", sha256(b"ann's key").hexdigest(), sessions=1)
+    served = await serve(agent="reference", keys=(key,))
+    assert await refused(served, "/run", ROW) == (401, "unauthorized")
+    hers = {"authorization": "Bearer ann's key", "Idempotency-Key": "one"}
+    for _ in range(2):  # again, it is no new session
+        assert (await ran(served, ROW, **hers))["reward"] == 1.0
+    assert await refused(served, "/run", ROW, authorization="Bearer ann's key") == (429, "rate_limited")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{}, {**ROW, "responses_create_params": 1}, {**ROW, "responses_create_params": {"input": 1}}],
+    ids=["no task", "no parameters", "no input"],
+)
+async def test_a_row_that_is_no_task_is_refused(serve: Any, row: dict[str, Any]) -> None:
+    served = await serve(agent="reference")
+    assert await refused(served, "/run", row) == (422, "invalid_task")
+
+
+async def test_a_model_that_cannot_do_a_task_says_so_first(serve: Any) -> None:
+    served = await serve(agent="gold")
+    assert await refused(served, "/run", ROW) == (422, "invalid_task")
+    assert served.services.count.live == 0
+
+
+# Where it is.
+
+
+async def test_there_is_no_agent_unless_one_is_named(serve: Any) -> None:
+    served = await serve()
+    assert await refused(served, "/run", ROW) == (404, "unknown_tool")
+    assert "/run" not in (await served.get("/openapi.json"))[1]["paths"]
+
+
+async def test_several_environments_have_an_agent_each(serve: Any) -> None:
+    served = await serve(CounterEnvironment(), WeatherEnvironment(), agent="reference")
+    assert (await ran(served, ROW, "/counter/run"))["reward"] == 1.0
+    weather = generate_tasks(WeatherEnvironment, 1, seed=1)[0]
+    assert (await ran(served, weather, "/weather/run"))["reward"] == 1.0
+    paths = (await served.get("/openapi.json"))[1]["paths"]
+    assert {"/counter/run", "/counter/v1/responses", "/weather/run", "/weather/v1/responses"} <= {*paths}
+
+
+# Workers that die.
+
+
+@pytest.mark.more("time")
+async def test_no_reward_changes_when_a_worker_is_killed(launch: Any, until: Any, tmp_path: Path) -> None:
+    """Sixteen episodes on two workers; one is killed when all are under way, and the clients send again."""
+    options = ("--store", "sqlite:///rooms.db", "--agent", f"{AGENTS}:WaitsForFile", "--workers", "2")
+    command = await asyncio.to_thread(launch, "counter", *options, STATEROOM_TEST_FOLDER=str(tmp_path))
+
+    async def send(number: int) -> dict[str, Any]:
+        row = {**ROW, "initial_count": number, "expected_count": number + 6, "_ng_rollout_index": number}
+        headers = {"Idempotency-Key": f"episode-{number}", "connection": "close"}
+        while True:
+            try:
+                return await ran(command, row, **headers)
+            except aiohttp.ClientError:  # its worker is gone
+                await asyncio.sleep(0.05)
+
+    running = [asyncio.create_task(send(number)) for number in range(16)]
+    await until(lambda: len({*tmp_path.glob("worker-*")}) >= 16)
+    [(killed, _)] = Counter(name.split("-")[1] for name in os.listdir(tmp_path) if "worker-" in name).most_common(1)
+    os.kill(int(killed), signal.SIGKILL)
+    (tmp_path / "go").touch()
+    rows = await asyncio.wait_for(asyncio.gather(*running), PATIENCE + LEASE)
+    assert [row["reward"] for row in rows] == [1.0] * 16
+    assert [row["tool_calls"] for row in rows] == [3] * 16
+    assert len({row["_stateroom_session"] for row in rows}) == 16
