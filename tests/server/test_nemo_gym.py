@@ -143,7 +143,7 @@ def test_gym_collects_the_episodes_of_our_agent(counter: Servers, tmp_path: Path
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
-    assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows] == [
+    assert sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows) == [
         (task, rollout) for task in range(5) for rollout in range(2)
     ]
     assert [row["reward"] for row in rows] == [1.0] * 10
