@@ -319,3 +319,26 @@ async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serv
     status, refused = await served.post("/verify", {**ROW, "response": true})
     assert (status, refused["error"]["code"]) == (409, "session_sealed")
     assert (await served.post("/verify", {**ROW, "response": forged}))[0] == 200
+
+
+class SaidEnvironment(CounterEnvironment):
+    """Its verifier reads the response alone."""
+
+    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+        return float(len(episode.response["output"]))
+
+
+class LookingBack(SaidEnvironment):
+    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+        return float(len(episode.calls()))
+
+
+async def test_a_verifier_that_reads_only_the_response_needs_no_session(serve: Any) -> None:
+    row = {"initial_count": 1, "expected_count": 2, **SAID}
+    served = await serve(SaidEnvironment())
+    assert await served.get("/reverify_mode") == (200, "stateless")
+    assert (await served.post("/verify", row))[1]["reward"] == len(SAID["response"]["output"])
+    assert len(served.client.cookie_jar) == 0
+    served = await serve(LookingBack())
+    assert (await served.post("/verify", row))[0] == 401
+    assert await served.get("/reverify_mode") == (200, "unsupported")

@@ -39,7 +39,7 @@ from stateroom.server.request import (
 from stateroom.server.response import STATUS_OF_RESULT, Endpoint, HTTPResponse, error_response, json_response
 from stateroom.server.sweep import SessionCount
 from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
-from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
+from stateroom.session import History, Progress, Session, Sessions, Verdict, checked_name, new_session_id, read_entry
 from stateroom.state import Sameness, to_json
 
 FOREIGN_TOKEN = (
@@ -401,12 +401,10 @@ class ServedEnvironment:
         return json_response({"reply": await session.reply(message, call_id=call_id)})
 
     async def verify(self, request: HTTPRequest) -> HTTPResponse:
-        subject = self.subject_of(request)
+        found = self.token_of(request)
         body = request.json()
         response = checked_response(body)
-        if subject is None and not self.stateless:
-            return json_response({**body, "reward": 0.0})
-        fields = verdict_fields(await self.judge(subject, body, response))
+        fields = verdict_fields(await self.judge(found.subject if found else None, body, response))
         if request.headers.get(b"prefer") == b"return=minimal":  # our own runner has the row
             return HTTPResponse(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
         return json_response({**body, **fields})
@@ -414,10 +412,31 @@ class ServedEnvironment:
     async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Any:
         """The verdict on a session. Without a state the task comes from the row."""
         if self.stateless:
-            task = self.environment.parse_task({key: value for key, value in row.items() if key != "response"})
-            return await self.from_author("verify", (await self.session(subject, task)).verify(response))
+            return await self.from_author("verify", (await self.session(subject, self._task(row))).verify(response))
+        if subject is None:
+            return await self._judge_alone(row, response)
         session = await self.session(subject, closed_too=True)  # a closed session keeps its verdict
         return await self.from_author("verify", session.verify(response, row=task_fields(row)))
+
+    async def _judge_alone(self, row: dict[str, Any], response: Any) -> Verdict:
+        """The verdict on a response without a session, of a verifier that reads nothing else."""
+        if self._reads_only_the_response:
+            alone = self.sessions.stateless(new_session_id(), Progress(0, 0.0), self._task(row))
+            verdict: Verdict = await self.from_author("verify", alone.verify(response))
+            if self._reads_only_the_response:  # else it has just looked back at the session, and there is none
+                return verdict
+        if self.gym_compat:
+            return Verdict(0.0)
+        raise Unauthorized(NO_TOKEN)
+
+    def _task(self, row: dict[str, Any]) -> Any:
+        return self.environment.parse_task({key: value for key, value in row.items() if key != "response"})
+
+    @property
+    def _reads_only_the_response(self) -> bool:
+        """Whether the verifier asks for nothing but the episode, and has not looked back at a session so far."""
+        looked_back = self.environment.verify_function.function in self.sessions.runtime.runner.look_back
+        return reads_only_the_response(self.environment) and not looked_back
 
     async def from_author(self, what: str, work: Awaitable[Any]) -> Any:
         """Await an author's function. Of an unexpected error only the name is told."""
@@ -489,5 +508,4 @@ class ServedEnvironment:
             raise wrong_field("verify_responses", message) from None
 
     async def reverify_mode(self, request: HTTPRequest) -> HTTPResponse:
-        stateless = self.stateless and reads_only_the_response(self.environment)
-        return HTTPResponse(200, b'"stateless"' if stateless else b'"unsupported"')
+        return HTTPResponse(200, b'"stateless"' if self._reads_only_the_response else b'"unsupported"')
