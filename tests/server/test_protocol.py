@@ -434,7 +434,8 @@ async def test_requests_leave_no_garbage_and_no_tasks(serve: Any, wire: Any) -> 
     for request in requests * 2:  # what is made once
         writer.write(request)
         await read(reader)
-    for request in requests:
+
+    async def garbage_of(request: bytes) -> int:
         gc.collect()
         gc.disable()
         try:
@@ -443,7 +444,10 @@ async def test_requests_leave_no_garbage_and_no_tasks(serve: Any, wire: Any) -> 
                 await read(reader)
         finally:
             gc.enable()
-        assert gc.collect() < 100, request
+        return gc.collect()
+
+    for request in requests:  # a thread of an earlier test may end meanwhile, and leave some once
+        assert min([await garbage_of(request) for _ in range(3)]) < 100, request
     assert len(asyncio.all_tasks()) == tasks
 
 
