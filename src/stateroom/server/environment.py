@@ -132,10 +132,10 @@ class ServedEnvironment:
         elif self.keys:
             self.keys.admit(request, self.signer.read(given)[1])
 
-    def subject_of(self, request: HTTPRequest) -> str | None:
-        """The subject of the request's token; only without a state, or with `gym_compat`, may it be missing."""
+    def subject_of(self, request: HTTPRequest, *, optional: bool = False) -> str | None:
+        """The subject of the request's token; only without a state, with `gym_compat` or if `optional`, is it None."""
         found = self.token_of(request)
-        if found is None and not self.stateless and not self.gym_compat:
+        if found is None and not (self.stateless or self.gym_compat or optional):
             raise Unauthorized(NO_TOKEN)
         return found.subject if found else None
 
@@ -401,10 +401,9 @@ class ServedEnvironment:
         return json_response({"reply": await session.reply(message, call_id=call_id)})
 
     async def verify(self, request: HTTPRequest) -> HTTPResponse:
-        found = self.token_of(request)
+        subject = self.subject_of(request, optional=self._reads_only_the_response)
         body = request.json()
-        response = checked_response(body)
-        fields = verdict_fields(await self.judge(found.subject if found else None, body, response))
+        fields = verdict_fields(await self.judge(subject, body, checked_response(body)))
         if request.headers.get(b"prefer") == b"return=minimal":  # our own runner has the row
             return HTTPResponse(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
         return json_response({**body, **fields})
