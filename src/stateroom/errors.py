@@ -137,6 +137,10 @@ class ServerUnavailable(StateroomError):
     """A server cannot be reached, or is too busy, just now."""
 
 
+class EngineFailed(StateroomError):
+    """The workers of a run cannot be started, or die again and again."""
+
+
 class ServerFailed(StateroomError):
     """A server answered that an episode cannot go on."""
 

@@ -5,6 +5,7 @@ import pkgutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from importlib.util import find_spec
 from logging import Logger
 from random import Random
 from types import CellType, FunctionType, MappingProxyType, ModuleType
@@ -27,9 +28,10 @@ JUSTIFIED = {
 
 
 def modules() -> list[ModuleType]:
-    """All modules of Stateroom, with the names loaded that it loads on first use."""
+    """All modules of Stateroom but that of a package which is not there, with the names that it loads on first use."""
+    left_out = ("__main__", *(() if find_spec("ray") else ("engines.ray",)))
     names = (found.name for found in pkgutil.walk_packages(stateroom.__path__, "stateroom."))
-    found = [importlib.import_module(name) for name in sorted(names) if not name.endswith("__main__")]
+    found = [importlib.import_module(name) for name in sorted(names) if not name.endswith(left_out)]
     for name in stateroom.__all__:
         getattr(stateroom, name)
     return [stateroom, *found]

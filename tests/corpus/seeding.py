@@ -128,7 +128,7 @@ class Seeding:
 
     async def shops(self) -> dict[str, Any]:
         """Sessions that share states; what these come to."""
-        sessions = Sessions(ShopEnvironment(), self.store, ttl=CENTURY, kept=CENTURY)
+        sessions = Sessions(ShopEnvironment(), self.store, ttl=CENTURY, shared_ttl=CENTURY)
         for name in ("visit", "second visit"):
             session = self.label(name, await sessions.seed({"user": "ann"}, seed=7, began=BEGAN))
             for _ in range(2):

@@ -53,6 +53,8 @@ async def tell(session: Session[Any], labels: Mapping[str, str]) -> dict[str, An
         "parent": None if session.parent is None else [labels[session.parent[0]], session.parent[1]],
         "owner": head.owner,
         "closed": head.closed,
+        "phase": head.phase,
+        "reward": head.reward,
         "task": readable(session.task.model_dump()),
         "states": await _states(session),
         "log": [_step(entry) async for entry in session.log()],
@@ -91,7 +93,8 @@ async def _states(session: Session[Any]) -> list[dict[str, Any] | None]:
 
 
 def _step(entry: Any) -> dict[str, Any]:
-    said = {"kind": entry.kind, **readable(entry.facts)}
+    facts = {name: fact for name, fact in entry.facts.items() if name != "seconds"}  # which were measured
+    said = {"kind": entry.kind, **readable(facts)}
     if entry.call_id is not None and not entry.call_id.startswith("\n"):  # else it is nobody's, and not always there
         said["call id"] = entry.call_id
     return said

@@ -157,7 +157,10 @@ async def test_the_log_as_json_has_the_events(session: Session[Account], store: 
     await session.call("deposit", {"amounts": [1]})
     [_, data] = [entry_data(*step) async for step in Transcript(store, session.id).read()]
     assert data["events"] == [["deposited", 1, {"amount": 1, "at": "2024-01-02T12:00:00Z", "proof": "_w=="}]]
-    assert data["changes"] == ["balance: 10 → 11", 'since: null → "2024-01-02T12:00:00Z"']
+    assert [change["text"] for change in data["changes"]] == [
+        "balance: 10 → 11",
+        'since: null → "2024-01-02T12:00:00Z"',
+    ]
     assert b'"proof":"_w=="' in to_json(data)
 
 

@@ -1,12 +1,14 @@
 """A session that one worker has for itself: what it may rely on, and what happens when it has lost the session."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.errors import SessionLeased, StoreUnavailable
-from stateroom.session import lease
+from stateroom.session import Session, lease
 from stateroom.store import Head, Store
 from tests.patience import PATIENCE
 
@@ -70,14 +72,17 @@ async def test_others_can_read_but_not_change_what_is_held(mine: Sessions[Counte
     assert (await session.call("look")).output == 2
 
 
+@pytest.mark.parametrize(
+    "change", [partial(Session.call, name="increment"), partial(Session.rewind, to=1), Session.verify]
+)
 async def test_a_writer_that_did_not_know_of_the_lease_is_refused(
-    mine: Sessions[Counter], theirs: Sessions[Counter]
+    mine: Sessions[Counter], theirs: Sessions[Counter], change: Callable[[Session[Counter]], Awaitable[object]]
 ) -> None:
     session = await mine.seed({})
     other = await theirs.open(session.id)  # and nothing tells it what happens from here on
     async with session.lease():
         with pytest.raises(SessionLeased):
-            await other.call("increment")
+            await change(other)
     assert (await session.call("look")).output == 0
 
 

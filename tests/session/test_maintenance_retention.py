@@ -18,6 +18,7 @@ from stateroom.session import Session, Update, cached_session
 from stateroom.session.commit import append_entry
 from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, retention
 from stateroom.session.transcript import Transcript
+from stateroom.state import lines
 from stateroom.store import Commit, Store
 from tests.examples import share
 from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
@@ -335,7 +336,7 @@ async def test_the_transcript_of_a_pruned_session(store: Store) -> None:
     await go_on(fork, 1)
     (cut,) = (await prune(store, keep=10)).values()
     assert cut.below is not None
-    told = [(entry.revision, changes) async for entry, changes in Transcript(store, fork.id).read()]
+    told = [(entry.revision, lines(changes)) async for entry, changes in Transcript(store, fork.id).read()]
     assert [revision for revision, _ in told] == [1, *range(cut.below + 1, 33)]
     assert told[0][1] == []
     assert told[1][1] == [f'notes: "note {cut.below}" added at its end']
@@ -344,7 +345,7 @@ async def test_the_transcript_of_a_pruned_session(store: Store) -> None:
     pages = Transcript(store, session.id, after=1)
     assert [step async for step in pages.read(until=5)] == []
     assert pages.revision == 5  # so that the next page begins there
-    rest = [(entry.revision, changes) async for entry, changes in pages.read()]
+    rest = [(entry.revision, lines(changes)) async for entry, changes in pages.read()]
     assert rest == told[1:-1]
     assert [entry.revision async for entry, _ in Transcript(store, session.id, after=28).read()] == [29, 30, 31]
 
@@ -355,14 +356,14 @@ async def test_the_transcript_of_a_pruned_fork(store: Store) -> None:
     await go_on(fork, 30)
     below = (await prune(store, keep=10))[fork.id].below
     assert below is not None
-    told = [(entry.revision, changes) async for entry, changes in Transcript(store, fork.id).read()]
+    told = [(entry.revision, lines(changes)) async for entry, changes in Transcript(store, fork.id).read()]
     assert told[1:] == [
         (revision, [f'notes: "note {revision - 1}" added at its end'])
         for revision in (2, 3, 4, 5, 6, *range(below + 1, 36))
     ]
     await fork.rewind(to=below)
     *_, (_, changes) = [step async for step in Transcript(store, fork.id).read()]
-    assert changes[0] == f'notes[{below - 1}]: "note {below}" → gone'
+    assert changes[0]["text"] == f'notes[{below - 1}]: "note {below}" → gone'
 
 
 async def test_sessions_that_were_forked_from_each_other_do_not_go_on_for_ever(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stateroom.session.episode import load_path
 from stateroom.session.maintenance import Migrator, Retention, RetentionPolicy, kept_types
 from stateroom.session.reader import Reader
 from stateroom.session.transcript import Transcript
+from stateroom.state import lines
 from stateroom.store import Store
 from tests.session.versions import Cart3, Shop3, shop
 
@@ -58,7 +59,7 @@ async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session
     assert [each for each in after.snapshots if each.revision <= 5] == before.snapshots
     assert [each.revision for each in after.snapshots if each.revision > 5] == [6]
     assert [entry.facts["schema"][0] async for entry in session.log() if "schema" in entry.facts] == [1, 3]
-    changes = {entry.revision: lines async for entry, lines in Transcript(store, old.id).read()}
+    changes = {entry.revision: lines(found) async for entry, found in Transcript(store, old.id).read()}
     assert changes[6] == [
         "prices: [1, 2, 3] → gone",
         'items: new, {"item 0": 1, "item 1": 2, "item 2": 3, "item 3": 4}',

@@ -32,7 +32,7 @@ from stateroom.state import (
     patched,
     shape_of,
 )
-from stateroom.state.describe import describe
+from stateroom.state.describe import describe, lines
 
 
 class Color(Enum):
@@ -174,7 +174,7 @@ def test_a_new_order_is_told_in_words(change: Any, words: list[str]) -> None:
     base = Zoo(numbers=list(range(40)))
     state = draft_of(base, DraftContext())
     change(state.numbers)
-    assert describe(decode(encode(base)), commit(state).patch) == words
+    assert lines(describe(decode(encode(base)), commit(state).patch)) == words
 
 
 def test_a_value_that_left_again_before_a_new_order_is_not_checked() -> None:

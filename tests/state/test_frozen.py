@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from stateroom import State
 from stateroom.errors import InvalidState
 from stateroom.state import DraftContext, Patch, apply, commit, decode, draft_of, encode, encode_patch, patched
-from stateroom.state.describe import describe
+from stateroom.state.describe import describe, lines as lines_of
 
 
 class Coin(BaseModel, frozen=True):
@@ -223,7 +223,7 @@ def test_a_log_shows_the_fields_of_a_frozen_record_that_differ() -> None:
     draft.mails["b"] = mail.model_copy(update={"read": True, "stamp": Coin(worth=2)})
     draft.mails["c"] = Mail(text="Bye.", read=True, stamp=Coin(worth=3, marks=("x",)))  # another one altogether
     draft.queue[0] = mail.model_copy(update={"text": "Bye."})
-    lines = describe(decode(encode(state)), decode(encode_patch(commit(draft).patch)))
+    lines = lines_of(describe(decode(encode(state)), decode(encode_patch(commit(draft).patch))))
     assert lines[:3] == [
         "mails.a.read: false → true",
         "mails.b.read: false → true",

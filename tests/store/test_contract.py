@@ -70,9 +70,8 @@ class DictStore(Store):
             raise DuplicateCall(head.id, entry.call_id)
         if (head.revision, head.fence) != (entry.revision - 1, commit.fence):
             raise Conflict(head.id, entry.revision - 1)
-        expires = head.expires if commit.expires is None else commit.expires
         self.records[head.id] = Record(
-            replace(head, revision=entry.revision, expires=expires, closed=commit.closes),
+            head.after(commit),
             [*record.entries, entry],
             [*record.snapshots, *([commit.snapshot] if commit.snapshot else [])],
             {**commit.blobs, **record.blobs},

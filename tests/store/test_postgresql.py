@@ -103,6 +103,7 @@ class TestPostgreSQLStore(StoreConformance):
             yield url
 
 
+@pytest.mark.more("time")
 def test_the_driver_in_pure_python_does_as_well(postgresql_url: str) -> None:
     environment = {**os.environ, "PSYCOPG_IMPL": "python", "STATEROOM_TEST_POSTGRES_URL": postgresql_url}
     check = "import psycopg.pq; assert psycopg.pq.__impl__ == 'python'"

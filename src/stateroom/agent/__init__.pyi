@@ -4,6 +4,7 @@ from .agent import (
     AgentLog as AgentLog,
     Outcome as Outcome,
     Workspace as Workspace,
+    WrappedWorkspace as WrappedWorkspace,
 )
 from .calls import (
     call_tool as call_tool,
@@ -15,6 +16,7 @@ from .context import (
 )
 from .conversation import Conversation as Conversation
 from .loop import (
+    WAITING as WAITING,
     Trajectory as Trajectory,
     TurnStatus as TurnStatus,
     act as act,

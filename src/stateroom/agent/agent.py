@@ -87,6 +87,26 @@ class Workspace(Tools, Protocol):
         """The answer to a message of the agent; None ends the conversation. A `call_id` is answered once."""
 
 
+class WrappedWorkspace:
+    """A workspace around another one: a subclass changes some of its methods."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    @property
+    def replies(self) -> bool:
+        return self._workspace.replies
+
+    def reads(self, name: str) -> bool:
+        return self._workspace.reads(name)
+
+    async def reply(self, message: str, *, call_id: str) -> str | None:
+        return await self._workspace.reply(message, call_id=call_id)
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
+        return await self._workspace.call(name, arguments, call_id=call_id)
+
+
 class AgentLog(Protocol):
     """Keeps the agent's conversation and status: `SessionAgent` in a session, or `AgentInMemory`."""
 

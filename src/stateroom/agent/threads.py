@@ -29,13 +29,7 @@ from stateroom.errors import (
 from stateroom.model import Item, checked_items, kind_of, text_of
 from stateroom.session import WEEK, AgentStatus, History, LogEntry, Session, Sessions, Update, read_entry
 from stateroom.state import State
-from stateroom.store import Head, Store, open_store
-
-SCANNED = 1000
-"""Sessions per scan of the store."""
-
-SCANS = 10
-"""Scans per page of a list; the next page continues."""
+from stateroom.store import Head, HeadFilter, Store, open_store
 
 T = TypeVar("T")
 
@@ -158,8 +152,12 @@ class Threads:
 
     async def list(self, user: str | None = None, *, after: Cursor | None = None, limit: int = 20) -> Page[Thread]:
         """Return a page of threads, newest first, of a user if one is named. `after` is the `next` of the last page."""
-        heads, following = await self._heads(user, after, limit)
-        found = await asyncio.gather(*map(self._if_there, heads))
+        environment, now = self.sessions.environment.name, self.sessions.runtime.now()
+        wanted = HeadFilter(environment=environment, owner=user, status="live", at=now)
+        last = None if after is None else Head(after[1], "", "", after[0], 0.0, 0)
+        heads = await self.store.find_heads(wanted, after=last, limit=limit + 1)
+        following = heads[limit - 1].age if len(heads) > limit else None
+        found = await asyncio.gather(*map(self._if_there, heads[:limit]))
         return Page([thread for thread in found if thread is not None], following)
 
     async def fork(self, thread: Which, at: int | str | None = None) -> Thread:
@@ -282,23 +280,6 @@ class Threads:
             expires=head.expires,
             parent=None if head.parent is None else (head.parent, head.parent_revision),
         )
-
-    async def _heads(self, user: str | None, after: Cursor | None, limit: int) -> tuple[Sequence[Head], Cursor | None]:
-        """The heads of a page, and the cursor of the next."""
-        now, environment = self.sessions.runtime.now(), self.sessions.environment.name
-        before = None if after is None else Head(after[1], "", "", after[0], 0.0, 0)
-        found: list[Head] = []
-        for _ in range(SCANS):
-            page = await self.store.heads(environment=environment, before=before, limit=SCANNED)
-            for head in page:
-                if head.status(now) == "live" and user in (None, head.owner):
-                    if len(found) == limit:
-                        return found, (found[-1].created, found[-1].id)
-                    found.append(head)
-            if len(page) < SCANNED:
-                return found, None
-            before = page[-1]
-        return found, None if before is None else (before.created, before.id)
 
 
 def _request(row: Mapping[str, Any]) -> Mapping[str, Any]:

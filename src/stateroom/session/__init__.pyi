@@ -19,6 +19,7 @@ from .commit import (
 )
 from .containment import contained as contained
 from .document import write_document as write_document
+from .edit import Edit as Edit
 from .environment import (
     Effect as Effect,
     Procedure as Procedure,
@@ -117,4 +118,5 @@ from .transcript import (
     Transcript as Transcript,
     entry_data as entry_data,
     head_data as head_data,
+    read_page as read_page,
 )

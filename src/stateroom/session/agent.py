@@ -74,25 +74,29 @@ class SessionAgent:
         """Apply an event of the agent's lifecycle; `InvalidMove` if it leads nowhere from the current phase."""
         return await self.say(Update([], "agent", (event,), reason=reason))
 
-    async def answer(self, given: Any) -> AgentStatus:
+    async def answer(self, given: Any, *, by: str | None = None, to: int | None = None) -> AgentStatus:
         """Answer an agent that waits for input: a text, or JSON data. The next process that runs it continues with it.
 
         A tool that asked is given it when it runs again, a model that asked reads it as its call's result, and
-        otherwise it is the user's next message.
+        otherwise it is the user's next message. `by` is the person who answers, for the log. `to` is the status's
+        `said` when the agent asked: if more was said since, another person has answered, and `Conflict` is raised.
         """
         await self._cache.refresh(self._cached)
         status = self.status
+        if to is not None and status.said != to:
+            head = self._cached.head
+            raise Conflict(head.id, head.revision, f"the question of session {head.id!r} has been answered already")
         if status.asking is not None:
             told: dict[str, Any] = {"asking": status.asking, "inputs": (*status.inputs, given)}
-            return await self.say(Update([], "user", ("input_received",)), after=status, **told)
+            return await self.say(Update([], "user", ("input_received",), person=by), after=status, **told)
         text = given if isinstance(given, str) else to_json(given).decode()
         if status.open:
             item: Item = {"type": "function_call_output", "call_id": status.open[0], "output": text}
         else:
             item = {"type": "message", "role": "user", "content": text}
-        return await self.say(Update([item], "user", ("input_received",)), after=status)
+        return await self.say(Update([item], "user", ("input_received",), person=by), after=status)
 
-    async def cancel(self, reason: str = "") -> AgentStatus:
+    async def cancel(self, reason: str = "", *, by: str | None = None) -> AgentStatus:
         """End the agent's work, whatever it is doing; calls that have no result get one that says so.
 
         A call that is under way runs to its end, and its effect stays. The process that runs the agent loses the
@@ -102,7 +106,7 @@ class SessionAgent:
 
         def enter(status: AgentStatus, revision: int) -> Entered:
             items = [ended_call(call_id, "cancelled", "the agent was cancelled") for call_id in status.open]
-            update = Update(items, "agent", ("cancel",), reason=reason or None)
+            update = Update(items, "agent", ("cancel",), reason=reason or None, person=by)
             return update.facts(), status.after(update, lifecycle)
 
         await self._cache.refresh(self._cached)

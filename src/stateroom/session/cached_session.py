@@ -14,7 +14,16 @@ from msgspec.structs import replace
 from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
 from stateroom.session.document import Document, Start, write_document
 from stateroom.session.history import History
-from stateroom.session.log import LogEntry, Stored, Weight, progress_after, read_stored, weight_of_snapshot, write_body
+from stateroom.session.log import (
+    CHANGES,
+    LogEntry,
+    Stored,
+    Weight,
+    progress_after,
+    read_stored,
+    weight_of_snapshot,
+    write_body,
+)
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt, schema_facts
 from stateroom.session.resources import SessionResources
@@ -85,7 +94,7 @@ class CachedSession:
         self.state: Any = None
         """None when it is not loaded."""
         self.progress = Progress(0, 0.0)
-        """While the state is not loaded, only what is pending is known."""
+        """While the state is not loaded, only what is pending is known, and the agent's phase."""
         self.outdated = False
         """Whether the state is stored in an older schema than it has here."""
         self.stale = True
@@ -198,7 +207,7 @@ class CachedSession:
     async def _patched(self, head: Head, news: Iterable[Stored]) -> Any:
         """The state that is held here, after what others have done since."""
         state = self.state
-        for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind == "call"]):
+        for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind in CHANGES]):
             try:
                 state = patched(state, entry.patch)
             except InvalidState as error:  # not by the code that it names
@@ -242,12 +251,15 @@ class CachedSession:
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)
         blobs = self._unstored({**body.blobs, **saved}) if body.blobs or saved else NO_BLOBS
         judged = decode(encode_json(facts)) if kind == "verdict" else None
+        reward = float(facts["verdict"]["reward"]) if kind == "verdict" else None
+        moves = "agent" in facts or (kind == "rewind" and head.phase is not None)
+        phase = after.progress.agent.phase if moves and after.progress.agent.phase != head.phase else None
         weight = self._weight.after(len(body.data), body.growth, _size(blobs) if blobs else 0)
         # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
         fits = not patch or weight.state <= limits.max_state
         is_small = fits and (weight.tail <= MIN_SNAPSHOT or _is_small(weight))
         if unread or (not migrates and (is_small or after.outdated)):
-            commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close")
+            commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close", phase, reward)
             return PreparedCommit(commit, after, weight, judged)
         references = References(large)
         snapshot = Snapshot(entry.revision, write_document(after.state, after.progress, references, log=weight.log))
@@ -257,7 +269,7 @@ class CachedSession:
         if patch and not decided and weight.state > limits.max_state:
             raise TooLarge(f"the state would be larger than the {limits.max_state:,} bytes that it may have")
         after = StateAt(after.state, after.progress)
-        commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close")
+        commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close", phase, reward)
         return PreparedCommit(commit, after, weight, judged)
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
@@ -267,16 +279,34 @@ class CachedSession:
         new = [digest for digest in blobs if not any(digest in known for known in self.digests)]
         return blobs if len(new) == len(blobs) else {digest: blobs[digest] for digest in new}
 
+    async def create(self, first: PreparedCommit | None) -> None:
+        """Store a fork that is new, with its first own entry if there is one."""
+        if first is None:
+            await self.store.create(self.head)
+            return
+        commit = first.commit
+        head = replace(self.head, revision=commit.entry.revision)
+        await self.store.create(head, [commit.entry], commit.snapshot, commit.blobs)
+        self._take(first)
+
     async def append(self, prepared: PreparedCommit) -> None:
         """Make a commit that was prepared."""
-        commit, entry = prepared.commit, prepared.commit.entry
         self.stale = True  # until the store has said yes, whatever happens
-        await self.store.append(commit)
+        await self.store.append(prepared.commit)
+        self._take(prepared)
+
+    def _take(self, prepared: PreparedCommit) -> None:
+        """Hold what a commit has made."""
+        commit, entry = prepared.commit, prepared.commit.entry
         self._weight = prepared.weight
         if commit.blobs:
             self.digests[0].update(commit.blobs)
-        expires = commit.expires or self.head.expires
-        self.head = replace(self.head, revision=entry.revision, expires=expires, closed=commit.closes)
+        # As `Head.after` does, with one call fewer: every write comes here.
+        head, expires = self.head, commit.expires or self.head.expires
+        phase, reward = commit.phase or head.phase, head.reward if commit.reward is None else commit.reward
+        self.head = replace(
+            head, revision=entry.revision, expires=expires, closed=commit.closes, phase=phase, reward=reward
+        )
         if entry.call_id is not None and not entry.call_id.startswith(OWN_CALL_ID):
             self.calls[0].add(entry.call_id)
         self.judged = prepared.judged or self.judged

@@ -35,6 +35,8 @@ class Call(msgspec.Struct, gc=False):
     given: dict[str, Any]
     """The arguments, as JSON data."""
     call_id: str | None
+    by: str | None = None
+    """The person who makes it, if it is not an agent."""
 
     async def read(self) -> Result:
         """Run a tool that only looks at the newest state."""
@@ -110,6 +112,8 @@ class Call(msgspec.Struct, gc=False):
         """The commit of a run."""
         name, cached = self.tool.name, self.cached
         facts = {"name": name, "input": self.given, "output": ran.output}
+        if self.by is not None:  # as `person` does, with one call fewer: every write comes here
+            facts["by"] = self.by
         if more:
             facts |= more
         if ran.advanced:

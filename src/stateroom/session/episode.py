@@ -59,17 +59,22 @@ async def load_path(
     line = await History(reader.store).line(session, revision)
     said = response_of(line)
     calls = [entry for entry in line if entry.kind == "call"]
+    patches: list[Patch] = []
+    """What each call changed, and the edits that followed it."""
     starts: list[tuple[int, int]] = []
     """Revisions whose states do not follow from what was stored before, and how many calls led there."""
-    number = 0
     for entry in line:
-        number += entry.kind == "call"
+        if entry.kind == "call":
+            patches.append(entry.patch)
         if entry.kind == "seed" or "schema" in entry.facts:
-            starts.append((entry.revision, number))
+            starts.append((entry.revision, len(patches)))
+        elif entry.kind == "edit" and starts[-1][1] == len(patches):
+            starts[-1] = (entry.revision, len(patches))
+        elif entry.kind == "edit":
+            patches[-1] = [*patches[-1], *entry.patch]
     stretches: list[tuple[int, Stretch]] = []
     for (start, first), (_, end) in pairwise([*starts, (revision, len(calls) + 1)]):
-        patches = [call.patch for call in calls[first : max(first, end - 1)]]
-        stretches.append((first, await _stretch(reader, session, start, patches)))
+        stretches.append((first, await _stretch(reader, session, start, patches[first : max(first, end - 1)])))
     made, places = _with_reads(line[0], calls, recorded_calls(said or response, tools), tools)
     return Path(tuple(made), States(stretches, places), by_response=said is None and response is not None)
 
@@ -294,7 +299,9 @@ class Episode:
     def states(self) -> Sequence[Any]:
         """The states on the way, to be read: `states()[0]` is the seeded one, `states()[k + 1]` that after call k.
 
-        Each is made when it is asked for. Without a state there are none.
+        What a person edited after a call is in the state after it, and what was edited before the first call in the
+        seeded one: `states()[-1]` is the state, and call k ran on `states()[k]`. Each is made when it is asked for.
+        Without a state there are none.
         """
         return self._loaded().states
 

@@ -17,7 +17,7 @@ from stateroom.session.call import CHANGED, Call
 from stateroom.session.cause import Cause
 from stateroom.session.commit import Superseded, append_entry, commit
 from stateroom.session.invocation import ToolRun
-from stateroom.session.log import UNSTORABLE
+from stateroom.session.log import UNSTORABLE, person
 from stateroom.session.progress import ASKED, STARTED
 from stateroom.session.result import Code, Failed, Result, result_of_entry
 from stateroom.session.shared import SharedConflict, View
@@ -133,5 +133,5 @@ class ExternalCall(Call, gc=False):
         return result_of_entry(await self.cached.find_call(self.call_id))
 
     async def _append(self, kind: str, facts: dict[str, Any], call_id: str) -> None:
-        said = {"name": self.tool.name, "input": self.given, **facts}
+        said = {"name": self.tool.name, "input": self.given, **facts, **person(self.by)}
         await append_entry(self.cache.runtime, self.cached, kind, said, call_id)

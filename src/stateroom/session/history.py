@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
 from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
+from stateroom.session.lifecycle import INITIAL, AgentStatus
 from stateroom.session.log import LogEntry, Stored, Weight, read_stored, write_body
 from stateroom.state import (
     Event,
@@ -29,6 +30,9 @@ S = TypeVar("S", bound=State)
 PAGE = 1000
 """How many entries are read from a store at a time."""
 
+
+AGENT_PAGE = 32
+"""How many entries are read at a time to find what an agent last said."""
 
 AT_ONCE = 16 * 2**20
 """Of large values in a log, no more bytes than this and one entry's are read at a time."""
@@ -152,6 +156,30 @@ class History:
 
         With `kinds`, only entries of these kinds.
         """
+        async for part, found in self._stored(session, after, until):
+            for batch in _batches(entry for entry in found if kinds is None or entry.kind in kinds):
+                for entry in await self.whole(part, batch):
+                    yield entry
+
+    async def kinds(self, session: str, until: int) -> list[tuple[str, int, int]]:
+        """The kinds of the entries up to a revision: the kind, first and last revision of neighbours of one kind.
+
+        No entry is decoded. Revisions that are missing were pruned.
+        """
+        runs: list[tuple[str, int, int]] = []
+        async for _, found in self._stored(session, until=until):
+            for entry in found:
+                kind, first, last = runs[-1] if runs else ("", 0, 0)
+                if (kind, last + 1) == (entry.kind, entry.revision):
+                    runs[-1] = (kind, first, entry.revision)
+                else:
+                    runs.append((entry.kind, entry.revision, entry.revision))
+        return runs
+
+    async def _stored(
+        self, session: str, after: int = 0, until: int | None = None
+    ) -> AsyncIterator[tuple[Head, Sequence[Entry]]]:
+        """The session's entries as they are stored, page by page, each with the session that wrote them."""
         head = await self.store.head(session)
         last = head.revision if until is None else min(until, head.revision)
         parts = [(head, last)]
@@ -163,10 +191,7 @@ class History:
             start = max(after, part.parent_revision)
             while start < end:
                 stop = min(start + PAGE, end)
-                found = await self.store.entries(part.id, after=start, until=stop)
-                for batch in _batches(entry for entry in found if kinds is None or entry.kind in kinds):
-                    for entry in await self.whole(part, batch):
-                        yield entry
+                yield part, await self.store.entries(part.id, after=start, until=stop)
                 start = stop
 
     async def line(
@@ -183,6 +208,36 @@ class History:
             await self.document(session, max(after, 1))  # this tells that the past was pruned
             raise BadData(f"session {session!r} has no entry {start}")
         return [entry for entry in line if kinds is None or entry.kind in kinds]
+
+    async def agent(self, head: Head, revision: int) -> AgentStatus:
+        """The status of the agent at a revision; quick, whatever the state's size, if the agent spoke not long before.
+
+        It is that of the last entry that tells one, and a rewind tells that of the revision it leads back to.
+        """
+        at, told = await self.agent_entry(head, revision)
+        if told is not None:
+            return AgentStatus.of_plain(told.facts["agent"])
+        return INITIAL if at == 0 else (await self.outline(head.id, at)).progress.agent  # a snapshot has it
+
+    async def agent_entry(self, head: Head, revision: int) -> tuple[int, LogEntry | None]:
+        """The entry that tells the status of the agent at a revision, and its own revision.
+
+        None is at revision 0 if the agent has done nothing, and else at the one that was pruned.
+        """
+        at, kept = revision, dict[int, Entry]()
+        while at > 0:
+            while head.parent is not None and at <= head.parent_revision:
+                head = await self.store.head(head.parent)
+            if at not in kept:
+                start = max(at - AGENT_PAGE, head.parent_revision)
+                kept = {entry.revision: entry for entry in await self.store.entries(head.id, after=start, until=at)}
+            if at not in kept:
+                return at, None
+            entry = read_stored(kept[at]).entry
+            if "agent" in entry.facts:
+                return at, entry
+            at = entry.facts["to"] if entry.kind == "rewind" else at - 1
+        return 0, None
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
         """The entry with this call id in the session's log, or in what it shares with its parents."""

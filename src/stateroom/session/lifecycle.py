@@ -82,6 +82,8 @@ class Update(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why, if it ends something."""
     seconds: dict[str, float] | None = None
     """How long the model and the tools took for it, if that was measured."""
+    person: str | None = None
+    """Who said it by hand."""
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON data."""

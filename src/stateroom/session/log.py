@@ -4,6 +4,8 @@
 |---|---|
 | `seed` | `input`: the task row; `schema`; `world`: the id of its world; `replaces`, `lacks` |
 | `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
+| `edit` | `by`, `reason`, the patch: a person has changed the state, and no tool |
+| `fork` | `by`: a person has made this fork |
 | `started` | `name`, `input`: an external call is about to run |
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
@@ -18,6 +20,8 @@
 
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
 names, and the verdict's `row` the fields, which come with the request to verify.
+
+`by`, and in a message `person`, is the person who made the entry by hand.
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
 and the fields of each event that was emitted. `resources` are the versions of those that the call has used (see
@@ -70,6 +74,9 @@ VERDICT = "\nverdict"
 
 CHECKPOINT = "\ncheckpoint/"
 """How the call id of a checkpoint begins; its name follows."""
+
+CHANGES = ("call", "edit")
+"""The kinds of entries whose patch makes the next state."""
 
 AFTER_VERDICT = ("failed", "close")
 """The kinds of entries that a session with a verdict can still get."""
@@ -222,6 +229,11 @@ def read_entry(entry: Entry) -> LogEntry:
     return read_stored(entry).entry
 
 
+def person(by: str | None) -> dict[str, str]:
+    """The person who acts by hand, as a part of an entry's facts."""
+    return {} if by is None else {"by": by}
+
+
 def task_row(seed: LogEntry, verdict: Mapping[str, Any] | None) -> Any:
     """A session's task row, as it was seeded, with the fields that came with its verdict."""
     return {**seed.input, **verdict["row"]} if verdict and "row" in verdict else seed.input
@@ -240,8 +252,10 @@ def progress_after(
         offset = before.offset + facts.get("advance", 0.0)
         progress = Progress(
             before.seed, before.began, before.steps + 1, offset, before.pending, before.resources, before.agent,
-            before.made,
+            before.made, before.edited,
         )  # fmt: skip
+    elif kind == "edit":
+        return replace(before, edited=True)
     elif kind == "rewind":
         return before.rewound(tuple(facts.get("pending", ())), revision)
     elif kind == "started" and call_id is not None:

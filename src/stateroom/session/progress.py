@@ -70,11 +70,13 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     """The status of its agent."""
     made: tuple[str, ...] = ()
     """The ids of calls that the agent has made since it last said something, and that are in the log."""
+    edited: bool = False
+    """Whether an edit is among what led here: then the calls alone do not lead to the state."""
 
     def after(self, advanced: float) -> Progress:
         """The progress after one more committed write call."""
         steps, offset = self.steps + 1, self.offset + advanced
-        return Progress(self.seed, self.began, steps, offset, self.pending, self.resources, self.agent, self.made)
+        return replace(self, steps=steps, offset=offset)
 
     def rewound(self, pending: tuple[str, ...], at: int) -> Progress:
         """This progress after a rewind to it that is revision `at`: what is pending outside still is."""
@@ -84,6 +86,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     def plain(self) -> list[Any]:
         """The same as JSON data."""
         known = [self.seed, self.began, self.steps, self.offset]
+        if self.edited:
+            return [*known, list(self.pending), dict(self.resources), self.agent.plain(), list(self.made), True]
         if self.agent is not INITIAL:
             return [*known, list(self.pending), dict(self.resources), self.agent.plain(), list(self.made)]
         if self.resources:
@@ -95,7 +99,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
         """The progress that JSON data stands for."""
         progress = cls(*data[:4], *map(tuple, data[4:5]), *data[5:6])
         if len(data) > 6:
-            return replace(progress, agent=AgentStatus.of_plain(data[6]), made=tuple(*data[7:]))
+            return replace(progress, agent=AgentStatus.of_plain(data[6]), made=tuple(*data[7:8]), edited=len(data) > 8)
         return progress
 
     def of_call(self, call_id: str) -> Progress:

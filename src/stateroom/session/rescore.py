@@ -30,6 +30,8 @@ class Rescored(NamedTuple):
     """The task row of the session."""
     before: Verdict | None
     """The verdict that is in the log."""
+    edited: bool
+    """Whether a person's edit is among what led to the state."""
 
 
 class Rescorer:
@@ -97,7 +99,8 @@ class Rescorer:
             if holding:
                 await holding.stop()
         row = task_row(read_entry(seeded), facts)
-        return Rescored(verdict, revision, row, None if facts is None else Verdict(**facts["verdict"]))
+        before = None if facts is None else Verdict(**facts["verdict"])
+        return Rescored(verdict, revision, row, before, standing.progress.edited)
 
     async def _first(self, session: str) -> StateAt:
         """The state and progress that the session was seeded with."""

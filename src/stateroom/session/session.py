@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from secrets import token_hex
 from typing import Any, Generic, Literal, overload
 
 from msgspec.structs import replace
-from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
-    BadVerdict,
     CannotFork,
     CannotRewind,
     Conflict,
@@ -27,34 +24,34 @@ from stateroom.errors import (
     SessionError,
     SessionSealed,
     StateroomError,
+    TamperedState,
     UnknownRevision,
 )
 from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import SessionCache
-from stateroom.session.cached_session import CachedSession
+from stateroom.session.cached_session import CachedSession, PreparedCommit
 from stateroom.session.call import Call
 from stateroom.session.commit import Superseded, append_entry, commit
-from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
+from stateroom.session.edit import Edit
+from stateroom.session.episode import Verdict
 from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, History, Occurred, occurred
-from stateroom.session.invocation import NOTHING, READ_ONLY, CallContext, plain_arguments
+from stateroom.session.invocation import NOTHING, READ_ONLY, plain_arguments
 from stateroom.session.lease import SECONDS, Lease
+from stateroom.session.lifecycle import INITIAL, AgentStatus
 from stateroom.session.log import (
     CHECKPOINT,
-    UNSTORABLE,
-    VERDICT,
     LogEntry,
     checked_name,
     checked_text,
-    read_entry,
-    task_row,
+    person,
 )
 from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
-from stateroom.session.recorded_call import same
 from stateroom.session.resource import why_not_again
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
-from stateroom.state import Difference, DraftContext, State, diff, draft_of
+from stateroom.session.verification import Verification
+from stateroom.state import Difference, DraftContext, EditChange, State, diff, draft_of
 
 S = TypeVar("S", bound=State | None, default=Any)
 
@@ -140,6 +137,11 @@ class Session(Generic[S]):
         return self._cached.head.closed
 
     @property
+    def edited(self) -> bool:
+        """True when a person's edit is among what led to the state at `revision`, as far as it is known here."""
+        return self._cached.progress.edited
+
+    @property
     def parent(self) -> tuple[str, int] | None:
         """For a fork: the session and the revision that it branched from."""
         head = self._cached.head
@@ -148,9 +150,14 @@ class Session(Generic[S]):
     # Changing.
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, call_id: str | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        call_id: str | None = None,
+        by: str | None = None,
     ) -> Result:
-        """Call a tool.
+        """Call a tool; `by` is the person who does, for the log, if it is not an agent.
 
         A call that fails is a result too: `ok` is false, `error` says why in words for the model, and nothing has
         changed. A `call_id` that was committed before gives the recorded result and runs nothing.
@@ -165,7 +172,7 @@ class Session(Generic[S]):
             tool = cache.runtime.environment.tools.get(name)
             if tool is None:
                 raise unknown_tool(name, cache.runtime.environment.tools)
-            call = Call(cache, cached, tool, given, call_id)
+            call = Call(cache, cached, tool, given, call_id, by)
             if tool.effect == "read" and not cache.resources.is_exclusive(tool.procedure):
                 return await call.read()
             await cached.lock.acquire()  # as `async with` does, with two fewer coroutines
@@ -174,7 +181,7 @@ class Session(Generic[S]):
                     return await call.read()
                 if tool.effect == "write":
                     return await commit(cache.runtime, cached, call.write, name)
-                return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12)).result()
+                return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by).result()
             finally:
                 cached.lock.release()
         except (Failed, InvalidArguments) as failure:
@@ -182,8 +189,8 @@ class Session(Generic[S]):
                 await cache.mend(cached)
             return result_of_failure(failure)
 
-    async def reply(self, message: str, *, call_id: str) -> str | None:
-        """What the environment's user answers to a message of the agent's; None if that was all.
+    async def reply(self, message: str, *, call_id: str, by: str | None = None) -> str | None:
+        """What the environment's user answers to a message of the agent's, or `by` a person; None if that was all.
 
         Under a call id that was used before it is the same answer, and nobody is asked again.
         """
@@ -196,14 +203,14 @@ class Session(Generic[S]):
             await cache.refresh(cached)
         try:
             async with cached.lock:
-                attempt = Call(cache, cached, reply_tool, {"message": message}, call_id).write
+                attempt = Call(cache, cached, reply_tool, {"message": message}, call_id, by).write
                 return reply_text(await commit(cache.runtime, cached, attempt, reply_tool.name))
         except Failed as failure:
             if failure.tampered:
                 await cache.mend(cached)
             raise no_reply(failure) from failure
 
-    async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING) -> Verdict:
+    async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
 
         Without a `response` the verifier is given what was said in the session, if an agent ran in it.
@@ -211,93 +218,48 @@ class Session(Generic[S]):
         same verdict. If the verifier read the response, verifying again with another one raises `SessionSealed`:
         otherwise a model that can reach `verify` could submit a better response first.
         `row` is the task row as the caller has it: it gives the fields that the row lacked when it was seeded, if any,
-        and raises `Conflict` if another field has another value than it was seeded with.
+        and raises `Conflict` if another field has another value than it was seeded with. `by` is the person who asks,
+        for the log.
         """
         cache, cached = self._cache, self._cached
-
-        async def attempt() -> Verdict:
-            await cache.refresh(cached, closed_too=True)
-            judged = await self.agent.response() if response is None else response
-            added = self._added_by(row)
-            if self.verdict is not None:
-                self._refuse_other(judged)
-                return self.verdict
-            if cached.head.closed:
-                raise SessionClosed(self.id)
-            verdict, facts = await self._judge(judged, added)
-            try:
-                await cached.append(cached.prepare("verdict", facts, call_id=VERDICT))
-            except (Conflict, DuplicateCall):
-                raise Superseded from None  # what was judged is no longer what is there
-            except UNSTORABLE as error:
-                raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
-            return verdict
-
         async with cached.lock:
+            await cache.refresh(cached, closed_too=True)
+            attempt = Verification(cache, cached, response, row, by).attempt
             verdict = await commit(cache.runtime, cached, attempt, "its verdict", sealed_too=True)
             if cached.resources:
                 cached.resources.stop()  # not awaited: the verdict does not wait until they have stopped
             return verdict
 
-    def _added_by(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a row that the session's own lacks; `Conflict` if another one contradicts it."""
-        seed = read_entry(self._cached.seeded)
-        known = task_row(seed, self._cached.judged)
-        added = {name: row[name] for name in seed.facts.get("lacks", ()) if name in row and name not in known}
-        for name, value in row.items():
-            if name in added or (name in known and same(known[name], value)):
-                continue
-            typed = to_jsonable_python(getattr(self.task, name, value), fallback=str)
-            if not same(typed, value):
-                told = (
-                    f"{name}: the session was seeded with another value; verify it with the row that it was seeded with"
-                )
-                raise Conflict(self.id, self.revision, told)
-        return added
+    async def edit(self, changes: Sequence[EditChange | Mapping[str, Any]], *, by: str, reason: str = "") -> int:
+        """Change the state by hand; gives the revision. The log says `by` whom and why.
 
-    async def _judge(self, response: Any, added: dict[str, Any]) -> tuple[Verdict, dict[str, Any]]:
-        """Run the verifier; gives its verdict, and what the log says of it.
-
-        `added` are fields of the task that the seeded row lacks.
+        A change is `{"place": ["orders", "a1", "price"], "value": 3}`, or `{"place": ["orders", "a1"], "gone": True}`;
+        values are JSON, parsed by the types that the state declares. Its validators run as after a tool, and no event
+        is emitted. `InvalidState` has the place of what cannot be; then nothing is changed. Changes that leave the
+        state as it is commit nothing.
         """
-        cache, cached = self._cache, self._cached
-        runtime, procedure = cache.runtime, cache.runtime.environment.verify_function
-        facts: dict[str, Any] = {"row": added} if added else {}
+        cache, cached, edit = self._cache, self._cached, Edit(changes, by, reason)
+        edit.check()
 
-        def task() -> Any:
-            return runtime.environment.parse_task(task_row(read_entry(cached.seeded), facts))
+        async def attempt() -> int:
+            prepared = await self._prepare(edit, cached)
+            try:
+                if prepared is not None:
+                    await cached.append(prepared)
+            except Conflict:
+                raise Superseded from None
+            return cached.head.revision
 
-        episode = Episode(task(), response, partial(self._rehearsal, task))
-        views = await cache.shared.views(cached, procedure.shared)
-        tools = runtime.environment.tools
-        path = partial(load_path, cached.reader, self.id, cached.head.revision, tools, response)
-        lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
-        shared = {name: view.state for name, view in views.items()}
-        call = CallContext(cached.state, cached.progress, self.id, self.revision, task, None, shared=shared)
-        verdict = await run_verifier(runtime.runner, procedure, call, episode, runtime.timeout, path, lend)
-        facts["verdict"] = vars(verdict)
-        if views:
-            facts["views"] = {name: [view.shared.cached.head.id, view.revision] for name, view in views.items()}
-        if episode.response_was_read:
-            facts["response"] = digest(response)
-        return verdict, facts
+        async with cached.lock:
+            await cache.refresh(cached)  # raises if it is closed
+            return await commit(cache.runtime, cached, attempt, "an edit")
 
-    def _rehearsal(self, task: Callable[[], Any]) -> Rehearsal:
-        runtime, cached = self._cache.runtime, self._cached
-        return Rehearsal(
-            runtime.environment,
-            runtime.runner,
-            runtime.timeout,
-            self.id,
-            task,
-            partial(cached.at, 1),
-            partial(self._cache.mend, cached),
-        )
-
-    def _refuse_other(self, response: Any) -> None:
-        judged = self._cached.judged or {}
-        if judged.get("response", digest(response)) != digest(response):
-            raise SessionSealed(self.id, "it was given for another response")
+    async def _prepare(self, edit: Edit, cached: CachedSession) -> PreparedCommit | None:
+        try:
+            return edit.prepare(cached)
+        except TamperedState:  # by a validator
+            await self._cache.mend(cached)
+            raise
 
     def lease(self, seconds: float = SECONDS) -> Lease:
         """Keep all other processes from changing the session while a block runs: `async with session.lease():`.
@@ -309,20 +271,24 @@ class Session(Generic[S]):
 
     # Going back, and branching off.
 
-    async def checkpoint(self, name: str = "") -> Checkpoint:
-        """Mark the current state, to come back to. A name can be used once in a session; a checkpoint needs none."""
+    async def checkpoint(self, name: str = "", *, by: str | None = None) -> Checkpoint:
+        """Mark the current state, to come back to. A name can be used once in a session; a checkpoint needs none.
+
+        Here and below, `by` is the person who acts, for the log, if it is not a program.
+        """
         checked_name("name", name)
         async with self._cached.lock:
             await self._cache.refresh(self._cached, unread=True)
             try:
                 call_id = CHECKPOINT + name if name else None
-                revision = await append_entry(self._cache.runtime, self._cached, "checkpoint", {"name": name}, call_id)
+                facts = {"name": name, **person(by)}
+                revision = await append_entry(self._cache.runtime, self._cached, "checkpoint", facts, call_id)
             except DuplicateCall:
                 message = f"session {self.id!r} has a checkpoint {name!r} already; give this one another name"
                 raise SessionError(self.id, message) from None
             return Checkpoint(self.id, revision, name)
 
-    async def rewind(self, to: Point) -> None:
+    async def rewind(self, to: Point, *, by: str | None = None) -> None:
         """Make the state what it was at a revision, or at a checkpoint.
 
         That is a new entry: what was done since stays in the log. What was done outside, by external calls, stays done.
@@ -333,14 +299,12 @@ class Session(Generic[S]):
         cache, cached, whole = self._cache, self._cached, self._cache.resources.restarts
 
         async def attempt() -> None:
-            await cache.refresh(cached, unread=not whole)
-            cached.refuse_if_sealed()
             revision = await self._resolve(to)
             before = await self._state_at(revision, whole=whole)
             if why := why_not_again(before.progress.resources, cached.progress.resources):
                 raise CannotRewind(self.id, revision, why)
             pending = cached.progress.pending
-            facts = {"to": revision, "pending": list(pending)} if pending else {"to": revision}
+            facts = {"to": revision, **({"pending": list(pending)} if pending else {}), **person(by)}
             after = replace(before, progress=before.progress.rewound(pending, cached.head.revision + 1))
             try:
                 await cached.append(cached.prepare("rewind", facts, after=after))
@@ -348,13 +312,29 @@ class Session(Generic[S]):
                 raise Superseded from None
 
         async with cached.lock:
+            await cache.refresh(cached, unread=not whole)
             await commit(cache.runtime, cached, attempt, "a rewind", unread=not whole)
 
     @overload
-    async def fork(self, at: Point | None = None, n: None = None, *, pending: Pending = ...) -> Session[S]: ...
+    async def fork(
+        self,
+        at: Point | None = None,
+        n: None = None,
+        *,
+        pending: Pending = ...,
+        edit: Edit | None = ...,
+        by: str | None = ...,
+    ) -> Session[S]: ...
     @overload
     async def fork(
-        self, at: Point | None = None, *, n: int, ids: Sequence[str] | None = ..., pending: Pending = ...
+        self,
+        at: Point | None = None,
+        *,
+        n: int,
+        ids: Sequence[str] | None = ...,
+        pending: Pending = ...,
+        edit: Edit | None = ...,
+        by: str | None = ...,
     ) -> list[Session[S]]: ...
     async def fork(
         self,
@@ -363,6 +343,8 @@ class Session(Generic[S]):
         *,
         ids: Sequence[str] | None = None,
         pending: Pending = "refuse",
+        edit: Edit | None = None,
+        by: str | None = None,
     ) -> Session[S] | list[Session[S]]:
         """A new session that starts as this one was at a revision (now, by default); with `n`, a list of `n`.
 
@@ -370,12 +352,14 @@ class Session(Generic[S]):
         It has all that belongs to this one: state, random state, clock, ids, log and resources. A fork is refused with
         `CannotFork` if a resource that had been used there can only be started afresh, or if an external call had been
         started and has no result; with `pending="carry"` the fork has that call too, as one whose outcome is unknown.
+        With an `edit`, its first own entry is that edit; if the edit is refused, nothing is made. Else with `by`, its
+        first own entry is a `fork` that names the person.
         """
         cache, cached = self._cache, self._cached
         async with cached.lock:
             await cache.refresh(cached, closed_too=True, unread=True)
             revision = cached.head.revision if at is None else await self._resolve(at)
-            standing = await self._state_at(revision, whole=cache.reaches_outside)
+            standing = await self._state_at(revision, whole=cache.reaches_outside or edit is not None)
         if standing.progress.pending and pending == "refuse":
             raise CannotFork(self.id, revision, f"what became of call {standing.progress.pending[0]!r} is not known")
         if why := why_not_again(standing.progress.resources, {}):
@@ -385,10 +369,20 @@ class Session(Generic[S]):
         for name in ids or ():
             checked_text("ids", name)
         names: Sequence[str | None] = ids or [None] * (1 if n is None else n)
-        owner = cached.head.owner
-        heads = [cache.runtime.new_head(owner, revision, parent=self.id, session_id=name) for name in names]
-        await asyncio.gather(*map(cached.store.create, heads))
-        forks: list[Session[S]] = [Session(cache, cache.add(cached.branch(head, standing))) for head in heads]
+        phase = cached.head.phase and standing.progress.agent.phase
+        heads = [
+            replace(cache.runtime.new_head(cached.head.owner, revision, parent=self.id, session_id=name), phase=phase)
+            for name in names
+        ]
+        branches = [cached.branch(head, standing) for head in heads]
+        firsts: list[PreparedCommit | None] = [None] * len(branches)
+        if edit is not None:
+            edit.check()
+            firsts = [await self._prepare(edit, branch) for branch in branches]
+        elif by is not None:
+            firsts = [branch.prepare("fork", {"by": by}) for branch in branches]
+        await asyncio.gather(*(branch.create(first) for branch, first in zip(branches, firsts, strict=True)))
+        forks: list[Session[S]] = [Session(cache, cache.add(branch)) for branch in branches]
         return forks[0] if n is None else forks
 
     async def _state_at(self, revision: int, *, whole: bool = False) -> StateAt:
@@ -400,7 +394,8 @@ class Session(Generic[S]):
         if cached.in_memory(revision) or cached.is_small or whole:
             return await cached.at(revision)
         await cached.refuse_pruned(revision)
-        return StateAt(None, Progress(0, 0.0))
+        agent = await History(cached.store).agent(cached.head, revision) if cached.head.phase else INITIAL
+        return StateAt(None, Progress(0, 0.0, agent=AgentStatus(agent.phase)))
 
     async def _resolve(self, point: Point) -> int:
         if isinstance(point, str):
@@ -479,7 +474,7 @@ class Session(Generic[S]):
         async for each in occurred(cached.store, self.id, cached.state_type, after=after, until=head.revision):
             yield each
 
-    async def close(self, *, replaced_by: str | None = None) -> None:
+    async def close(self, *, replaced_by: str | None = None, by: str | None = None) -> None:
         """End the session: until it expires it can be read and forked, but never changed. Closing twice is fine.
 
         `replaced_by` is the session that takes its place, for the log.
@@ -488,9 +483,8 @@ class Session(Generic[S]):
         async with cached.lock:
             with suppress(SessionClosed):  # by another process
                 if not cached.head.closed:
-                    await append_entry(
-                        self._cache.runtime, cached, "close", {"replaced_by": replaced_by} if replaced_by else {}
-                    )
+                    facts = {**({"replaced_by": replaced_by} if replaced_by else {}), **person(by)}
+                    await append_entry(self._cache.runtime, cached, "close", facts)
             if cached.resources:
                 await cached.resources.stop()
         self._cache.drop(self.id)

@@ -100,6 +100,7 @@ class Sessions(Generic[S]):
         began: float | None = None,
         session_id: str | None = None,
         replaces: str | None = None,
+        by: str | None = None,
         incomplete: bool = False,
         default_state: bool = False,
     ) -> Session[S]:
@@ -107,9 +108,10 @@ class Sessions(Generic[S]):
 
         `seed` decides the session's rng and ids, and `began` the time at which its clock starts, in seconds since
         1970; by default a random seed, and now. `session_id` must be unguessable where strangers can call; by default
-        it is. `replaces` is the session whose place this one takes, for the log. A row may be `incomplete`: it may lack
-        fields that the environment's `seed` does not read, and which then come with the row that `verify` is given.
-        With `default_state`, a session whose `seed` reads a missing field has the defaults of its state's type.
+        it is. `replaces` is the session whose place this one takes, and `by` the person who seeds, for the log.
+        A row may be `incomplete`: it may lack fields that the environment's `seed` does not read, and which then come
+        with the row that `verify` is given. With `default_state`, a session whose `seed` reads a missing
+        field has the defaults of its state's type.
         """
         checked_text("owner", owner)
         if session_id is not None:
@@ -136,9 +138,8 @@ class Sessions(Generic[S]):
             state, start = self._default_state(), None
         head = self.runtime.new_head(owner, 1, session_id=session_id)
         try:
-            facts = {"input": row, "replaces": replaces} if replaces else {"input": row}
-            if lacks:
-                facts["lacks"] = lacks
+            facts = {"input": row}
+            facts |= {name: told for name, told in (("replaces", replaces), ("lacks", lacks), ("by", by)) if told}
             cached, entries, snapshot, blobs = new_session(
                 self.runtime.reader, head, state, progress, facts, self.runtime, start
             )

@@ -19,7 +19,9 @@ from stateroom.session.result import Failed, Result, result_of_failure, unknown_
 from stateroom.session.runtime import new_session_id
 from stateroom.session.session import no_reply, reply_text
 
-HISTORY = frozenset({"checkpoint", "rewind", "fork", "children", "state_at", "diff", "events", "lease", "user", "app"})
+HISTORY = frozenset(
+    {"checkpoint", "rewind", "fork", "children", "edit", "state_at", "diff", "events", "lease", "user", "app"}
+)
 """The methods of a session that a stateless one cannot have."""
 
 
@@ -28,6 +30,7 @@ class StatelessSession:
 
     state = verdict = parent = None
     revision = 0
+    edited = False
 
     def __init__(self, cache: SessionCache, session_id: str, task: Any, progress: Progress) -> None:
         self._cache = cache

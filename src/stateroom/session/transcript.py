@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import suppress
-from typing import Any
+import asyncio
+from collections.abc import AsyncGenerator, Container, Iterator
+from contextlib import aclosing, suppress
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
 from stateroom.errors import UnknownRevision
 from stateroom.session.history import History
-from stateroom.session.log import LogEntry
-from stateroom.state import describe, differences
+from stateroom.session.log import CHANGES, LogEntry
+from stateroom.state import ChangeData, describe, differences
 from stateroom.store import Head, Store
+
+SCANNED = 1000
+"""Entries that a filtered page of a log reads at most; the next page continues."""
 
 
 class Transcript:
@@ -26,8 +30,8 @@ class Transcript:
         self._state: Any = None
         """The state at that revision, as far as it is known."""
 
-    async def read(self, until: int | None = None) -> AsyncIterator[tuple[LogEntry, list[str]]]:
-        """The entries up to a revision, by default all that there are, each with its changes in words."""
+    async def read(self, until: int | None = None) -> AsyncGenerator[tuple[LogEntry, list[ChangeData]]]:
+        """The entries up to a revision, by default all that there are, each with its changes."""
         if until is not None and until <= self.revision:
             return
         async for entry in self._history.entries(self.session, after=self.revision, until=until):
@@ -37,16 +41,18 @@ class Transcript:
         if until is not None and self.revision < until:  # what comes last was pruned
             self.revision, self._state = until, None
 
-    async def _changes(self, entry: LogEntry) -> list[str]:
-        if entry.kind == "seed":
-            self._state = await self._state_at(entry.revision)
+    async def _changes(self, entry: LogEntry) -> list[ChangeData]:
+        if entry.revision > self.revision + 1:  # what lies between was pruned
+            self._state = None
+        jumps = entry.kind == "rewind" or "schema" in entry.facts
+        if entry.kind == "seed" or not (jumps or entry.kind in CHANGES):
             return []
-        if self._state is None or entry.revision > self.revision + 1:  # what lies between was pruned
+        if self._state is None:
             self._state = await self._state_at(entry.revision - 1)
-        if entry.kind == "rewind" or "schema" in entry.facts:
+        if jumps:
             old, self._state = self._state, await self._state_at(entry.revision)
             return [] if old is None or self._state is None else differences(old, self._state)
-        return describe(self._state, entry.patch) if entry.kind == "call" and self._state is not None else []
+        return [] if self._state is None else describe(self._state, entry.patch)
 
     async def _state_at(self, revision: int) -> Any:
         """The state at a revision; None if that was pruned, as it may be of the first entry, which stays."""
@@ -55,7 +61,86 @@ class Transcript:
         return None
 
 
-def entry_data(entry: LogEntry, changes: list[str]) -> dict[str, Any]:
+class LogPage(NamedTuple):
+    """A part of a log, as JSON data."""
+
+    entries: list[dict[str, Any]]
+    """In order, whichever way the log is read."""
+    next: int | None
+    """The `after` of the next page, or its `before` if the log is read backwards; None if there is none.
+
+    With a filter, a page may hold fewer entries than its limit, or none, and not be the last.
+    """
+    pruned: list[tuple[int, int]]
+    """The first and the last revision of each part that was pruned here."""
+
+
+async def read_page(
+    store: Store,
+    session: str,
+    *,
+    after: int = 0,
+    before: int | None = None,
+    limit: int = 100,
+    kinds: Container[str] | None = None,
+    text: str | None = None,
+) -> LogPage:
+    """Read the log of a session onwards from `after`, or backwards from `before`, as far as `after`.
+
+    `kinds` and `text` are filters. The text is looked for in the facts of an entry and in what it changed; upper and
+    lower case are the same.
+    """
+    newest = (await store.head(session)).revision
+    width = limit if kinds is None and text is None else max(limit, SCANNED)
+    if before is None:
+        first, last = after, min(newest, after + width)
+    else:
+        last = min(newest, before - 1)
+        first = max(after, last - width)
+    found: list[tuple[int, dict[str, Any]]] = []
+    pruned: list[tuple[int, int]] = []
+    seen = first
+    async with aclosing(Transcript(store, session, first).read(last)) as entries:
+        async for entry, changes in entries:
+            if entry.revision > seen + 1:
+                pruned.append((seen + 1, entry.revision - 1))
+            seen = entry.revision
+            data = entry_data(entry, changes)
+            if (kinds is None or entry.kind in kinds) and (text is None or _mentions(data, text.casefold())):
+                found.append((seen, data))
+            if before is None and len(found) == limit:
+                last = seen
+                break
+            await asyncio.sleep(0)  # a long page does not keep others waiting
+    if seen < last:
+        pruned.append((seen + 1, last))
+    if before is None:
+        onwards = last if last < newest else None
+    else:
+        first = found[-limit][0] - 1 if len(found) > limit else first
+        onwards = first + 1 if first > after else None
+    return LogPage([data for _, data in found[-limit:]], onwards, [each for each in pruned if each[1] > first])
+
+
+def _mentions(data: dict[str, Any], text: str) -> bool:
+    """Whether a text in lower case is in an entry's facts, or in what it changed."""
+    said = [value for name, value in data.items() if name not in ("revision", "kind", "at", "call_id", "changes")]
+    said += [(change["place"], change["before"], change["after"]) for change in data["changes"]]
+    return any(text in part.casefold() for part in _texts(said))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts, keys and numbers in JSON data."""
+    if isinstance(value, dict):
+        yield from _texts([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)
+    elif value is not None:
+        yield str(value)
+
+
+def entry_data(entry: LogEntry, changes: list[ChangeData]) -> dict[str, Any]:
     """An entry as JSON data."""
     call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a suffix of the session's own
     said = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
@@ -74,6 +159,8 @@ def head_data(head: Head, now: float) -> dict[str, Any]:
         "environment": head.environment,
         "owner": head.owner,
         "status": head.status(now),
+        "phase": head.phase,
+        "reward": head.reward,
         "revision": head.revision,
         "created": head.created,
         "expires": head.expires,

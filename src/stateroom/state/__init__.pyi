@@ -20,11 +20,13 @@ from .comparison import (
     compare as compare,
 )
 from .describe import (
+    ChangeData as ChangeData,
     Difference as Difference,
     brief as brief,
     describe as describe,
     diff as diff,
     differences as differences,
+    lines as lines,
     readable as readable,
 )
 from .draft import (
@@ -32,6 +34,11 @@ from .draft import (
     is_draft as is_draft,
 )
 from .draft_context import DraftContext as DraftContext
+from .edit import (
+    EditChange as EditChange,
+    edit as edit,
+    read_changes as read_changes,
+)
 from .event_context import (
     EventContext as EventContext,
     committed as committed,

@@ -1,10 +1,11 @@
-"""Changes in words, for people who read a session's log."""
+"""Changes as data and in words, for people who read a session's log."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import to_jsonable_python
@@ -17,34 +18,36 @@ WIDTH = 60
 """Characters to which longer values are cut."""
 
 
-def describe(state: Any, patch: Iterable[Any]) -> list[str]:
+ChangeData = dict[str, Any]
+"""A change as JSON data: `place`, `kind`, `before` and `after` of a `Difference`, and `text`, the line for people.
+
+In a place, keys of dicts are texts, and indices of lists are numbers. All changes of one operation have one line.
+"""
+
+
+def describe(state: Any, patch: Iterable[Any]) -> list[ChangeData]:
     """Apply a patch to plain data, and tell what each of its operations changed."""
-    lines = []
+    changes = []
     for operation in patch:
         kind, path, *needs = operation
-        place = format_path(tuple(path))
-        if kind == "set":
-            lines += _set(state, tuple(path), needs[0])
-        elif kind == "del":
-            lines.append(f"{place}: {_before(state, path)} → gone")
-        elif kind == "splice":
-            lines += _splice(state, path, place, *needs)
-        elif kind == "order":
-            lines.append(_order(state, path, place, *needs))
-        else:
-            added, removed = needs
-            lines.append(
-                place + ":" + "".join(f" + {brief(m)}" for m in added) + "".join(f" - {brief(m)}" for m in removed)
-            )
+        changes += [_data(difference, state, text) for difference, text in _told(state, kind, tuple(path), needs)]
         apply(state, [operation])
-    return lines
+    return changes
+
+
+def lines(changes: Iterable[ChangeData]) -> list[str]:
+    """Changes in words."""
+    return list(dict.fromkeys(change["text"] for change in changes))
+
+
+Kind = Literal["changed", "new", "gone"]
 
 
 class Difference(NamedTuple):
     """One place at which two states differ."""
 
     place: Path
-    kind: Literal["changed", "new", "gone"]
+    kind: Kind
     before: Any
     """None if the place is new."""
     after: Any
@@ -57,9 +60,9 @@ class Difference(NamedTuple):
         return f"{place}: {brief(self.before)} → {'gone' if self.kind == 'gone' else brief(self.after)}"
 
 
-def differences(old: Any, new: Any) -> list[str]:
-    """What differs between two states, as plain data, in words."""
-    return [str(difference) for difference in diff(old, new)]
+def differences(old: Any, new: Any) -> list[ChangeData]:
+    """What differs between two states, as plain data."""
+    return [_data(difference, old, str(difference)) for difference in diff(old, new)]
 
 
 def diff(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
@@ -88,8 +91,13 @@ def brief(value: Any, width: int = WIDTH) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
+_JSON = frozenset({str, int, bool, type(None)})
+
+
 def readable(value: Any) -> Any:
     """A state as JSON data, with what JSON lacks as text; members of a set in an order that does not change."""
+    if type(value) in _JSON:
+        return value
     if isinstance(value, dict):
         return {str(key): readable(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -106,50 +114,74 @@ def _rank(part: Any) -> tuple[float, bytes]:
     return (part if isinstance(part, int | float) else math.inf, to_json(part))
 
 
-def _before(state: Any, path: Path) -> str:
-    for step in path:
-        if isinstance(state, dict) and step not in state:
-            return "nothing"
-        state = state[step]
-    return brief(state)
+def _data(difference: Difference, old: Any, text: str) -> ChangeData:
+    """A difference as JSON data. The state before it tells keys from indices."""
+    place = []
+    for number, step in enumerate(difference.place):
+        old = old[difference.place[number - 1]] if number else old
+        place.append(str(step) if isinstance(old, dict) else readable(step))
+    before, after = readable(difference.before), readable(difference.after)
+    return {"place": place, "kind": difference.kind, "before": before, "after": after, "text": text}
 
 
-def _set(state: Any, path: Path, value: Any) -> list[str]:
-    for step in path[:-1]:
-        state = state[step]
-    if isinstance(state, dict) and path[-1] not in state:
-        return [f"{format_path(path)}: nothing → {brief(value)}"]
-    return _replaced(state[path[-1]], value, path)
+Told = Iterator[tuple[Difference, str]]
+"""Differences, each with its line."""
 
 
-def _replaced(old: Any, new: Any, path: Path) -> list[str]:
+def _told(state: Any, kind: str, path: Path, needs: list[Any]) -> Told:
+    """What an operation of a patch will change."""
+    place = format_path(path)
+    owner = state
+    for step in path[:-1] if kind in ("set", "del") else path:
+        owner = owner[step]
+    if kind == "splice":
+        yield from _splice(owner, path, *needs)
+    elif kind == "order":
+        yield Difference(path, "changed", owner, [owner[index] for index in needs[0]]), _order(owner, place, *needs)
+    elif kind == "members":
+        added, removed = needs
+        text = place + ":" + "".join(f" + {brief(m)}" for m in added) + "".join(f" - {brief(m)}" for m in removed)
+        yield from ((Difference((*path, member), "new", None, member), text) for member in added)
+        yield from ((Difference((*path, member), "gone", member, None), text) for member in removed)
+    elif kind == "del":
+        old = owner.get(path[-1])
+        yield Difference(path, "gone", old, None), f"{place}: {brief(old) if path[-1] in owner else 'nothing'} → gone"
+    elif isinstance(owner, dict) and path[-1] not in owner:
+        yield Difference(path, "new", None, needs[0]), f"{place}: nothing → {brief(needs[0])}"
+    else:
+        yield from _replaced(owner[path[-1]], needs[0], path)
+
+
+def _replaced(old: Any, new: Any, path: Path) -> Told:
     """A value that was replaced. Of a record, as frozen models are, only the fields that differ, unless all do."""
     if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
         other = [name for name in new if any(diff(old[name], new[name]))]
         if 0 < len(other) < len(new):
-            return [line for name in other for line in _replaced(old[name], new[name], (*path, name))]
-    return [f"{format_path(path)}: {brief(old)} → {brief(new)}"]
+            for name in other:
+                yield from _replaced(old[name], new[name], (*path, name))
+            return
+    difference = Difference(path, "changed", old, new)
+    yield difference, str(difference)
 
 
-def _order(state: Any, path: Path, place: str, order: list[int]) -> str:
-    for step in path:
-        state = state[step]
-    removed = [f"{len(state) - len(order)} items removed"] if len(order) < len(state) else []
+def _order(items: list[Any], place: str, order: list[int]) -> str:
+    removed = [f"{len(items) - len(order)} items removed"] if len(order) < len(items) else []
     moved = [f"{len(order)} items in a new order"] if order != sorted(order) else []
     return f"{place}: {', '.join(removed + moved)}"
 
 
-def _splice(state: Any, path: Path, place: str, start: int, stop: int, values: list[Any]) -> list[str]:
-    for step in path:
-        state = state[step]
-    if start == stop:
-        where = "at its end" if start == len(state) else f"before [{start}]"
-        return [f"{place}: {brief(values[0]) if len(values) == 1 else f'{len(values)} items'} added {where}"]
-    if not values:
-        return [
-            f"{place}: {brief(state[start]) if stop - start == 1 else f'{stop - start} items'} removed from [{start}]"
-        ]
-    old, new = state[start:stop], values
+def _splice(items: list[Any], path: Path, start: int, stop: int, new: list[Any]) -> Told:
+    place, old = format_path(path), items[start:stop]
     if len(old) == len(new) == 1:
-        return _replaced(old[0], new[0], (*path, start))
-    return [f"{place}: {len(old)} items from [{start}] replaced by {len(new)}"]
+        yield from _replaced(old[0], new[0], (*path, start))
+        return
+    if not old:
+        where = "at its end" if start == len(items) else f"before [{start}]"
+        text = f"{place}: {brief(new[0]) if len(new) == 1 else f'{len(new)} items'} added {where}"
+    elif not new:
+        text = f"{place}: {brief(old[0]) if len(old) == 1 else f'{len(old)} items'} removed from [{start}]"
+    else:
+        text = f"{place}: {len(old)} items from [{start}] replaced by {len(new)}"
+    for number, (before, after) in enumerate(zip_longest(old, new)):
+        kind: Kind = "new" if number >= len(old) else "gone" if number >= len(new) else "changed"
+        yield Difference((*path, start + number), kind, before, after), text

@@ -6,6 +6,7 @@ into one that is valid and shared with nobody, and reads stored data without run
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from datetime import UTC, date, datetime, timedelta
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model, field_validator
-from pydantic_core import CoreSchema, SchemaValidator, core_schema
+from pydantic_core import CoreConfig, CoreSchema, SchemaValidator, core_schema
 
 from stateroom.errors import InvalidState, Path
 from stateroom.state.codec import decode, encode
@@ -26,6 +27,9 @@ from stateroom.state.values import EXACT, LEAVES, detach, fill, invalid, is_plai
 
 Schemas = dict[str, CoreSchema]
 """Parts of a reader that stand at several places, by name."""
+
+BASE64 = CoreConfig(val_json_bytes="base64")
+"""How bytes are written in JSON: as `readable` writes them."""
 
 
 class Shape:
@@ -91,6 +95,17 @@ class Shape:
             return value
         return self.read(_stored(value, self, path), path)
 
+    def parse(self, text: bytes, path: Path) -> Any:
+        """The value that a JSON text stands for, valid by its type; bytes are base64."""
+        try:
+            return self.parser.validate_json(text, by_name=True, by_alias=False)
+        except ValidationError as error:
+            raise invalid(error, path, json.loads(text)) from None
+
+    @cached_property
+    def parser(self) -> SchemaValidator:
+        return SchemaValidator(_with_base64(self.adapter.core_schema), BASE64, _use_prebuilt=False)
+
     def read(self, data: Any, path: Path = ()) -> Any:
         """The value that stored data stands for; nothing of the author's is run."""
         try:
@@ -150,6 +165,14 @@ LEAF_SCHEMAS: dict[Any, CoreSchema] = {
     UUID: core_schema.uuid_schema(strict=True),
     Decimal: core_schema.decimal_schema(strict=True, allow_inf_nan=True),
 }
+
+
+def _with_base64(schema: Any) -> Any:
+    """A pydantic schema in whose models, each of which has a config of its own, bytes are base64."""
+    if type(schema) is dict:
+        made = {name: _with_base64(part) for name, part in schema.items()}
+        return {**made, "config": {**made.get("config", {}), **BASE64}} if made.get("type") == "model" else made
+    return [_with_base64(part) for part in schema] if type(schema) is list else schema
 
 
 def is_enum(annotation: Any) -> bool:

@@ -2,6 +2,11 @@ from .contract import (
     Maintenance as Maintenance,
     Store as Store,
 )
+from .head_filter import (
+    HeadFilter as HeadFilter,
+    Order as Order,
+    place_of as place_of,
+)
 from .records import (
     NO_BLOBS as NO_BLOBS,
     Blobs as Blobs,

@@ -9,16 +9,18 @@ store overrides a default that its backend can answer faster.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Self
 
 from stateroom.errors import BadData, UnknownSession
+from stateroom.store.head_filter import ALL, HeadFilter, Order, page_of
 from stateroom.store.records import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot
 
 PAGE = 200
-"""Number of heads read at a time when all sessions are listed."""
+"""Number of heads read at a time when many sessions are listed."""
 
 
 class Store(ABC):
@@ -61,7 +63,7 @@ class Store(ABC):
 
     @abstractmethod
     async def append(self, commit: Commit) -> None:
-        """Add an entry to a live session, with its snapshot, blobs and new expiry: all or nothing.
+        """Add an entry to a live session, with its snapshot and blobs: all or nothing. `Head.after` is its new head.
 
         A blob that the session has already is not written again. Raises `SessionClosed` or `SessionExpired` (as of
         `entry.at`), else `DuplicateCall` if the session has an entry with this call id, else `Conflict` unless the
@@ -141,6 +143,25 @@ class Store(ABC):
         """The head of a session, live or not."""
         return (await self.load(session, 0)).head
 
+    async def find_heads(
+        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
+    ) -> list[Head]:
+        """Heads that a filter lets through, in an order; `after` continues a list after its last head.
+
+        This reads heads from the newest until the page is full, and for another order all of them. Override it if
+        there can be many sessions. A page shorter than `limit` is the last one.
+        """
+        newest, environment = order == "newest", wanted.environment
+        size = limit if newest and wanted == HeadFilter(environment=environment) else max(limit, PAGE)
+        found: list[Head] = []
+        page = await self.heads(environment=environment, before=after if newest else None, limit=size)
+        while page:
+            found += filter(wanted.matches, page)
+            if newest and len(found) >= limit:
+                break
+            page = await self.heads(environment=environment, before=page[-1], limit=size)
+        return page_of(found, order, after, limit)
+
     async def children(self, session: str) -> list[Head]:
         """The heads of the sessions that were forked from this one, the oldest first."""
         await self.head(session)
@@ -159,12 +180,12 @@ class Store(ABC):
         """The number of live sessions. A server asks often: override this if there can be many sessions."""
         return sum([head.status(now) == "live" async for page in self.pages() for head in page])
 
-    async def pages(self, environment: str | None = None) -> AsyncIterator[list[Head]]:
-        """The heads of all sessions, the newest first, in pages."""
-        page = await self.heads(environment=environment, limit=PAGE)
+    async def pages(self, wanted: HeadFilter = ALL, order: Order = "newest") -> AsyncIterator[list[Head]]:
+        """All heads that a filter lets through, in an order, in pages."""
+        page = await self.find_heads(wanted, order=order, limit=PAGE)
         while page:
             yield page
-            page = await self.heads(environment=environment, before=page[-1], limit=PAGE)
+            page = await self.find_heads(wanted, order=order, after=page[-1], limit=PAGE)
 
     @property
     def maintenance(self) -> Maintenance:
@@ -208,6 +229,7 @@ class Maintenance:
                     }
                     for kind, bodies in parts.items():
                         sizes[kind] += Size(len(bodies), sum(map(len, bodies)))
+                await asyncio.sleep(0)  # a store in memory never waits, and others would
         return sizes
 
     async def orphans(self) -> list[str]:

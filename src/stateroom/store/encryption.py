@@ -10,9 +10,9 @@ its tag. The tag covers where the body belongs: its session, whether it is an en
 or a blob, and its revision or name. So a body that was altered or moved is refused. A blob is named by a keyed digest,
 so that its name reveals nothing; its own digest is encrypted with it.
 
-Not hidden: ids, owners, times, call ids, and the length of each body. Not detected: that a session, or its newest
-entries, were removed or reset to an earlier state. With random nonces a key is good for some billion bodies; replace it
-before that.
+Not hidden: ids, owners, times, call ids, the phases of agents, rewards, and the length of each body. Not detected: that
+a session, or its newest entries, were removed or reset to an earlier state. With random nonces a key is good for some
+billion bodies; replace it before that.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
-from heapq import nlargest
 from operator import attrgetter
 from typing import Self, TypeVar
 
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 
 from stateroom.errors import Conflict, DuplicateCall, SessionLeased, StoreFull, StoreUnavailable, UnknownSession
 from stateroom.store.contract import Store
+from stateroom.store.head_filter import ALL, HeadFilter, Order, page_of
 from stateroom.store.records import Blobs, Commit, Entry, Head, Loaded, Record, Snapshot, no_snapshot
 from stateroom.store.url import parse_url
 
@@ -120,8 +120,7 @@ class MemoryStore(Store):
             kept.snapshots.append(commit.snapshot)
         if commit.blobs:
             kept.add_blobs(commit.blobs)
-        expires = head.expires if commit.expires is None else commit.expires
-        kept.head = replace(head, revision=entry.revision, expires=expires, closed=commit.closes)
+        kept.head = head.after(commit)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         kept = self._find(session)
@@ -150,15 +149,16 @@ class MemoryStore(Store):
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        found = (
-            kept.head
-            for kept in self._sessions.values()
-            if environment in (None, kept.head.environment) and (before is None or kept.head.age < before.age)
-        )
-        return nlargest(limit, found, key=_age)
+        return await self.find_heads(HeadFilter(environment=environment), after=before, limit=limit)
 
-    async def pages(self, environment: str | None = None) -> AsyncIterator[list[Head]]:
-        if heads := await self.heads(environment=environment, limit=len(self._sessions)):  # sorted only once
+    async def find_heads(
+        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
+    ) -> list[Head]:
+        heads = (kept.head for kept in self._sessions.values())
+        return page_of(filter(wanted.matches, heads), order, after, limit)
+
+    async def pages(self, wanted: HeadFilter = ALL, order: Order = "newest") -> AsyncIterator[list[Head]]:
+        if heads := await self.find_heads(wanted, order=order, limit=len(self._sessions)):  # sorted only once
             yield heads
 
     async def children(self, session: str) -> list[Head]:

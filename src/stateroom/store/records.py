@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from stateroom.errors import BadData, DuplicateCall, SessionClosed, SessionExpired, StoreError, UnknownRevision
 
@@ -49,6 +50,10 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     holder: str | None = None
     """The token of the current or last lease holder."""
     leased_until: float = 0.0
+    phase: str | None = None
+    """The phase of the session's agent; None until an agent does something in it, or in the one it was forked from."""
+    reward: float | None = None
+    """The reward of its verdict."""
 
     @property
     def age(self) -> tuple[float, str]:
@@ -65,6 +70,17 @@ class Head(msgspec.Struct, frozen=True, gc=False):
             (self.id, self.created, self.parent, self.parent_revision)
             == (earlier.id, earlier.created, earlier.parent, earlier.parent_revision)
         ) and self.revision >= earlier.revision
+
+    def after(self, commit: Commit) -> Head:
+        """The head after a commit."""
+        return replace(
+            self,
+            revision=commit.entry.revision,
+            expires=self.expires if commit.expires is None else commit.expires,
+            closed=commit.closes,
+            phase=self.phase if commit.phase is None else commit.phase,
+            reward=self.reward if commit.reward is None else commit.reward,
+        )
 
     def check_live(self, now: float) -> None:
         """Raise if nothing may be added to this session any more."""
@@ -122,6 +138,10 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     blobs: Blobs = NO_BLOBS
     closes: bool = False
     """Whether it closes the session."""
+    phase: str | None = None
+    """The agent's new phase; None keeps the old one."""
+    reward: float | None = None
+    """The reward, if it is the verdict; None keeps what there is."""
 
 
 class Loaded(msgspec.Struct, frozen=True):

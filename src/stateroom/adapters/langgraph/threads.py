@@ -32,7 +32,7 @@ from stateroom.session import (
     write_document,
 )
 from stateroom.state import References
-from stateroom.store import Head, Record, Snapshot, Store
+from stateroom.store import Head, HeadFilter, Record, Snapshot, Store
 
 ENVIRONMENT = "langgraph"
 PREFIX = f"{ENVIRONMENT}:"
@@ -79,10 +79,9 @@ class GraphThreads:
 
     async def every(self) -> AsyncIterator[str]:
         """All threads, newest first."""
-        async for page in self.store.pages(ENVIRONMENT):
+        async for page in self.store.pages(HeadFilter(environment=ENVIRONMENT, status="live", at=self.now())):
             for head in page:
-                if head.status(self.now()) == "live":
-                    yield head.id.removeprefix(PREFIX)
+                yield head.id.removeprefix(PREFIX)
 
     async def change(self, thread: str, facts: dict[str, Any], edit: Edit, *, whole: bool = False) -> CachedSession:
         """Change a thread, which is made if it does not exist; with `whole`, the log before it can be pruned."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from stateroom.errors import StateroomError
-from stateroom.store import Commit, Entry, Head, Loaded, Record, Size, Snapshot, Store, open_store
+from stateroom.store import Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Size, Snapshot, Store, open_store
 
 T = TypeVar("T")
 
@@ -144,6 +144,15 @@ async def list_all(store: Store, *, limit: int, environment: str | None = None) 
         found += page
         if not page:
             return found
+
+
+async def find_all(store: Store, wanted: HeadFilter, order: Order, limit: int) -> list[Head]:
+    """A whole filtered list, page by page."""
+    found = await store.find_heads(wanted, order=order, limit=limit)
+    while page := await store.find_heads(wanted, order=order, after=found[-1], limit=limit) if found else []:
+        assert len(page) <= limit, "a page is longer than its limit"
+        found += page
+    return found
 
 
 class Suite:

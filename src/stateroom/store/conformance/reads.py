@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 
 import pytest
 
@@ -18,7 +16,6 @@ from stateroom.store.conformance.helpers import (
     TIMEOUT,
     Suite,
     asynchronous,
-    list_all,
     make_entry,
     make_fork,
     make_head,
@@ -193,50 +190,6 @@ class ReadPromises(Suite):
         entries.clear()
         loaded.entries.clear()
         assert await store.entries("room") == [make_entry(1), make_entry(2)]
-
-    # Listing.
-
-    @asynchronous
-    async def test_heads_are_listed_from_the_newest(self, store: Store) -> None:
-        ages = [float(number) for number in range(12)]
-        random.Random(1).shuffle(ages)
-        for created in ages:
-            await make_session(store, f"room {created}", created=created)
-        assert [head.created for head in await store.heads()] == sorted(ages, reverse=True)
-        assert [head.created for head in await store.heads(limit=3)] == [11.0, 10.0, 9.0]
-
-    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-    @asynchronous
-    async def test_pages_hold_every_head_once_even_if_all_are_of_one_age(self, store: Store, limit: int) -> None:
-        for number in range(15):
-            session, environment = f"room {number * 7 % 15}", "odd" if number % 2 else "even"
-            await make_session(store, session, created=float(number // 8), environment=environment)
-        listed = await list_all(store, limit=limit)
-        assert sorted(head.id for head in listed) == sorted(f"room {number}" for number in range(15))
-        assert all(one.created >= other.created for one, other in pairwise(listed))
-        assert listed == await store.heads()
-        for environment in ("odd", "even"):
-            mine = [head for head in listed if head.environment == environment]
-            assert await list_all(store, limit=limit, environment=environment) == mine
-        assert await store.heads(environment="none") == []
-
-    @asynchronous
-    async def test_a_listing_goes_on_after_a_head_that_changed_or_is_gone(self, store: Store) -> None:
-        for number in range(6):
-            await make_session(store, f"room {number}", expires=LATER if number in (2, 4) else MUCH_LATER)
-        whole = [head.id for head in await store.heads()]
-        first = await store.heads(limit=2)
-        await store.append(Commit(first[-1].id, make_entry(2), expires=first[-1].expires))
-        second = await store.heads(before=first[-1], limit=2)
-        await store.sweep(LATER)
-        third = await store.heads(before=second[-1])
-        assert [head.id for head in [*first, *second]] == whole[:4]
-        assert [head.id for head in third] == [session for session in whole[4:] if session not in ("room 2", "room 4")]
-
-    @asynchronous
-    async def test_a_page_has_a_hundred_heads_unless_told_otherwise(self, store: Store) -> None:
-        await asyncio.gather(*(make_session(store, f"room {n}", created=float(n), revision=0) for n in range(105)))
-        assert [head.id for head in await store.heads()] == [f"room {number}" for number in range(104, 4, -1)]
 
     # Counting.
 

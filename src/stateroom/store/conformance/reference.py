@@ -16,15 +16,15 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store import Blobs, Commit, Entry, Head, Loaded, Record, Snapshot, Store
+from stateroom.store import Blobs, Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Snapshot, Store
 from stateroom.store.conformance.helpers import make_blobs, make_entry, make_head, outcome
 
 MAINTENANCE = ("export", "orphans", "sizes", "vacuum")
 
 WEIGHTS = {
-    "create": 5, "append": 18, "touch": 1, "lease": 3, "release": 1, "head": 1, "heads": 1, "children": 1, "load": 3,
-    "entries": 2, "find_call": 2, "blobs": 2, "sweep": 2, "delete": 1, "count": 1, "export": 2, "restore": 2,
-    "prune": 1, "size": 1, "orphans": 1, "vacuum": 0.2,
+    "create": 5, "append": 18, "touch": 1, "lease": 3, "release": 1, "head": 1, "heads": 1, "find_heads": 1,
+    "children": 1, "load": 3, "entries": 2, "find_call": 2, "blobs": 2, "sweep": 2, "delete": 1, "count": 1,
+    "export": 2, "restore": 2, "prune": 1, "size": 1, "orphans": 1, "vacuum": 0.2,
 }  # fmt: skip
 """How often each method is called."""
 
@@ -86,6 +86,10 @@ class Reference:
         found.add([entry], [commit.snapshot] if commit.snapshot else [], commit.blobs)
         expires = found.head.expires if commit.expires is None else commit.expires
         found.head = replace(found.head, revision=entry.revision, expires=expires, closed=commit.closes)
+        if commit.phase is not None:
+            found.head = replace(found.head, phase=commit.phase)
+        if commit.reward is not None:
+            found.head = replace(found.head, reward=commit.reward)
 
     def touch(self, session: str, now: float, expires: float) -> None:
         found = self.find(session)
@@ -112,6 +116,13 @@ class Reference:
     def heads(self, environment: str | None) -> list[Head]:
         heads = [found.head for found in self.sessions.values() if environment in (None, found.head.environment)]
         return sorted(heads, key=lambda head: (head.created, head.id), reverse=True)
+
+    def find_heads(self, wanted: HeadFilter, order: Order) -> list[Head]:
+        found = [head for head in self.heads(None) if wanted.matches(head)]
+        if order == "reward":
+            found = [head for head in found if head.reward is not None]
+            return sorted(found, key=lambda head: (head.reward, head.created, head.id), reverse=True)
+        return found if order == "newest" else found[::-1]
 
     def children(self, session: str) -> list[Head]:
         self.find(session)
@@ -247,6 +258,7 @@ def choose_call(model: Reference, chance: random.Random, now: float) -> tuple[st
         return name, _choose_append(model, chance, now, session)
     of_the_store: dict[str, dict[str, Any]] = {
         "heads": {"environment": chance.choice([None, "a", "b"])},
+        "find_heads": {"wanted": _choose_filter(chance, now), "order": chance.choice(["newest", "oldest", "reward"])},
         "sweep": {"now": now},
         "count": {"now": now},
         "restore": {"record": chance.choice(records)} if records else {},
@@ -309,8 +321,21 @@ def _choose_append(model: Reference, chance: random.Random, now: float, session:
         snapshot=Snapshot(revision, chance.randbytes(9)) if chance.random() < 0.2 else None,
         blobs=_choose_blobs(chance, 2),
         closes=chance.random() < 0.01,
+        phase=chance.choice([None, None, "planning", "done"]),
+        reward=chance.choice([None, None, None, 0.0, 1.0]),
     )
     return {"commit": commit}
+
+
+def _choose_filter(chance: random.Random, now: float) -> HeadFilter:
+    return HeadFilter(
+        environment=chance.choice([None, "a", "b"]),
+        status=chance.choice([None, None, "live", "closed", "expired"]),
+        at=now,
+        phase=chance.choice([None, None, "planning", "done"]),
+        prefix=chance.choice(["", "", "room 1"]),
+        min_reward=chance.choice([None, None, 0.5]),
+    )
 
 
 def _choose_expiry(chance: random.Random, now: float) -> float:

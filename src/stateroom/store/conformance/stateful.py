@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from stateroom.store import NO_BLOBS, Blobs, Commit, Head, Snapshot, open_store
+from stateroom.store import NO_BLOBS, Blobs, Commit, Head, HeadFilter, Snapshot, open_store
 from stateroom.store.conformance.helpers import NOW, TIMEOUT, make_blobs, make_entry, make_head
 from stateroom.store.conformance.reference import Reference, ask, compare
 
@@ -30,6 +30,8 @@ HOLDERS = st.sampled_from(["me", "another"])
 CALL_IDS = st.sampled_from([None, None, "one", "two", "three"])
 LIVES = st.sampled_from([2.0, 50.0, 500.0])
 RARELY = st.sampled_from([False] * 9 + [True])
+PHASES = [None, "planning", None, "done"]
+REWARDS = [None, None, 0.5, None]
 BODIES = [b"", b"large", b"larger"]
 BLOBS = st.sampled_from([make_blobs(), make_blobs(b"large"), make_blobs(b"larger", b""), make_blobs(*BODIES)])
 
@@ -117,8 +119,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, call_ids=st.lists(CALL_IDS, min_size=1, max_size=4), closes=RARELY)
     def append_some(self, session: str, call_ids: list[str | None], closes: bool) -> None:
-        for call_id in call_ids:
-            self.write(session, call_id)
+        for call_id, phase, reward in zip(call_ids, PHASES, REWARDS, strict=False):
+            self.write(session, call_id, phase=phase, reward=reward)
         if closes:
             self.write(session, closes=True)
         self.both("look", session=session)
@@ -137,6 +139,8 @@ class StoreMachine(RuleBasedStateMachine):
         snapshot: bool = False,
         blobs: Blobs = NO_BLOBS,
         closes: bool = False,
+        phase: str | None = None,
+        reward: float | None = None,
         ahead: int = 0,
         above: int = 0,
     ) -> None:
@@ -151,6 +155,8 @@ class StoreMachine(RuleBasedStateMachine):
             snapshot=Snapshot(revision, self.body()) if snapshot else None,
             blobs=blobs,
             closes=closes,
+            phase=phase,
+            reward=reward,
         )
         self.both("append", commit=commit)
 
@@ -213,6 +219,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def look_around(self) -> None:
         self.both("heads", environment=None)
+        live = HeadFilter(status="live", at=self.now, phase="done")
+        self.both("find_heads", wanted=live, order="oldest")
+        self.both("find_heads", wanted=HeadFilter(min_reward=0.0), order="reward")
         self.both("count", now=self.now)
         self.both("orphans")
 

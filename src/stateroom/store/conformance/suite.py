@@ -21,6 +21,7 @@ from stateroom.store.conformance.blobs import BlobPromises
 from stateroom.store.conformance.concurrency import ConcurrencyPromises
 from stateroom.store.conformance.leases import LeasePromises
 from stateroom.store.conformance.lifetimes import LifetimePromises
+from stateroom.store.conformance.listings import ListingPromises
 from stateroom.store.conformance.maintenance import MaintenancePromises
 from stateroom.store.conformance.reads import ReadPromises
 from stateroom.store.conformance.transfer import TransferPromises
@@ -29,6 +30,7 @@ from stateroom.store.conformance.transfer import TransferPromises
 class StoreConformance(
     AppendPromises,
     ReadPromises,
+    ListingPromises,
     LeasePromises,
     BlobPromises,
     LifetimePromises,

@@ -75,7 +75,7 @@ class ObjectStore(Store):
     | load, entries | 1, and 1 for each segment that has something of it |
     | create | 2; a fork 4; each blob is one more |
     | find_call, blobs | as head, and 1 for what is found |
-    | heads | 1 for each thousand sessions passed over, and 1 for each head |
+    | heads, find_heads | 1 for each thousand sessions passed over, and 1 for each head, also of those filtered out |
     | children, delete | a few for the session, and 1 for each fork |
     | count, sweep | 1 for each thousand sessions, and 1 for each head that has changed since the last |
 
@@ -192,8 +192,7 @@ class ObjectStore(Store):
             rows, parts = name_blobs({digest: body for digest, body in blobs.items() if digest not in have})
             run = make_run([entry], [commit.snapshot] if commit.snapshot else [], rows)
             change = await self._access.add_run(view, run)
-            expires = head.expires if commit.expires is None else commit.expires
-            root = change.root.with_head(revision=entry.revision, expires=expires, closed=commit.closes)
+            root = change.root.changed(head=head.after(commit))
             return change._replace(root=root, parts=[*change.parts, *parts])
 
         await self._access.change(session, plan)

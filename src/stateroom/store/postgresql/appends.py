@@ -34,7 +34,9 @@ from stateroom.store.postgresql.statements import (
     blob_columns,
     bytes_item,
     real_item,
+    real_or_none,
     text_item,
+    text_or_none,
     truth_item,
     whole,
     whole_item,
@@ -53,7 +55,7 @@ _COLUMNS = (BYTES, WHOLE, WHOLE, BYTES, REAL, BYTES, BYTES, REAL, TRUTH)
 class PendingAppend:
     """An append that waits to be written."""
 
-    __slots__ = ("blobs", "done", "entry", "row", "session", "snapshot", "weight")
+    __slots__ = ("blobs", "done", "entry", "phase", "reward", "row", "session", "snapshot", "weight")
 
     def __init__(self, commit: Commit, done: asyncio.Future[None]) -> None:
         entry = commit.entry
@@ -70,6 +72,8 @@ class PendingAppend:
             real_item(commit.expires),
             truth_item(commit.closes),
         )
+        self.phase = commit.phase
+        self.reward = commit.reward
         self.snapshot = commit.snapshot
         self.blobs = commit.blobs
         self.done = done
@@ -161,6 +165,7 @@ def _one(append: PendingAppend) -> list[Value]:
     """The parameters of the statement for one append."""
     values: list[Value] = [None if item is NO_ITEM else item[4:] for item in append.row]
     snapshot = append.snapshot
+    values += (text_or_none(append.phase), real_or_none(append.reward))
     values += (None, None) if snapshot is None else (whole(snapshot.revision), snapshot.body)
     values += blob_columns(append.blobs.items()) if append.blobs else (None, None)
     return values
@@ -170,6 +175,7 @@ def _many(batch: Sequence[PendingAppend]) -> list[Value]:
     """The parameters of the statement for several appends."""
     columns = zip(*map(_row, batch), strict=True)
     values: list[Value] = [array(of, items) for of, items in zip(_COLUMNS, columns, strict=True)]
+    values += _indexed_columns(batch)
     values += _snapshot_columns([append.snapshot for append in batch])
     if any(append.blobs for append in batch):
         values += blob_columns(blob for append in batch for blob in append.blobs.items())
@@ -177,6 +183,15 @@ def _many(batch: Sequence[PendingAppend]) -> list[Value]:
     else:
         values += (None, None, None)
     return values
+
+
+def _indexed_columns(batch: Sequence[PendingAppend]) -> list[Value]:
+    if all(append.phase is None and append.reward is None for append in batch):
+        return [None, None]
+    return [
+        array(BYTES, [text_item(append.phase) for append in batch]),
+        array(REAL, [real_item(append.reward) for append in batch]),
+    ]
 
 
 def _snapshot_columns(snapshots: Sequence[Snapshot | None]) -> list[Value]:

@@ -8,17 +8,16 @@ from typing import Any
 
 from stateroom.errors import BadData, UnknownSession
 from stateroom.store.contract import Maintenance, Store
+from stateroom.store.head_filter import ALL
 from stateroom.store.postgresql.connection import LONG, PostgresLink, transaction
 from stateroom.store.postgresql.statements import (
     Statements,
-    Value,
-    real,
+    place_of_row,
     shown,
     text,
     to_entry,
     to_head,
     to_text,
-    whole,
 )
 from stateroom.store.records import Record, Size, Snapshot
 
@@ -72,14 +71,14 @@ class PostgreSQLMaintenance(Maintenance):
     async def _damages(self, link: PostgresLink) -> list[str]:
         """The errors of the heads that cannot be read."""
         found: list[str] = []
-        last: tuple[Value, ...] = ()
-        while rows := await link.ask(self._sql.heads[False, bool(last)], [whole(HEADS_AT_ONCE), *last], LONG):
+        last: tuple[bytes, ...] = ()
+        while rows := await link.ask(*self._sql.heads(ALL, "newest", last, HEADS_AT_ONCE), LONG):
             for row in rows:
                 try:
                     to_head(row)
                 except BadData as error:
                     found.append(str(error))
-            last = (real(rows[-1][3]), rows[-1][0])
+            last = place_of_row(rows[-1], "newest")
         return found
 
     async def vacuum(self) -> None:

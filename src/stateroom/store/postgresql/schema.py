@@ -27,11 +27,15 @@ CREATE TABLE @.sessions (
     parent_revision bigint NOT NULL,
     fence bigint NOT NULL,
     holder bytea,
-    leased_until float8 NOT NULL
+    leased_until float8 NOT NULL,
+    phase bytea,
+    reward float8
 ) WITH (fillfactor = 50);  -- a commit moves the head within its page, so that no index is touched
 
 CREATE INDEX sessions_by_age ON @.sessions (created, id);
 CREATE INDEX sessions_by_expiry ON @.sessions (expires, closed);
+CREATE INDEX sessions_by_owner ON @.sessions (owner, created, id);
+CREATE INDEX sessions_by_reward ON @.sessions (reward, created, id) WHERE reward IS NOT NULL;
 CREATE INDEX sessions_by_parent ON @.sessions (parent) WHERE parent IS NOT NULL;
 
 CREATE TABLE @.entries (
@@ -70,14 +74,15 @@ APPEND = """
 -- `d` duplicate call, `x` conflict.
 CREATE FUNCTION @.append_one(
     wanted bytea, next_revision bigint, given_fence bigint, given_kind bytea, given_at float8, given_body bytea,
-    given_call_id bytea, new_expires float8, closes boolean,
+    given_call_id bytea, new_expires float8, closes boolean, new_phase bytea, new_reward float8,
     snapshot_revision bigint, snapshot_body bytea, blob_digests bytea[], blob_bodies bytea[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     refusal text;
 BEGIN
     UPDATE @.sessions
-    SET revision = next_revision, expires = coalesce(new_expires, expires), closed = closes
+    SET revision = next_revision, expires = coalesce(new_expires, expires), closed = closes,
+        phase = coalesce(new_phase, phase), reward = coalesce(new_reward, reward)
     WHERE id = wanted AND revision = next_revision - 1 AND fence = given_fence AND NOT closed AND expires > given_at
         AND NOT EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id);
     IF NOT FOUND THEN
@@ -107,8 +112,8 @@ END $$;
 -- each end. Every worker sorts the ids in the same order, and heads are locked in it, so that batches never deadlock.
 CREATE FUNCTION @.append(
     ids bytea[], revisions bigint[], fences bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
-    expiries float8[], closings boolean[], snapshot_revisions bigint[], snapshot_bodies bytea[],
-    blob_digests bytea[], blob_bodies bytea[], last_blobs bigint[]
+    expiries float8[], closings boolean[], phases bytea[], rewards float8[],
+    snapshot_revisions bigint[], snapshot_bodies bytea[], blob_digests bytea[], blob_bodies bytea[], last_blobs bigint[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     letters text := '';
@@ -117,7 +122,7 @@ BEGIN
     FOR i IN 1 .. cardinality(ids) LOOP
         letters := letters || @.append_one(
             ids[i], revisions[i], fences[i], kinds[i], times[i], bodies[i], call_ids[i], expiries[i], closings[i],
-            snapshot_revisions[i], snapshot_bodies[i],
+            phases[i], rewards[i], snapshot_revisions[i], snapshot_bodies[i],
             blob_digests[first_blob:last_blobs[i]], blob_bodies[first_blob:last_blobs[i]]
         );
         first_blob := last_blobs[i] + 1;
@@ -132,7 +137,7 @@ CREATE = """
 CREATE FUNCTION @.create_session(
     new_id bytea, new_environment bytea, new_owner bytea, new_created float8, new_expires float8, new_revision bigint,
     new_closed boolean, new_parent bytea, new_parent_revision bigint, new_fence bigint, new_holder bytea,
-    new_leased_until float8,
+    new_leased_until float8, new_phase bytea, new_reward float8,
     revisions bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
     snapshot_revisions bigint[], snapshot_bodies bytea[], blob_digests bytea[], blob_bodies bytea[]
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -151,10 +156,11 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO @.sessions (
-        id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until
+        id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder,
+        leased_until, phase, reward
     ) VALUES (
         new_id, new_environment, new_owner, new_created, new_expires, new_revision, new_closed, new_parent,
-        new_parent_revision, new_fence, new_holder, new_leased_until
+        new_parent_revision, new_fence, new_holder, new_leased_until, new_phase, new_reward
     ) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN  -- another worker was quicker
         RETURN 't';
@@ -172,7 +178,7 @@ END $$;
 LOAD = """
 CREATE TYPE @.loaded AS (
     id bytea, environment bytea, owner bytea, created float8, expires float8, revision bigint, closed boolean,
-    parent bytea, parent_revision bigint, fence bigint, holder bytea, leased_until float8,
+    parent bytea, parent_revision bigint, fence bigint, holder bytea, leased_until float8, phase bytea, reward float8,
     part_revision bigint, kind bytea, at float8, body bytea, call_id bytea
 );
 

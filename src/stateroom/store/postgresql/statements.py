@@ -7,19 +7,25 @@ compare by code points, whatever its collation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from struct import Struct, error
 from typing import Any
 
 from stateroom.errors import BadData, StoreError
+from stateroom.store.head_filter import HeadFilter, Order, select_heads
 from stateroom.store.records import DAMAGE, Entry, Head, Snapshot, damaged
 
 Value = bytes | None
 
 HEAD = (
-    "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until"
+    "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until, "
+    "phase, reward"
 )
+COLUMNS = len(HEAD.split(", "))
+"""Of a head."""
 ENTRY = "revision, kind, at, body, call_id"
 
 # PostgreSQL's numbers of its types.
@@ -62,6 +68,14 @@ def whole(value: int) -> bytes:
 
 def real(value: float) -> bytes:
     return _pack_real(value)
+
+
+def real_or_none(value: float | None) -> Value:
+    return None if value is None else real(value)
+
+
+def to_value(value: str | float) -> bytes:
+    return text(value) if isinstance(value, str) else real(value)
 
 
 def truth(value: bool) -> bytes:
@@ -121,11 +135,14 @@ def head_values(head: Head) -> list[Value]:
         whole(head.fence),
         text_or_none(head.holder),
         real(head.leased_until),
+        text_or_none(head.phase),
+        real_or_none(head.reward),
     ]
 
 
 def to_head(row: Sequence[Any]) -> Head:
-    identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, until = row
+    identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, *rest = row
+    until, phase, reward = rest
     try:
         return Head(
             to_text(identity),
@@ -140,9 +157,17 @@ def to_head(row: Sequence[Any]) -> Head:
             fence,
             None if holder is None else to_text(holder),
             until,
+            None if phase is None else to_text(phase),
+            reward,
         )
     except DAMAGE as error:
         raise damaged(shown(identity), error) from error
+
+
+def place_of_row(row: Sequence[Any], order: Order) -> tuple[bytes, ...]:
+    """The place of a row of `HEAD` in a list; the row may be damaged."""
+    age = real(row[3]), row[0]
+    return (real(row[-1]), *age) if order == "reward" else age
 
 
 def readable(rows: Iterable[Sequence[Any]]) -> Iterator[Head]:
@@ -203,21 +228,18 @@ class Statements:
     """All statements, for the tables of one schema; each text is the same every time."""
 
     def __init__(self, schema: str) -> None:
+        self.schema = schema
+
         def sql(text: str) -> bytes:
             return in_schema(text, schema)
 
         part = ", ".join(f"part.{column}" for column in ENTRY.split(", "))
 
-        self.append_one = sql(f"SELECT @.append_one({_marks(13)})")
-        self.append = sql(f"SELECT @.append({_marks(14)})")
-        self.create = sql(f"SELECT @.create_session({_marks(21)})")
+        self.append_one = sql(f"SELECT @.append_one({_marks(15)})")
+        self.append = sql(f"SELECT @.append({_marks(16)})")
+        self.create = sql(f"SELECT @.create_session({_marks(23)})")
         self.load = sql("SELECT * FROM @.load($1, $2)")
         self.head = sql(f"SELECT {HEAD} FROM @.sessions WHERE id = $1")
-        self.heads = {
-            (filtered, continued): sql(_list_heads(filtered, continued))
-            for filtered in (False, True)
-            for continued in (False, True)
-        }
         self.children = sql(f"SELECT {HEAD} FROM @.sessions WHERE parent = $1 ORDER BY created, id")
         self.count = sql("SELECT count(*) FROM @.sessions WHERE expires > $1 AND NOT closed")
 
@@ -257,7 +279,7 @@ class Statements:
         self.lock = sql(f"SELECT {HEAD} FROM @.sessions WHERE id = $1 FOR UPDATE")
         self.keep = sql("SELECT revision FROM @.sessions WHERE id = $1 FOR KEY SHARE")
         self.put_head = sql(
-            f"INSERT INTO @.sessions ({HEAD}) VALUES ({_marks(12)}) "
+            f"INSERT INTO @.sessions ({HEAD}) VALUES ({_marks(COLUMNS)}) "
             f"ON CONFLICT (id) DO UPDATE SET ({HEAD}) = ({', '.join(f'EXCLUDED.{c}' for c in HEAD.split(', '))})"
         )
         self.put_entries = sql(
@@ -318,15 +340,13 @@ class Statements:
         ]
         self.vacuum = [sql(f"VACUUM (ANALYZE) @.{table}") for table in ("sessions", *PARTS)]
 
+    def heads(self, wanted: HeadFilter, order: Order, last: Sequence[bytes], limit: int) -> tuple[bytes, list[bytes]]:
+        """The statement of a list, and its values; it goes on after the place `last`, if there is one."""
+        clauses, values = select_heads(wanted, order, last, to_value, r"'\xff'::bytea")
+        numbers = count(1)
+        numbered = re.sub(r"\?", lambda _: f"${next(numbers)}", f"{clauses} LIMIT ?")
+        return in_schema(f"SELECT {HEAD} FROM @.sessions {numbered}", self.schema), [*values, whole(limit)]
+
 
 def _marks(count: int) -> str:
     return ", ".join(f"${number}" for number in range(1, count + 1))
-
-
-def _list_heads(filtered: bool, continued: bool) -> str:
-    conditions = ["true"]
-    if filtered:
-        conditions.append("environment = $2")
-    if continued:
-        conditions.append("(created, id) < (${}, ${})".format(*((3, 4) if filtered else (2, 3))))
-    return f"SELECT {HEAD} FROM @.sessions WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC LIMIT $1"

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 
 from stateroom.errors import SessionLeased, StoreError, StoreUnavailable, UnknownSession
 from stateroom.store.contract import Store
+from stateroom.store.head_filter import ALL, HeadFilter, Order, place_of
 from stateroom.store.postgresql.appends import Appends, PendingAppend
 from stateroom.store.postgresql.connection import (
     LONG,
@@ -23,12 +24,14 @@ from stateroom.store.postgresql.maintenance import PostgreSQLMaintenance
 from stateroom.store.postgresql.schema import set_up
 from stateroom.store.postgresql.statements import (
     BYTES,
+    COLUMNS,
     Statements,
     Value,
     array,
     blob_columns,
     entry_columns,
     head_values,
+    place_of_row,
     readable,
     real,
     snapshot_columns,
@@ -37,6 +40,7 @@ from stateroom.store.postgresql.statements import (
     to_entry,
     to_head,
     to_text,
+    to_value,
     whole,
 )
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
@@ -208,16 +212,20 @@ class PostgreSQLStore(Store):
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        last = () if before is None else (real(before.created), text(before.id))
-        within = () if environment is None else (text(environment),)
+        return await self.find_heads(HeadFilter(environment=environment), after=before, limit=limit)
+
+    async def find_heads(
+        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
+    ) -> list[Head]:
+        last = () if after is None else tuple(map(to_value, place_of(after, order)))
         found: list[Head] = []
         while True:  # more than once if damaged heads are passed over
-            statement = self._sql.heads[bool(within), bool(last)]
-            rows = await self._ask(statement, whole(limit), *within, *last)
+            statement, values = self._sql.heads(wanted, order, last, limit)
+            rows = await self._ask(statement, *values)
             found += readable(rows)
             if len(found) >= limit or len(rows) < limit:
                 return found[:limit]
-            last = (real(rows[-1][3]), rows[-1][0])
+            last = place_of_row(rows[-1], order)
 
     async def children(self, session: str) -> list[Head]:
         async with self.link() as link:
@@ -231,11 +239,12 @@ class PostgreSQLStore(Store):
         if not rows:
             raise UnknownSession(session)
         first, *parts = rows
-        head, snapshot = to_head(first[:12]), None
-        if parts and parts[0][13] is None:  # its kind
-            snapshot = Snapshot(parts[0][12], parts[0][15])
+        head, snapshot = to_head(first[:COLUMNS]), None
+        parts = [part[COLUMNS:] for part in parts]
+        if parts and parts[0][1] is None:  # its kind
+            snapshot = Snapshot(parts[0][0], parts[0][3])
             del parts[0]
-        return Loaded(head, snapshot, [to_entry(session, part[12:]) for part in parts])
+        return Loaded(head, snapshot, [to_entry(session, part) for part in parts])
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         last = None if until is None else whole(until)

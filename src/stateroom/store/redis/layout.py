@@ -6,6 +6,7 @@ A session is one hash, `<prefix>{/<id>}`, so that a commit writes one key:
 |---|---|
 | `head` | what never changes: id, environment, owner, parent and its revision, as msgpack |
 | `created`, `revision`, `expires`, `closed`, `fence`, `holder`, `leased_until` | the rest of its `Head` |
+| `phase`, `reward` | those of its `Head`, if it has them |
 | `first` | the revision of its first entry |
 | `base` | there are no entries up to it, except perhaps the first: reading begins here |
 | `birth` | a unique token, also among sessions that had the same id before or after |
@@ -33,7 +34,7 @@ import msgspec
 
 from stateroom.store.records import DAMAGE, Entry, Head, damaged
 
-HEAD = ("head", "created", "revision", "expires", "closed", "fence", "holder", "leased_until")
+HEAD = ("head", "created", "revision", "expires", "closed", "fence", "holder", "leased_until", "phase", "reward")
 """The fields of a `Head`."""
 
 _BIRTH = 16
@@ -74,6 +75,15 @@ def time(at: float) -> str:
     return repr(float(at))
 
 
+def text_or_none(text: str | None) -> str:
+    """A text that may be missing, which is not the same as empty."""
+    return "" if text is None else f"={text}"
+
+
+def number_or_none(number: float | None) -> str:
+    return "" if number is None else time(number)
+
+
 def flag(whether: bool) -> str:
     return "1" if whether else "0"
 
@@ -105,7 +115,7 @@ def unpack_origin(origin: bytes) -> tuple[str, str | None]:
 
 def unpack_head(session: str, fields: Sequence[Any]) -> Head:
     """A session's head, from its fields; `BadData` if they are damaged."""
-    origin, created, revision, expires, closed, fence, holder, leased_until = fields
+    origin, created, revision, expires, closed, fence, holder, leased_until, phase, reward = fields
     try:
         identity, environment, owner, parent, parent_revision = _decode_origin(origin)
         return Head(
@@ -121,6 +131,8 @@ def unpack_head(session: str, fields: Sequence[Any]) -> Head:
             int(fence),
             None if holder is None else holder.decode(),
             float(leased_until),
+            None if phase is None else phase.decode(),
+            None if reward is None else float(reward),
         )
     except DAMAGE as error:
         raise damaged(session, error) from error

@@ -36,7 +36,7 @@ end
 
 # KEYS: session, and its snapshots if one is given. ARGV: revision before, revision, fence, at, entry, expiry or '',
 # 'c:' and the call id or ''; and if there is more than that: whether it closes, the snapshot's revision or '', its
-# body, digests and blobs.
+# body, '=' and the phase or '', the reward or '', digests and blobs.
 APPEND = Script(
     """
 local key = KEYS[1]
@@ -62,12 +62,20 @@ if closed then
   fields[#fields + 1] = 'closed'
   fields[#fields + 1] = '1'
 end
+if ARGV[11] and ARGV[11] ~= '' then
+  fields[#fields + 1] = 'phase'
+  fields[#fields + 1] = string.sub(ARGV[11], 2)
+end
+if ARGV[12] and ARGV[12] ~= '' then
+  fields[#fields + 1] = 'reward'
+  fields[#fields + 1] = ARGV[12]
+end
 redis.call('HSET', key, unpack(fields))
 if ARGV[9] and ARGV[9] ~= '' then
   redis.call('HSET', key, 's:' .. ARGV[9], ARGV[10])
   redis.call('ZADD', KEYS[2], ARGV[9], ARGV[9])
 end
-for at = 11, #ARGV, 2 do
+for at = 13, #ARGV, 2 do
   redis.call('HSETNX', key, 'b:' .. ARGV[at], ARGV[at + 1])
 end
 if closed or tonumber(expires) < tonumber(kept[5]) then
@@ -92,14 +100,14 @@ if tonumber(ARGV[2]) < tonumber(kept[4]) then return note(kept[1], ARGV[2], '0')
 
 # Creates a session if a birth is given, else adds to the existing one, which must be an earlier moment.
 # KEYS: session, snapshots, void. ARGV: birth or '', origin, created, revision, expiry, closed, fence, '=' and the
-# holder or '', leased until, first, base, how many entries, snapshots and blobs; then entries (revision, entry, 'c:'
-# and the call id or ''), snapshots (revision, body) and blobs (digest, body).
+# holder or '', leased until, first, base, how many entries, snapshots and blobs, '=' and the phase or '', the reward or
+# ''; then entries (revision, entry, 'c:' and the call id or ''), snapshots (revision, body) and blobs (digest, body).
 PUT = Script(
     _NOTE
     + """
 local key = KEYS[1]
 local kept = redis.call('HMGET', key, 'head', 'created', 'revision', 'base', 'birth')
-local entries = 15
+local entries = 17
 local snapshots = entries + 3 * tonumber(ARGV[12])
 local blobs = snapshots + 2 * tonumber(ARGV[13])
 local base = ARGV[11]
@@ -113,11 +121,12 @@ else
 end
 redis.call('HSET', key, 'head', ARGV[2], 'created', ARGV[3], 'revision', ARGV[4], 'expires', ARGV[5],
   'closed', ARGV[6], 'fence', ARGV[7], 'leased_until', ARGV[9], 'first', ARGV[10], 'base', base)
-if ARGV[8] == '' then
-  redis.call('HDEL', key, 'holder')
-else
-  redis.call('HSET', key, 'holder', string.sub(ARGV[8], 2))
+local function set(field, value)
+  if value then redis.call('HSET', key, field, value) else redis.call('HDEL', key, field) end
 end
+set('holder', ARGV[8] ~= '' and string.sub(ARGV[8], 2))
+set('phase', ARGV[15] ~= '' and string.sub(ARGV[15], 2))
+set('reward', ARGV[16] ~= '' and ARGV[16])
 for at = entries, snapshots - 1, 3 do
   redis.call('HSETNX', key, 'e:' .. ARGV[at], ARGV[at + 1])
   if ARGV[at + 2] ~= '' then redis.call('HSETNX', key, ARGV[at + 2], ARGV[at]) end

@@ -28,7 +28,9 @@ from stateroom.store.redis.layout import (
     flag,
     from_member,
     keys_of,
+    number_or_none,
     pack_entry,
+    text_or_none,
     time,
     unpack_entry,
     unpack_head,
@@ -101,8 +103,10 @@ class RedisStore(Store):
             if snapshot is not None:
                 keys = (names.session, names.snapshots)
                 more = (flag(commit.closes), str(snapshot.revision), snapshot.body)
-            elif commit.blobs or commit.closes:
+            elif commit.blobs or commit.closes or commit.phase is not None or commit.reward is not None:
                 more = (flag(commit.closes), "", "")
+            if more:
+                more += (text_or_none(commit.phase), number_or_none(commit.reward))
             for blob in commit.blobs.items():
                 more += blob
             answer = await self._link.run(

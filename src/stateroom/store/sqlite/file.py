@@ -29,12 +29,18 @@ CREATE TABLE sessions (
     parent_revision INTEGER NOT NULL,
     fence INTEGER NOT NULL,
     holder TEXT,
-    leased_until REAL NOT NULL
+    leased_until REAL NOT NULL,
+    phase TEXT,
+    reward REAL
 ) WITHOUT ROWID;
 
 CREATE INDEX sessions_by_age ON sessions (created, id);
 
 CREATE INDEX sessions_by_expiry ON sessions (expires, closed);
+
+CREATE INDEX sessions_by_owner ON sessions (owner, created, id);
+
+CREATE INDEX sessions_by_reward ON sessions (reward, created, id) WHERE reward IS NOT NULL;
 
 CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
 

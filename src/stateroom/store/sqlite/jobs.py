@@ -17,7 +17,7 @@ import msgspec
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, StoreUnavailable
 from stateroom.store.records import Commit
 from stateroom.store.sqlite.file import code_of
-from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, find_call, insert_blobs, read_head
+from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, SET_INDEXED, find_call, insert_blobs, read_head
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +85,13 @@ def write_all(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
 
 def _is_entry_alone(commit: Commit) -> bool:
     """Whether the commit writes nothing but the entry and the head."""
-    return commit.expires is None and commit.snapshot is None and not commit.blobs
+    return (
+        commit.expires is None
+        and commit.snapshot is None
+        and not commit.blobs
+        and commit.phase is None
+        and commit.reward is None
+    )
 
 
 def _append_entries(commits: Sequence[Commit], connection: sqlite3.Connection) -> None:
@@ -104,6 +110,8 @@ def _append_all(commits: Sequence[Commit], connection: sqlite3.Connection) -> No
     """Write whole commits; raises an IntegrityError if one of them is refused."""
     _append_entries(commits, connection)
     connection.executemany(RENEW, [(a.expires, a.session) for a in commits if a.expires is not None])
+    indexed = [(a.phase, a.reward, a.session) for a in commits if a.phase is not None or a.reward is not None]
+    connection.executemany(SET_INDEXED, indexed)
     snapshots = [(a.session, a.snapshot.revision, a.snapshot.body) for a in commits if a.snapshot is not None]
     connection.executemany(INSERT_SNAPSHOT, snapshots)
     for a in commits:

@@ -9,10 +9,12 @@ from itertools import islice
 from typing import Any
 
 from stateroom.errors import BadData, DuplicateCall, SessionLeased, UnknownSession
+from stateroom.store.head_filter import HeadFilter, Order, place_of, select_heads
 from stateroom.store.records import DAMAGE, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, damaged, no_snapshot
 
 HEAD = (
-    "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until"
+    "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until, "
+    "phase, reward"
 )
 ENTRY = "revision, kind, at, body, call_id"
 PARTS = ("entries", "snapshots", "blobs")
@@ -20,7 +22,8 @@ PARTS = ("entries", "snapshots", "blobs")
 
 COUNT = "SELECT count(*) FROM sessions WHERE expires > ? AND closed = 0"
 RENEW = "UPDATE sessions SET expires = ? WHERE id = ?"
-INSERT_SESSION = f"INSERT INTO sessions ({HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+SET_INDEXED = "UPDATE sessions SET phase = coalesce(?, phase), reward = coalesce(?, reward) WHERE id = ?"
+INSERT_SESSION = f"INSERT INTO sessions ({HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_ENTRY = f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?)"
 INSERT_SNAPSHOT = "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)"
 INSERT_BLOB = "INSERT INTO blobs (session, digest, body) VALUES (?, ?, ?) ON CONFLICT (session, digest) DO NOTHING"
@@ -43,7 +46,8 @@ def shown(kept: bytes) -> str:
 
 
 def to_head(row: tuple[Any, ...]) -> Head:
-    identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, until = row
+    identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, *rest = row
+    until, phase, reward = rest
     try:
         return Head(
             to_text(identity),
@@ -58,6 +62,8 @@ def to_head(row: tuple[Any, ...]) -> Head:
             int(fence),
             None if holder is None else to_text(holder),
             float(until),
+            None if phase is None else to_text(phase),
+            None if reward is None else float(reward),
         )
     except DAMAGE as error:
         raise damaged(shown(identity), error) from error
@@ -77,6 +83,8 @@ def head_row(head: Head) -> tuple[Any, ...]:
         head.fence,
         head.holder,
         head.leased_until,
+        head.phase,
+        head.reward,
     )
 
 
@@ -92,18 +100,12 @@ def read_head(connection: sqlite3.Connection, session: str) -> Head:
     return head
 
 
-def list_heads(connection: sqlite3.Connection, environment: str | None, before: Head | None, limit: int) -> list[Head]:
-    conditions = ["TRUE"]
-    values: list[Any] = []
-    if environment is not None:
-        conditions.append("environment = ?")
-        values.append(environment)
-    if before is not None:
-        conditions.append("(created, id) < (?, ?)")
-        values += (before.created, before.id)
-    rows = connection.execute(
-        f"SELECT {HEAD} FROM sessions WHERE {' AND '.join(conditions)} ORDER BY created DESC, id DESC", values
-    )
+def list_heads(
+    connection: sqlite3.Connection, wanted: HeadFilter, order: Order, after: Head | None, limit: int
+) -> list[Head]:
+    last = () if after is None else place_of(after, order)
+    clauses, values = select_heads(wanted, order, last, lambda value: value, "x'ff'")
+    rows = connection.execute(f"SELECT {HEAD} FROM sessions {clauses}", values)
     with closing(rows):  # reads no more rows than needed
         return list(islice(_readable(rows), limit))
 
@@ -136,8 +138,8 @@ def lease(connection: sqlite3.Connection, session: str, holder: str, now: float,
     if head.holder != holder and head.leased(now):
         raise SessionLeased(session)
     connection.execute(
-        "UPDATE sessions SET fence = fence + (holder IS NOT ?1), holder = ?1, leased_until = ?2 WHERE id = ?3",
-        (holder, until, session),
+        "UPDATE sessions SET fence = fence + (holder IS NOT ?), holder = ?, leased_until = ? WHERE id = ?",
+        (holder, holder, until, session),
     )
     return read_head(connection, session)
 

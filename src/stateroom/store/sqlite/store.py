@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownStore
 from stateroom.store.concurrency import first_batch
 from stateroom.store.contract import Maintenance, Store
+from stateroom.store.head_filter import ALL, HeadFilter, Order
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
 from stateroom.store.sqlite import maintenance, rows
 from stateroom.store.sqlite.file import connect
@@ -73,7 +74,12 @@ class SQLiteStore(Store):
     async def heads(
         self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        return await self._thread.read(rows.list_heads, environment, before, limit)
+        return await self.find_heads(HeadFilter(environment=environment), after=before, limit=limit)
+
+    async def find_heads(
+        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
+    ) -> list[Head]:
+        return await self._thread.read(rows.list_heads, wanted, order, after, limit)
 
     async def children(self, session: str) -> list[Head]:
         return await self._thread.read(rows.list_children, session)

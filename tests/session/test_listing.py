@@ -1,0 +1,109 @@
+"""What sessions are listed by: a head has the phase of the agent and the reward that its log tells."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Session, Sessions, State, open_store, tool
+from stateroom.session import History, Update, history
+from stateroom.store import Store
+
+
+class Desk(State):
+    papers: list[str] = []
+
+
+class DeskEnvironment(Environment[Desk]):
+    """Put papers on a desk."""
+
+    def seed(self, task: Any) -> Desk:
+        return Desk(papers=["x" * task.size])
+
+    @tool
+    def put(self, state: Desk, paper: str) -> None:
+        """Put a paper on the desk."""
+        state.papers.append(paper)
+
+    def verify(self, state: Desk) -> float:
+        return len(state.papers) / 4
+
+
+async def check(store: Store) -> None:
+    """Compare each head with its log."""
+    for head in await store.heads():
+        told = History(store)
+        entries = [entry async for entry in told.entries(head.id)]
+        assert (head.phase or "idle") == (await told.document(head.id)).progress.agent.phase
+        assert head.phase is not None or not any("agent" in entry.facts for entry in entries)
+        own = [entry.facts["verdict"]["reward"] for entry in entries if entry.kind == "verdict"]
+        assert head.reward == (own[-1] if own and entries[-1].revision > head.parent_revision else None)
+
+
+async def act(session: Session[Desk], chance: random.Random) -> Session[Desk]:
+    """Do one thing in a session; the session to go on with."""
+    match chance.choice(["put", "put", "say", "say", "rewind", "fork"]):
+        case "put":
+            assert (await session.call("put", {"paper": "y" * chance.choice([1, 60_000])})).ok
+        case "say":
+            await session.state_at()  # after a rewind, the status of the agent is read with it
+            events = {"idle": "new_task", "planning": "plan_ready", "executing": "task_complete", "done": "new_task"}
+            await session.agent.say(Update([], "agent", (events[session.agent.status.phase],)))
+        case "rewind":
+            await session.rewind(chance.randint(1, session.revision))
+        case "fork":
+            return await session.fork(chance.randint(1, session.revision))
+    return session
+
+
+@pytest.mark.parametrize("size", [1, 200_000])
+async def test_the_phase_and_the_reward_are_those_of_the_log(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "AGENT_PAGE", 3)
+    async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
+        for seed in range(4):
+            chance = random.Random(seed)
+            session = await Sessions(DeskEnvironment(), store).seed({"size": size})
+            for _ in range(25):
+                if chance.random() < 0.5:  # another process goes on with it
+                    session = await Sessions(DeskEnvironment(), store).open(session.id)
+                session = await act(session, chance)
+            await session.verify()
+            await check(store)
+
+
+async def test_a_fork_has_the_phase_of_then_and_no_reward(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
+        session = await Sessions(DeskEnvironment(), store).seed({"size": 1})
+        assert (await store.head((await session.fork()).id)).phase is None
+        await session.agent.say(Update([], "user", ("new_task",)))
+        await session.agent.say(Update([], "agent", ("plan_ready", "task_complete")))
+        await session.verify()
+        forks = [await store.head((await session.fork(at)).id) for at in (1, 2, 3, 4)]
+        assert [head.phase for head in forks] == ["idle", "planning", "done", "done"]
+        assert [head.reward for head in forks] == [None] * 4
+        judged = await store.head(session.id)
+        assert (judged.phase, judged.reward) == ("done", 0.25)
+
+
+async def test_a_rewind_of_a_large_state_sets_the_phase_and_reads_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
+        session = await Sessions(DeskEnvironment(), store).seed({"size": 200_000})
+        await session.agent.say(Update([], "user", ("new_task",)))
+        for _ in range(40):
+            await session.call("put", {"paper": "y"})
+        await session.agent.say(Update([], "agent", ("plan_ready",)))
+        session = await Sessions(DeskEnvironment(), store).open(session.id)
+
+        async def load(*_: Any) -> Any:
+            raise AssertionError("a state was read")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "load", load)
+            await session.rewind(20)
+            fork = await session.fork(30)
+        assert (await store.head(session.id)).phase == (await store.head(fork.id)).phase == "planning"
