@@ -69,13 +69,14 @@ async def serve() -> AsyncIterator[Serve]:
             made = Options(secrets=options.pop("secrets", (SECRET,)), **options)
             clock = {} if now is None else {"now": now}
             app = Application(environments or (CounterEnvironment(),), made, **clock)
-            return await stack.enter_async_context(_running(app))
+            return await stack.enter_async_context(running(app))
 
         yield start
 
 
 @asynccontextmanager
-async def _running(app: Application) -> AsyncIterator[Served]:
+async def running(app: Application) -> AsyncIterator[Served]:
+    """Serve an application on a port of its own."""
     listening = bind("127.0.0.1", 0)
     server = uvicorn.Server(configured(lambda: app, app.limits.seconds))
     task = asyncio.create_task(server.serve([listening]))
@@ -245,9 +246,11 @@ Launch = Callable[..., Command]
 def _launching(folder: Path) -> Iterator[Launch]:
     with ExitStack() as stack:
 
-        def launch(*arguments: str, starter: tuple[str, ...] = CONSOLE_SCRIPT, **variables: str | None) -> Command:
-            command = [*starter, "serve", *arguments, "--port", "0"]
-            made = Command(folder, command, {"COLUMNS": "80", **variables})
+        def launch(
+            *arguments: str, starter: tuple[str, ...] = CONSOLE_SCRIPT, command: str = "serve", **variables: str | None
+        ) -> Command:
+            whole = [*starter, command, *arguments, "--port", "0"]
+            made = Command(folder, whole, {"COLUMNS": "80", **variables})
             stack.callback(_end, made)
             return made
 

@@ -14,6 +14,7 @@ import pytest
 from stateroom import Environment, Sessions, State, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server import Limits, admin
+from stateroom.session import Update
 from stateroom.store import Store, open_store
 
 ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
@@ -81,6 +82,12 @@ async def counted(served: Any, *counts: int) -> Any:
     return session
 
 
+def value(before: int, after: int) -> list[dict[str, Any]]:
+    """A change of the counter's value, as data."""
+    text = f"value: {before} → {after}"
+    return [{"place": ["value"], "kind": "changed", "before": before, "after": after, "text": text}]
+
+
 async def list_all(served: Any, query: str, between: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
     """A whole listing, page by page."""
     found: list[dict[str, Any]] = []
@@ -109,8 +116,8 @@ async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None
     by_id = {one["id"]: one for one in listed["sessions"]}
     head = await served.services.store.head(session.id)
     assert by_id[session.id] == {
-        "id": session.id, "environment": "counter", "owner": "ann", "status": "live", "revision": 1,
-        "created": head.created, "expires": head.expires, "parent": None,
+        "id": session.id, "environment": "counter", "owner": "ann", "status": "live", "phase": None,
+        "reward": None, "revision": 1, "created": head.created, "expires": head.expires, "parent": None,
     }  # fmt: skip
     assert by_id[fork.id]["parent"] == {"session": session.id, "revision": 1}
 
@@ -169,17 +176,40 @@ async def test_a_list_can_be_of_some_sessions_only(serve: Any, store_url: str) -
     assert await ids("status=live&owner=ann&environment=ledger") == set()
 
 
-async def test_a_rare_session_is_found_over_several_pages(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "SCANNED", 5)
-    monkeypatch.setattr(admin, "SCANS", 2)
-    rare = await seed(served, owner="rare")
-    for _ in range(25):
-        await seed(served)
-    _, page = await ask(served, "GET", "/sessions?owner=rare")
-    assert page["sessions"] == []
-    assert page["next"] is not None
-    assert [one["id"] for one in await list_all(served, "owner=rare")] == [rare.id]
-    assert len(await list_all(served, "owner=&limit=7")) == 25
+async def test_sessions_are_listed_by_phase_prefix_and_reward(served: Any) -> None:
+    judged = [await counted(served, count) for count in (1, 6, 6)]
+    assert [(await session.verify()).reward for session in judged] == [0.0, 1.0, 1.0]
+    talks = await seed(served)
+    await talks.agent.say(Update([], "user", ("new_task",)))
+    fork = await talks.fork()
+    low, *high = [session.id for session in judged]
+    whole = [low, *high, talks.id, fork.id]
+
+    async def ids(query: str) -> list[str]:
+        return [one["id"] for one in await list_all(served, f"limit=1&{query}")]
+
+    assert sorted(await ids("order=oldest")) == sorted(whole)
+    assert await ids("order=oldest") == (await ids("order=newest"))[::-1]
+    assert await ids("order=reward") == [*high[::-1], low]
+    assert await ids("min_reward=0.5&order=oldest") == high
+    assert await ids("max_reward=0.5") == [low]
+    assert await ids("min_reward=2") == []
+    assert await ids("phase=planning&order=oldest") == [talks.id, fork.id]
+    assert await ids("phase=done") == []
+    assert await ids(f"prefix={low[:20]}") == [low]
+    rows = {one["id"]: (one["phase"], one["reward"]) for one in await list_all(served, "")}
+    assert rows == {
+        low: (None, 0.0), **dict.fromkeys(high, (None, 1.0)), talks.id: ("planning", None), fork.id: ("planning", None)
+    }  # fmt: skip
+
+
+async def test_a_filter_that_cannot_be_is_refused(served: Any) -> None:
+    await counted(served, 1)
+    for query in ("order=best", "min_reward=much", "status=done"):
+        assert (await ask(served, "GET", f"/sessions?{query}"))[0] == 422
+    await seed(served)
+    _, page = await ask(served, "GET", "/sessions?limit=1")
+    assert (await ask(served, "GET", f"/sessions?order=reward&cursor={page['next']}"))[0] == 422
 
 
 # One session.
@@ -217,6 +247,33 @@ async def test_an_id_may_be_any_text(served: Any) -> None:
         assert (await reply.json())["state"] == {"value": 3}
 
 
+async def test_the_lineage_of_a_session(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = await counted(served, 1, 2)
+    parent = await root.fork(at=2)
+    session = await parent.fork()
+    await session.call("increment_counter", {"count": 1})
+    child, other = await session.fork(at=1), await session.fork()
+    grandchild = await child.fork()
+    await other.close()
+    await root.fork()  # a relative of another line
+    status, found = await ask(served, "GET", f"/sessions/{session.id}/lineage")
+    assert (status, found["cut"]) == (200, False)
+    assert [each["id"] for each in found["ancestors"]] == [root.id, parent.id]
+    assert found["session"]["parent"] == {"session": parent.id, "revision": 2}
+    shown = {each["id"]: (each["parent"], each["status"]) for each in found["descendants"]}
+    assert shown == {
+        child.id: ({"session": session.id, "revision": 1}, "live"),
+        other.id: ({"session": session.id, "revision": 3}, "closed"),
+        grandchild.id: ({"session": child.id, "revision": 1}, "live"),
+    }
+    monkeypatch.setattr(admin, "RELATIVES", 2)
+    _, found = await ask(served, "GET", f"/sessions/{session.id}/lineage")
+    assert (len(found["descendants"]), found["cut"]) == (2, True)
+    monkeypatch.setattr(admin, "RELATIVES", 1)
+    _, found = await ask(served, "GET", f"/sessions/{grandchild.id}/lineage")
+    assert ([each["id"] for each in found["ancestors"]], found["cut"]) == ([child.id], True)
+
+
 # The log.
 
 
@@ -236,10 +293,10 @@ async def test_a_log_tells_what_each_entry_changed(served: Any) -> None:
     call = {"kind": "call", "name": "increment_counter", "output": {"success": True}}
     assert log["entries"] == [
         {"revision": 1, "kind": "seed", "call_id": None, "input": ROW, "changes": []},
-        {"revision": 2, "call_id": "add 4", "input": {"count": 4}, "changes": ["value: 3 → 7"], **call},
+        {"revision": 2, "call_id": "add 4", "input": {"count": 4}, "changes": value(3, 7), **call},
         {"revision": 3, "kind": "checkpoint", "call_id": None, "name": "here", "changes": []},
-        {"revision": 4, "kind": "rewind", "call_id": None, "to": 1, "changes": ["value: 7 → 3"]},
-        {"revision": 5, "call_id": None, "input": {"count": 1}, "changes": ["value: 3 → 4"], **call},
+        {"revision": 4, "kind": "rewind", "call_id": None, "to": 1, "changes": value(7, 3)},
+        {"revision": 5, "call_id": None, "input": {"count": 1}, "changes": value(3, 4), **call},
         {"revision": 6, "kind": "verdict", "call_id": None, "changes": []},
         {"revision": 7, "kind": "close", "call_id": None, "changes": []},
     ]
@@ -262,8 +319,11 @@ async def test_a_log_in_pages_is_the_whole_log(served: Any) -> None:
                 entries += page["entries"]
                 after = page["next"]
             assert entries == whole["entries"]
-    assert whole["entries"][-1]["changes"] == ["value: 6 → 15"]
-    assert await ask(served, "GET", f"/sessions/{fork.id}/log?after=99") == (200, {"entries": [], "next": None})
+    assert whole["entries"][-1]["changes"] == value(6, 15)
+    assert await ask(served, "GET", f"/sessions/{fork.id}/log?after=99") == (
+        200,
+        {"entries": [], "next": None, "pruned": []},
+    )
 
 
 async def test_a_page_costs_the_same_wherever_it_lies(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,9 +359,9 @@ async def test_the_state_at_any_revision_and_what_differs(served: Any) -> None:
     where = f"/sessions/{session.id}"
     assert await ask(served, "GET", f"{where}/state") == (200, {"revision": 3, "state": {"value": 9}})
     assert await ask(served, "GET", f"{where}/state?at=1") == (200, {"revision": 1, "state": {"value": 3}})
-    differs = {"from": 1, "to": 3, "differences": ["value: 3 → 9"]}
+    differs = {"from": 1, "to": 3, "with": session.id, "differences": value(3, 9)}
     assert await ask(served, "GET", f"{where}/diff?from=1") == (200, differs)
-    differs = {"from": 3, "to": 2, "differences": ["value: 9 → 7"]}
+    differs = {"from": 3, "to": 2, "with": session.id, "differences": value(9, 7)}
     assert await ask(served, "GET", f"{where}/diff?from=3&to=2") == (200, differs)
     assert (await ask(served, "GET", f"{where}/diff?from=2&to=2"))[1]["differences"] == []
     for path in ("state?at=4", "diff?from=4", "diff?from=1&to=4"):
@@ -333,8 +393,35 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
     assert [len(entry["changes"]) for entry in log["entries"]] == [0, 3, 3]
     status, differs = await ask(served, "GET", f"{where}/diff?from=1&to=3")
     assert status == 200
-    assert differs["differences"][0] == 'tags: ["a", "b", "c"] → ["a", "b", "c", "x", "y"]'
-    assert len(differs["differences"]) == 5
+    assert differs["differences"][0]["text"] == 'tags: ["a", "b", "c"] → ["a", "b", "c", "x", "y"]'
+    assert [(each["place"], each["kind"], each["after"]) for each in differs["differences"][1:]] == [
+        (["days", 0], "new", ["2024-05-02", "x"]),
+        (["days", 1], "new", ["2024-05-02", "y"]),
+        (["by_number", "1"], "new", "x"),
+        (["by_number", "2"], "new", "y"),
+    ]
+    long = "long " * 100
+    assert (await session.call("note", {"day": "2024-05-03", "tag": long})).ok
+    _, differs = await ask(served, "GET", f"{where}/diff?from=3")
+    assert differs["differences"][-1]["after"] == long
+    assert len(differs["differences"][-1]["text"]) < 100
+    changes = (await ask(served, "GET", f"{where}/log?after=3"))[1]["entries"][0]["changes"]
+    assert [(each["place"], each["kind"], each["after"]) for each in changes] == [
+        (["tags", long], "new", long),
+        (["days", 2], "new", ["2024-05-03", long]),
+        (["by_number", "3"], "new", long),
+    ]
+
+
+async def test_what_differs_between_two_sessions(served: Any) -> None:
+    session, other = await counted(served, 4, 2), await counted(served, 1)
+    path = f"/sessions/{session.id}/diff?from=2&with={other.id}"
+    differs = {"from": 2, "to": 2, "with": other.id, "differences": value(7, 4)}
+    assert await ask(served, "GET", path) == (200, differs)
+    assert (await ask(served, "GET", f"{path}&to=1"))[1]["differences"] == value(7, 3)
+    status, refused = await ask(served, "GET", f"{path}&to=3")  # a revision that only the first has
+    assert (status, refused["error"]["code"]) == (404, "unknown_revision")
+    assert (await ask(served, "GET", f"/sessions/{session.id}/diff?from=1&with=nobody"))[0] == 410
 
 
 async def test_large_values_are_shown_like_others(serve: Any, store_url: str) -> None:
@@ -349,7 +436,7 @@ async def test_large_values_are_shown_like_others(serve: Any, store_url: str) ->
     assert (shown["state"]["by_number"], shown["state"]["seal"]) == ({"1": "a large tag"}, "_wA=")
     _, log = await ask(served, "GET", f"{where}/log")
     assert log["entries"][1]["output"] == log["entries"][1]["input"]["tag"] == "a large tag"
-    assert 'by_number[1]: nothing → "a large tag"' in log["entries"][1]["changes"]
+    assert 'by_number[1]: nothing → "a large tag"' in [each["text"] for each in log["entries"][1]["changes"]]
     assert (await ask(served, "GET", where))[1]["verdict"]["reward"] == 1.0
 
 

@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from yarl import URL
 
 from stateroom import Sessions
 from stateroom.errors import BadData, StoreUnavailable
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import admin, api
+from stateroom.server import api, stream as stream_module
 from stateroom.session import History
 from stateroom.store import open_store
 from tests.patience import PATIENCE
@@ -27,7 +29,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "POLL", 0.01)
+    monkeypatch.setattr(stream_module, "POLL", 0.01)
 
 
 class Stream:
@@ -55,24 +57,37 @@ class Stream:
         """The data of the next event, which is an entry."""
         event = await self.next()
         assert event["event"] == "entry"
-        assert event["id"] == str(event["data"]["revision"])
-        return event["data"]  # type: ignore[no-any-return]
+        entry, session = event["data"]["entry"], quote(event["data"]["session"], safe="")
+        assert f"{session}:{entry['revision']}" in event["id"].split(",")
+        return entry  # type: ignore[no-any-return]
 
     async def end(self) -> dict[str, Any]:
         """The data of the last event."""
         event = await self.next()
         assert event["event"] == "end"
         assert await self.lines() == []
+        del event["data"]["session"]
         return event["data"]  # type: ignore[no-any-return]
 
 
 @asynccontextmanager
 async def follow(served: Any, session: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
-    where = f"{served.url}/admin/sessions/{session}/log/stream{query}"
+    async with open_stream(served, f"sessions/{session}/log/stream{query}", **headers) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_stream(served: Any, path: str, **headers: str) -> AsyncIterator[Stream]:
+    where = URL(f"{served.url}/admin/{path}", encoded=True)
     async with served.client.get(where, headers=headers) as reply:
         assert reply.status == 200
         assert reply.headers["content-type"] == "text/event-stream"
         yield Stream(reply)
+
+
+def texts(entry: dict[str, Any]) -> list[str]:
+    """What an entry changed, in words."""
+    return [change["text"] for change in entry["changes"]]
 
 
 async def seed(served: Any) -> Any:
@@ -90,11 +105,11 @@ async def test_a_growing_log_is_followed_to_its_end(serve: Any, connect: Any, st
             await served.post("/increment_counter", {"count": count})
             entry = await stream.entry()
             assert (entry["name"], entry["input"]) == ("increment_counter", {"count": count})
-            assert entry["changes"] == [f"value: {7 if count == 2 else 3} → {9 if count == 2 else 7}"]
+            assert texts(entry) == [f"value: {7 if count == 2 else 3} → {9 if count == 2 else 7}"]
         await admin.post(f"/admin/sessions/{session}/rewind", {"to": 1})
-        assert (await stream.entry())["changes"] == ["value: 9 → 3"]
+        assert texts(await stream.entry()) == ["value: 9 → 3"]
         await served.post("/increment_counter", {"count": 1})
-        assert (await stream.entry())["changes"] == ["value: 3 → 4"]
+        assert texts(await stream.entry()) == ["value: 3 → 4"]
         await served.post("/close_session", {"resources_session_id": session})
         assert (await stream.entry())["kind"] == "close"
         assert await stream.end() == {"status": "closed"}
@@ -129,7 +144,7 @@ async def test_what_another_process_writes_is_seen(serve: Any, tmp_path: Path) -
         assert (await stream.entry())["kind"] == "seed"
         other = await Sessions(CounterEnvironment(), store).open(session.id)
         await other.call("increment_counter", {"count": 1})
-        assert (await stream.entry())["changes"] == ["value: 3 → 4"]
+        assert texts(await stream.entry()) == ["value: 3 → 4"]
         await other.close()
         assert (await stream.entry())["kind"] == "close"
         assert await stream.end() == {"status": "closed"}
@@ -144,8 +159,8 @@ async def test_a_stream_begins_where_it_is_told_to(serve: Any) -> None:
     for query, headers, first in (
         ("?after=0", {}, 1),
         ("?after=2", {}, 3),
-        ("", {"Last-Event-ID": "3"}, 4),
-        ("?after=1", {"Last-Event-ID": "3"}, 4),
+        ("", {"Last-Event-ID": f"{session.id}:3"}, 4),
+        ("?after=1", {"Last-Event-ID": f"{session.id}:3"}, 4),
     ):
         async with follow(served, session.id, query, **headers) as stream:
             entries = [await stream.entry() for _ in range(first, 6)]
@@ -164,7 +179,7 @@ async def test_a_stream_from_ahead_of_the_log_waits_for_it(serve: Any) -> None:
     async with follow(served, session.id, "?after=2") as stream:
         await session.call("increment_counter", {"count": 1})
         await session.call("increment_counter", {"count": 1})
-        assert (await stream.entry())["changes"] == ["value: 4 → 5"]
+        assert texts(await stream.entry()) == ["value: 4 → 5"]
 
 
 async def test_a_stream_ends_with_the_life_of_its_session(serve: Any, store_url: str) -> None:
@@ -245,13 +260,14 @@ async def test_a_log_that_cannot_be_read_ends_the_stream_with_the_reason(
 
     served = await serve()
     session = await seed(served)
+    await session.call("increment_counter", {"count": 1})
     monkeypatch.setattr(History, "document", broken)
-    async with follow(served, session.id) as stream:
+    async with follow(served, session.id, "?after=1") as stream:
         assert (await stream.end())["error"]["message"] == "a stored snapshot cannot be read"
 
 
 async def test_a_stream_ends_as_soon_as_its_client_has_gone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "POLL", 600.0)
+    monkeypatch.setattr(stream_module, "POLL", 600.0)
     served = await serve()
     session = await seed(served)
     told, gone = asyncio.Event(), asyncio.Event()
@@ -278,3 +294,153 @@ async def test_a_stream_ends_as_soon_as_its_client_has_gone(serve: Any, monkeypa
         assert not stream.done()
         gone.set()
         await stream
+
+
+# Several sessions in one stream.
+
+
+async def read(opened: Stream, number: int) -> list[tuple[str, int]]:
+    """The sessions and revisions of the next entries."""
+    events = [await opened.next() for _ in range(number)]
+    assert {event["event"] for event in events} == {"entry"}
+    return [(event["data"]["session"], event["data"]["entry"]["revision"]) for event in events]
+
+
+async def test_one_stream_follows_several_sessions(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
+    sessions = [await served.services.environments["counter"].sessions.seed(ROW, session_id=id) for id in ("a,:%", "b")]
+    one, other = sessions
+    await other.call("increment_counter", {"count": 1})
+    asked = quote(f"{quote(one.id, safe='')}:0,b:1,nobody:0", safe="")
+    async with open_stream(served, f"stream?sessions={asked}") as opened:
+        assert await read(opened, 2) == [(one.id, 1), ("b", 2)]
+        assert (await opened.next())["data"] == {"session": "nobody", "status": "deleted"}
+        await one.call("increment_counter", {"count": 1})
+        assert await read(opened, 1) == [(one.id, 2)]
+        await other.close()
+        assert await read(opened, 1) == [("b", 3)]
+        assert (await opened.next())["data"] == {"session": "b", "status": "closed"}
+        await one.close()
+        assert await read(opened, 1) == [(one.id, 3)]
+        assert await opened.end() == {"status": "closed"}
+
+
+async def test_a_stream_continues_after_any_event_without_gap_or_duplicate(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
+    sessions = [await seed(served) for _ in range(3)]
+    for session in sessions:
+        for _ in range(3):
+            await session.call("increment_counter", {"count": 1})
+        await session.close()
+    asked = ",".join(f"{session.id}:1" for session in sessions)
+    expected = [(session.id, revision) for session in sessions for revision in range(2, 6)]
+    for breaks_after in range(1, 12):
+        async with open_stream(served, f"stream?sessions={asked}") as opened:
+            found = []
+            while len(found) < breaks_after:
+                event = await opened.next()
+                if event["event"] == "entry":
+                    found.append((event["data"]["session"], event["data"]["entry"]["revision"]))
+        async with open_stream(served, f"stream?sessions={asked}", **{"Last-Event-ID": event["id"]}) as opened:
+            while lines := await opened.lines():
+                if lines[1] == "event: entry":
+                    data = json.loads(lines[2].removeprefix("data: "))
+                    found.append((data["session"], data["entry"]["revision"]))
+        assert found == expected
+
+
+@pytest.mark.parametrize("wrong", ["", "a", ":1", "a:x", "a:-1", "a:1,", "*:x", f"a:{'9' * 50}", "a:\u0661"])
+async def test_sessions_that_cannot_be_followed_are_refused(serve: Any, wrong: str) -> None:
+    served = await serve()
+    status, refused = await served.get("/admin/stream", params={"sessions": wrong})
+    assert (status, list(refused["error"]["fields"])) == (422, ["sessions"])
+    status, refused = await served.get("/admin/stream", params={"sessions": ",".join(f"{n}:0" for n in range(101))})
+    assert (status, list(refused["error"]["fields"])) == (422, ["sessions"])
+
+
+# New sessions.
+
+
+async def arrived(opened: Stream) -> str:
+    event = await opened.next()
+    assert (event["event"], event["data"]["status"]) == ("session", "live")
+    return event["data"]["id"]  # type: ignore[no-any-return]
+
+
+async def test_new_sessions_arrive_and_old_ones_do_not(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
+    old = await seed(served)
+    async with open_stream(served, f"stream?sessions=*,{old.id}:1") as opened:
+        first = await opened.next()
+        assert (first["event"], first["data"]) == ("listening", {})
+        new = [(await seed(served)).id for _ in range(3)]
+        assert [await arrived(opened) for _ in range(3)] == new
+        await old.call("increment_counter", {"count": 1})
+        assert {event["event"] for event in [await opened.next(), await opened.next()]} == {"entry", "changed"}
+        await served.services.store.delete(new[2])
+        new.append((await old.fork()).id)
+        assert await arrived(opened) == new[3]
+    async with open_stream(served, "stream?sessions=*", **{"Last-Event-ID": first["id"]}) as opened:
+        events = [await opened.next() for _ in range(3)]
+        assert [event["data"]["id"] for event in events] == [new[0], new[1], new[3]]
+    async with open_stream(served, "stream?sessions=*", **{"Last-Event-ID": events[1]["id"]}) as opened:
+        assert await arrived(opened) == new[3]
+
+
+async def test_changes_of_the_newest_sessions_arrive(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
+    session, _ = await seed(served), await seed(served)
+    async with open_stream(served, "stream?sessions=*") as opened:
+        assert (await opened.next())["event"] == "listening"
+        told = []
+        for change in (session.call("increment_counter", {"count": 2}), session.verify(), session.close()):
+            await change
+            event = await opened.next()
+            assert (event["event"], event["data"]["id"]) == ("changed", session.id)
+            told.append((event["data"]["revision"], event["data"]["reward"], event["data"]["status"]))
+        assert [*told[0], told[1][1] is None, told[2][2]] == [2, None, "live", False, "closed"]
+
+
+async def test_a_session_that_was_created_earlier_and_comes_later_arrives(serve: Any) -> None:
+    now = 1000.0
+    served = await serve(now=lambda: now)
+    await seed(served)
+    async with open_stream(served, "stream?sessions=*") as opened:
+        assert (await opened.next())["event"] == "listening"
+        for created in (1010.0, 1005.0):
+            now = created
+            session = await seed(served)
+            assert await arrived(opened) == session.id
+
+
+async def test_too_many_new_sessions_are_said(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "NEWEST", 3)
+    served = await serve()
+    async with open_stream(served, "stream?sessions=*") as opened:
+        start = (await opened.next())["id"]
+    new = [(await seed(served)).id for _ in range(5)]
+    async with open_stream(served, "stream?sessions=*", **{"Last-Event-ID": start}) as opened:
+        assert (await opened.next())["event"] == "missed"
+        assert [await arrived(opened) for _ in range(3)] == new[2:]
+        for id in new[2:]:
+            await served.services.store.delete(id)  # older ones are among the newest now, and not new
+        last = await seed(served)
+        assert await arrived(opened) == last.id
+
+
+async def test_all_clients_share_one_read_of_the_newest_sessions(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "POLL", 600.0)
+    served = await serve()
+    store, reads = served.services.store, 0
+    heads = store.heads
+
+    async def counted(**options: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await heads(**options)
+
+    monkeypatch.setattr(store, "heads", counted)
+    for _ in range(3):
+        async with open_stream(served, "stream?sessions=*") as opened:
+            assert (await opened.next())["event"] == "listening"
+    assert reads == 1

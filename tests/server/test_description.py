@@ -23,6 +23,7 @@ from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.server import routes
 from stateroom.server.gymnasium import Gymnasium
+from stateroom.server.verification import Verification
 
 Document = dict[str, Any]
 
@@ -114,6 +115,17 @@ THREADS = {
     *(("POST", f"/threads/{{id}}/{action}") for action in ("messages", "run", "fork", "cancel")),
 }
 
+ADMIN = {
+    *(("GET", f"/admin/{name}") for name in ("environments", "stream", "sessions", "sessions/{id}")),
+    *(("POST", "/admin/sessions"), ("DELETE", "/admin/sessions/{id}")),
+    *(
+        ("GET", f"/admin/sessions/{{id}}/{what}")
+        for what in ("log", "log/kinds", "log/stream", "state", "diff", "lineage")
+    ),
+    *(("POST", f"/admin/sessions/{{id}}/{name}") for name in ("call", "reply", "verify", "edit", "fork", "rewind")),
+    *(("POST", f"/admin/sessions/{{id}}/{name}") for name in ("checkpoint", "answer", "cancel", "close")),
+}
+
 GALLERY = (CounterEnvironment, ExtractionEnvironment, WeatherEnvironment)
 
 
@@ -164,8 +176,9 @@ class TestDocument:
         described = {(method, path) for method, path, _ in operations(await document_of(served))}
         own = {("GET", path) for path in ("/", "/health", "/ready", "/metrics", "/openapi.json", "/docs")}
         environments = served.services.environments.values()
-        known = {key for one in environments for key in one.routes() | Gymnasium(one, one).routes()}
-        assert described == own | known | THREADS
+        judging = [(one, Verification(one)) for one in environments]
+        known = {key for one, own in judging for key in one.routes() | own.routes() | Gymnasium(own, one).routes()}
+        assert described == own | known | THREADS | ADMIN
 
     async def test_says_what_is_served(self, serve: Any) -> None:
         document = await document_of(await serve())
@@ -174,7 +187,28 @@ class TestDocument:
         assert document["info"]["version"] == version("stateroom")
         assert document["info"]["description"].startswith("Increment a counter and report its value.")
         assert "/admin" in document["info"]["description"]
-        assert not [path for path in document["paths"] if "admin" in path]
+
+    async def test_admin_endpoints_are_for_the_operator_and_answer_as_described(self, serve: Any) -> None:
+        served = await serve()
+        document = await document_of(served)
+        session = await served.services.environments["counter"].sessions.seed({"initial_count": 3, "expected_count": 5})
+        await session.call("increment_counter", {"count": 1})
+        await session.fork()
+        for path, item in document["paths"].items():
+            if not path.startswith("/admin") or "get" not in item:
+                continue
+            described = item["get"]
+            assert described["security"] == [{}, {"admin": []}]
+            needed = [each["name"] for each in described["parameters"] if each["required"] and each["in"] == "query"]
+            if path.endswith("/stream"):
+                assert "text/event-stream" in described["responses"]["200"]["content"]
+                continue
+            assert needed == (["from"] if path.endswith("/diff") else [])
+            query = "?from=1" if needed else ""
+            status, found = await served.get(f"{path.format(id=session.id)}{query}")
+            assert status == 200
+            schema = {**reply_of(described), "components": document["components"]}
+            Draft202012Validator(schema).validate(found)
 
     async def test_of_several_environments(self, serve: Any) -> None:
         document = await document_of(await serve(*(environment() for environment in GALLERY)))
@@ -257,8 +291,8 @@ class TestDocument:
         made: list[Document] = []
         make = routes.document
 
-        def counted(*given: Any) -> Document:
-            made.append(make(*given))
+        def counted(*given: Any, **more: Any) -> Document:
+            made.append(make(*given, **more))
             return made[-1]
 
         monkeypatch.setattr(routes, "document", counted)

@@ -150,6 +150,8 @@ async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
         [{}],
         [{"_ng_task_index": "1"}],
         [{"_ng_task_index": True}],
+        [{"_ng_task_index": 1 << 63}],
+        [{"_ng_task_index": 0, "_ng_rollout_index": None}],
         [{"_ng_task_index": 0, "reward": 10**400}],
         [{"_ng_task_index": 0, "reward": 1e308}, {"_ng_task_index": 0, "reward": 1e308}],
     ):

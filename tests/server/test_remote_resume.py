@@ -178,7 +178,7 @@ async def test_a_verdict_that_was_given_before_is_given_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(Appender, "write", die)
-        with pytest.raises(BaseExceptionGroup):
+        with pytest.raises(Killed):
             await site.run(served.url)
     kinds = [entry.kind for head in await kept.heads(limit=100) for entry in await kept.entries(head.id)]
     assert "verdict" in kinds

@@ -47,7 +47,7 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
     _, seeded = await client.post("/seed_session")
     admin = await connect(command.url)
     stream = await admin.client.get(f"{command.url}/admin/sessions/{seeded['session_id']}/log/stream")
-    assert await stream.content.readline() == b"id: 1\n"
+    assert await stream.content.readline() == f"id: {seeded['session_id']}:1\n".encode()
     idle_reader, idle_writer = await wire(command.port)
     idle_writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await idle_reader.readuntil(b'ok"}')).startswith(b"HTTP/1.1 200")

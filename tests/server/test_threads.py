@@ -328,6 +328,20 @@ async def test_a_waiting_agent_can_be_answered_and_cancelled_by_whoever_runs_the
     assert (await spent(waiting), await spent(twin)) == (5, 0)
 
 
+async def test_an_answer_to_an_older_question_is_refused(waiting: Talker) -> None:
+    """The agent may have been answered, and ask something else by now."""
+    admin = Talker(waiting.served)
+    admin.path = "/admin/sessions"
+    place = f"/{waiting.thread['id']}"
+    asked = (await admin.good("GET", f"{place}/log?kinds=message"))["entries"][-1]["agent"]["said"]
+    refused = await admin.refused("POST", f"{place}/answer", {"input": "yes", "to": asked - 1})
+    assert refused == (409, "conflict")
+    assert (await admin.good("POST", f"{place}/answer", {"input": "yes", "to": asked}))["phase"] == "executing"
+    assert await admin.refused("POST", f"{place}/answer", {"input": "no", "to": asked}) == (409, "conflict")
+    assert (await waiting.run())["status"] == "completed"
+    assert await spent(waiting) == 5
+
+
 async def test_plain_threads_can_be_looked_after_as_all_sessions_can(serve: Any) -> None:
     served = await serve()
     talker = await created(served)

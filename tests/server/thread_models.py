@@ -50,5 +50,5 @@ class Waits(Adds):
 def _wait(asked: Path, answer: Path) -> None:
     asked.touch()
     deadline = time.monotonic() + PATIENCE
-    while not answer.exists() and time.monotonic() < deadline:
+    while asked.exists() and not answer.exists() and time.monotonic() < deadline:  # or the test has ended
         time.sleep(0.01)

@@ -50,7 +50,7 @@ class AllowedHosts:
         host, origin = headers.get(b"host"), headers.get(b"origin")
         if host not in self.known:
             name = _name_of(host or b"")
-            if not (name in self._names or name == "localhost" or is_loopback(name)):
+            if not (name in self._names or _is_own(name)):
                 return f"is for the host {_text(host or b'')}"
             if len(self.known) < REMEMBERED:
                 self.known.add(host)
@@ -77,6 +77,15 @@ def is_loopback(address: str) -> bool:
     return (mapped or parsed).is_loopback
 
 
+def is_for_this_machine(request: HTTPRequest) -> bool:
+    """Whether a request names this machine as a browser on it does: `localhost`, or a loopback address."""
+    return _is_own(_name_of(request.headers.get(b"host", b"")))
+
+
+def _is_own(name: str) -> bool:
+    return name == "localhost" or is_loopback(name)
+
+
 def _name_of(host: bytes) -> str:
     """The name or address in a host, without its port."""
     try:
@@ -96,16 +105,21 @@ def _text(value: bytes) -> str:
     return value.decode("latin-1")
 
 
-# The admin API.
+# APIs for the operator of a server: the admin API, and those of extensions.
 
 _THIS_MACHINE = AllowedHosts()
 
 
 def check_admin(request: HTTPRequest, token: str | None) -> None:
-    """Raise unless a client may use the admin API: with its token or, if there is none, from this machine."""
+    """Raise unless a client may use the admin API."""
+    check_operator(request, token, "admin")
+
+
+def check_operator(request: HTTPRequest, token: str | None, api: str) -> None:
+    """Raise unless a client may use an API for operators: with its token or, if there is none, from this machine."""
     if _has_session(request):
         raise Forbidden(
-            "this request has a session's token, as requests of its model do, and a model gets no admin: send the "
+            f"this request has a session's token, as requests of its model do, and a model gets no {api}: send the "
             "request without the session's cookie and headers"
         )
     given = bearer_token(request.headers)
@@ -113,13 +127,13 @@ def check_admin(request: HTTPRequest, token: str | None) -> None:
         problem = _remote_problem(request)
         if problem is not None:
             raise Forbidden(
-                "without a token the admin API answers only to programs on the server's own machine, and this request "
-                f"{problem}; start the server with --admin-token, and send the token as Authorization: Bearer TOKEN"
+                f"without a token the {api} API answers only to programs on the server's own machine, and this request "
+                f"{problem}; start the server with --{api}-token, and send the token as Authorization: Bearer TOKEN"
             )
     elif given is None or not compare_digest(given, token.encode()):
-        problem = "there is no bearer token" if given is None else "this is not the admin token"
-        message = f"{problem}: send the admin token as Authorization: Bearer TOKEN"
-        raise HTTPException(401, message, {"www-authenticate": 'Bearer realm="stateroom admin"'})
+        problem = "there is no bearer token" if given is None else f"this is not the {api} token"
+        message = f"{problem}: send the {api} token as Authorization: Bearer TOKEN"
+        raise HTTPException(401, message, {"www-authenticate": f'Bearer realm="stateroom {api}"'})
 
 
 def _has_session(request: HTTPRequest) -> bool:

@@ -13,10 +13,22 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppres
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from zlib import crc32
 
-from stateroom.agent import AgentLog, Context, Outcome, ThreadEnvironment, Trajectory, Workspace, act, recall
+from stateroom.agent import (
+    Agent,
+    AgentLog,
+    Context,
+    Outcome,
+    ThreadEnvironment,
+    Trajectory,
+    Workspace,
+    WrappedWorkspace,
+    act,
+    recall,
+)
 from stateroom.environment import ENV_ARGS, Environment
-from stateroom.errors import Busy, Conflict, ModelFailed, SessionLeased, StateroomError
+from stateroom.errors import Busy, Conflict, ModelFailed, NotFound, SessionLeased, StateroomError
 from stateroom.model import Answer, ModelSource, open_model
 from stateroom.rollout import EPOCH, SESSION, Run, RunFiles, Started, checked_row, given_row, run_episode
 from stateroom.server.asgi import ROLLOUT
@@ -78,6 +90,16 @@ class EnvironmentModels:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._resources.aclose()
+
+
+def agent_for(services: Services, models: Mapping[str, ModelSource], environment: str, session: str) -> Agent:
+    """The agent that continues a session or a thread of an environment; `NotFound` if no model acts there."""
+    source, spec = models.get(environment), services.options.model
+    if source is None:
+        why = "without --model" if spec is None else f"with --model {spec}, which does not know {environment}"
+        raise NotFound(f"no model acts in {environment} here: the server was started {why}")
+    seed = crc32(session.encode("utf-8", "surrogatepass"))
+    return Agent(source.for_episode(seed), context=Context(services.options.context_tokens), seed=seed)
 
 
 class AgentAPI:
@@ -211,16 +233,9 @@ class AgentAPI:
     @asynccontextmanager
     async def _transcript(self, row: Row, name: str) -> AsyncIterator[Session[Any]]:
         """The session that keeps what is said in a request with an id: a new one, or that of an earlier request."""
-        kept = self.transcripts
-        ids = kept.signer.session_ids(f"{self.served.name}/{name}")
         given = {field: value for field, value in row.items() if field != ENV_ARGS}  # which are another environment's
-
-        async def new() -> Session[Any]:
-            with await kept.count.admit():
-                return await kept.sessions.seed(given, session_id=ids[0])
-
-        session = await kept.session_once(ids, given, new)
-        async with _in_use(kept, session, alone=True):
+        session = await self.transcripts.named_session(f"{self.served.name}/{name}", given)
+        async with _in_use(self.transcripts, session, alone=True):
             yield session
 
 
@@ -231,25 +246,18 @@ def agents_of(services: Services, models: EnvironmentModels) -> dict[str, AgentA
     return {name: AgentAPI(services, served[name], model, slots) for name, model in models.sources.items()}
 
 
-class TurnSession:
+class TurnSession(WrappedWorkspace):
     """A client's session, whose calls have ids of one turn: the agent of each turn counts its calls from one."""
 
     def __init__(self, session: Workspace, turn: str) -> None:
-        self._session = session
+        super().__init__(session)
         self._turn = turn
 
-    @property
-    def replies(self) -> bool:
-        return self._session.replies
-
-    def reads(self, name: str) -> bool:
-        return self._session.reads(name)
-
     async def reply(self, message: str, *, call_id: str) -> str | None:
-        return await self._session.reply(message, call_id=f"{self._turn}.{call_id}")
+        return await super().reply(message, call_id=f"{self._turn}.{call_id}")
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        return await self._session.call(name, arguments, call_id=f"{self._turn}.{call_id}")
+        return await super().call(name, arguments, call_id=f"{self._turn}.{call_id}")
 
 
 @asynccontextmanager

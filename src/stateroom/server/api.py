@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from math import inf
 from typing import Annotated, Any, TypeVar
@@ -46,14 +46,23 @@ class IdConvertor(Convertor[str]):
 
 register_url_convertor("id", IdConvertor())
 
+RouteEndpoint = Callable[[Request], Awaitable[Response]]
 
-def route(path: str, **endpoints: Callable[[Request], Awaitable[Response]]) -> Route:
+
+class MethodRoute(Route):
     """A path, and what answers each method there."""
 
-    async def endpoint(request: Request) -> Response:
-        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+    def __init__(self, path: str, endpoints: Mapping[str, RouteEndpoint]) -> None:
+        self.endpoints = endpoints
+        super().__init__(path, self._respond, methods=[*endpoints])
 
-    return Route(path, endpoint, methods=[*endpoints])
+    async def _respond(self, request: Request) -> Response:
+        return await self.endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+
+def route(path: str, **endpoints: RouteEndpoint) -> MethodRoute:
+    """A path, and what answers each method there."""
+    return MethodRoute(path, endpoints)
 
 
 def http_request(request: Request) -> HTTPRequest:
@@ -121,6 +130,7 @@ class Nothing(Parameters):
 
 
 P = TypeVar("P", bound=Parameters)
+T = TypeVar("T")
 
 
 def read_query(request: Request, parameters: type[P]) -> P:
@@ -143,15 +153,15 @@ def parse(parameters: type[P], given: dict[str, Any], name: str | None = None, *
         raise InvalidArguments("; ".join(f"{field}: {said}" for field, said in fields.items()), fields) from None
 
 
-def cursor_of(created: float, session: str) -> str:
-    """The cursor of a page: the creation time and the id of its last session."""
-    return urlsafe_b64encode(to_json([created, session])).decode()
+def cursor_of(*place: float | str) -> str:
+    """The cursor of a page: the place of its last session in the list, such as its creation time and id."""
+    return urlsafe_b64encode(to_json(place)).decode()
 
 
-def read_cursor(cursor: str) -> tuple[float, str]:
-    """The creation time and the id in a cursor."""
+def read_cursor(cursor: str, kind: type[T]) -> T:
+    """The place in a cursor."""
     try:
-        return msgspec.json.decode(urlsafe_b64decode(cursor), type=tuple[float, str])
+        return msgspec.json.decode(urlsafe_b64decode(cursor), type=kind)
     except ValueError:
         raise wrong_field("cursor", "should be the `next` of the page before") from None
 
@@ -159,9 +169,9 @@ def read_cursor(cursor: str) -> tuple[float, str]:
 # Server-sent events.
 
 
-def event(kind: str, data: bytes, number: int | None = None) -> ServerSentEvent:
-    """An event with JSON data; clients that reconnect send the number of the last one."""
-    return ServerSentEvent(data.decode(), event=kind, id=None if number is None else str(number), sep="\n")
+def event(kind: str, data: bytes, position: str | None = None) -> ServerSentEvent:
+    """An event with JSON data; clients that reconnect send the position of the last one."""
+    return ServerSentEvent(data.decode(), event=kind, id=position, sep="\n")
 
 
 class EventStream(EventSourceResponse):

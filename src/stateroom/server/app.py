@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from stateroom.server.agent import EnvironmentModels, agents_of
 from stateroom.server.asgi import ROLLOUT, AccessLog, ASGIApplication
 from stateroom.server.options import Options
 from stateroom.server.response import HTTPResponse, error_response, response_to
-from stateroom.server.routes import Routes
+from stateroom.server.routes import Extension, ExtensionApp, Routes
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
 
@@ -33,11 +33,13 @@ class Application(ASGIApplication):
         environments: Sequence[Environment[Any, Any]],
         options: Options,
         *,
+        extensions: Sequence[Extension] = (),
         now: Callable[[], float] = time.time,
         tracing: Tracing | None = None,
     ) -> None:
         super().__init__(options.limits, options.hosts)
-        _check_names([environment.name for environment in environments])
+        _check_names([environment.name for environment in environments], {each.path[1:] for each in extensions})
+        self.extensions = extensions
         self.services = Services(environments, options, now, self.stopping)
         self.thread_models = EnvironmentModels(options.model, self.services.all, options.api_key_env)
         self.agent_models = EnvironmentModels(options.agent, environments, options.api_key_env)
@@ -55,11 +57,17 @@ class Application(ASGIApplication):
         await resources.enter_async_context(self.thread_models)
         await resources.enter_async_context(self.agent_models)
         agents = agents_of(self.services, self.agent_models)
-        self._routes = Routes(self.services, ThreadsAPI(self.services, self.thread_models), agents)
+        threads = ThreadsAPI(self.services, self.thread_models)
+        self._routes = Routes(self.services, threads, agents, self.extensions)
         for mcp in self._routes.mcp:
             resources.push_async_callback(mcp.close)
         self.router, self.endpoints = self._routes.app, self._routes.direct
         self.cookies = [served.cookies for served in self.services.environments.values()]
+
+    @property
+    def extension_apps(self) -> list[ExtensionApp]:
+        """The applications of its extensions, while it runs."""
+        return [*self._routes.extensions.values()]
 
     async def stop(self) -> None:
         await self._resources.aclose()
@@ -76,7 +84,7 @@ class Application(ASGIApplication):
         return self._routes.place_of(method, ROLLOUT.sub("", path, count=1))
 
 
-def _check_names(names: Sequence[str]) -> None:
+def _check_names(names: Sequence[str], taken: Collection[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise DefinitionError(f"the name {name!r} cannot be part of a path: use letters, digits, _ and -")
@@ -84,5 +92,5 @@ def _check_names(names: Sequence[str]) -> None:
             raise DefinitionError(f"two of the environments are named {name!r}")
         if name == ThreadEnvironment.name:
             raise DefinitionError(f"the name {name!r} is that of plain threads: give the environment another")
-        if len(names) > 1 and name in RESERVED:
+        if len(names) > 1 and (name in RESERVED or name in taken):
             raise DefinitionError(f"the name {name!r} is one of the server's own: serve this environment alone")

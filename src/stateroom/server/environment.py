@@ -1,8 +1,7 @@
-"""One served environment: the endpoints that seed a session, call its tools, verify it and close it."""
+"""One served environment: the endpoints that seed a session, call its tools and close it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import getrandbits
@@ -22,24 +21,21 @@ from stateroom.errors import (
     Unauthorized,
     UnknownSession,
 )
-from stateroom.rollout import aggregate, reads_only_the_response, verdict_fields
 from stateroom.server.keys import Keys
 from stateroom.server.metrics import Metrics
 from stateroom.server.request import (
     LONGEST_NAME,
     HTTPRequest,
-    checked_response,
     checked_session_name,
     is_typed_seed,
     name_and_row,
     seed_and_start,
-    task_fields,
     wrong_field,
 )
 from stateroom.server.response import STATUS_OF_RESULT, Endpoint, HTTPResponse, error_response, json_response
 from stateroom.server.sweep import SessionCount
 from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
-from stateroom.session import History, Progress, Session, Sessions, Verdict, checked_name, new_session_id, read_entry
+from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
 from stateroom.state import Sameness, to_json
 
 FOREIGN_TOKEN = (
@@ -98,10 +94,7 @@ class ServedEnvironment:
         routes: dict[tuple[str, str], Endpoint] = {
             ("GET", "/"): self.root,
             ("POST", "/seed_session"): self.seed_session,
-            ("POST", "/verify"): self.verify,
             ("POST", "/close_session"): self.close_session,
-            ("POST", "/aggregate_metrics"): self.aggregate_metrics,
-            ("GET", "/reverify_mode"): self.reverify_mode,
         }
         for name in self.environment.tools:
             routes["POST", f"/{name}"] = self._tool(name)
@@ -358,6 +351,16 @@ class ServedEnvironment:
             raise Conflict(session.id, session.revision, problem)
         return session
 
+    async def named_session(self, name: str, row: dict[str, Any]) -> Session[Any]:
+        """The session to which the server gives a name, or else a new one."""
+        ids = self.signer.session_ids(name)
+
+        async def new() -> Session[Any]:
+            with await self.count.admit():
+                return await self.sessions.seed(row, session_id=ids[0])
+
+        return await self.session_once(ids, row, new)
+
     async def first_session(self, ids: list[str], *, closed_too: bool = False) -> Session[Any] | None:
         """The session that has one of these ids."""
         for session_id in ids:
@@ -399,43 +402,6 @@ class ServedEnvironment:
             raise wrong_field("message", "should be a text")
         checked_name("Idempotency-Key", call_id)
         return json_response({"reply": await session.reply(message, call_id=call_id)})
-
-    async def verify(self, request: HTTPRequest) -> HTTPResponse:
-        subject = self.subject_of(request, optional=self._reads_only_the_response)
-        body = request.json()
-        fields = verdict_fields(await self.judge(subject, body, checked_response(body)))
-        if request.headers.get(b"prefer") == b"return=minimal":  # our own runner has the row
-            return HTTPResponse(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
-        return json_response({**body, **fields})
-
-    async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Any:
-        """The verdict on a session. Without a state the task comes from the row."""
-        if self.stateless:
-            return await self.from_author("verify", (await self.session(subject, self._task(row))).verify(response))
-        if subject is None:
-            return await self._judge_alone(row, response)
-        session = await self.session(subject, closed_too=True)  # a closed session keeps its verdict
-        return await self.from_author("verify", session.verify(response, row=task_fields(row)))
-
-    async def _judge_alone(self, row: dict[str, Any], response: Any) -> Verdict:
-        """The verdict on a response without a session, of a verifier that reads nothing else."""
-        if self._reads_only_the_response:
-            alone = self.sessions.stateless(new_session_id(), Progress(0, 0.0), self._task(row))
-            verdict: Verdict = await self.from_author("verify", alone.verify(response))
-            if self._reads_only_the_response:  # else it has just looked back at the session, and there is none
-                return verdict
-        if self.gym_compat:
-            return Verdict(0.0)
-        raise Unauthorized(NO_TOKEN)
-
-    def _task(self, row: dict[str, Any]) -> Any:
-        return self.environment.parse_task({key: value for key, value in row.items() if key != "response"})
-
-    @property
-    def _reads_only_the_response(self) -> bool:
-        """Whether the verifier asks for nothing but the episode, and has not looked back at a session so far."""
-        looked_back = self.environment.verify_function.function in self.sessions.runtime.runner.look_back
-        return reads_only_the_response(self.environment) and not looked_back
 
     async def from_author(self, what: str, work: Awaitable[Any]) -> Any:
         """Await an author's function. Of an unexpected error only the name is told."""
@@ -486,25 +452,8 @@ class ServedEnvironment:
             return True
         return held in ids
 
-    async def close(self, session: Session[Any], *, replaced_by: str | None = None) -> None:
+    async def close(self, session: Session[Any], *, replaced_by: str | None = None, by: str | None = None) -> None:
         """Close a session, unless it is closed already."""
         if not session.closed:
-            await session.close(replaced_by=replaced_by)
+            await session.close(replaced_by=replaced_by, by=by)
             self.count.remove()
-
-    async def aggregate_metrics(self, request: HTTPRequest) -> HTTPResponse:
-        self.token_of(request)
-        rows = request.json().get("verify_responses")
-        if not isinstance(rows, list) or not all(
-            isinstance(row, dict) and type(row.get("_ng_task_index")) is int for row in rows
-        ):
-            raise wrong_field("verify_responses", "should be a list of verify replies, each with its _ng_task_index")
-        try:
-            given = self.environment.task_type.model_fields  # which a verify reply repeats
-            return json_response(await asyncio.to_thread(aggregate, rows, given=given))
-        except (ArithmeticError, ValueError, AttributeError):  # raised by `statistics`
-            message = "the numbers should be finite, and not so large that their sum is not"
-            raise wrong_field("verify_responses", message) from None
-
-    async def reverify_mode(self, request: HTTPRequest) -> HTTPResponse:
-        return HTTPResponse(200, b'"stateless"' if self._reads_only_the_response else b'"unsupported"')

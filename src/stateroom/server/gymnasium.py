@@ -18,6 +18,7 @@ from stateroom.server.request import (
     wrong_field,
 )
 from stateroom.server.response import Endpoint, HTTPResponse, json_response
+from stateroom.server.verification import Verification
 from stateroom.session import Result, Session, Update
 
 STEP_ID = "_ng_step_request_id"
@@ -32,8 +33,9 @@ LAST = "\nlast step"
 class Gymnasium:
     """Steps an episode by whole responses of a model: a step makes all tool calls of one."""
 
-    def __init__(self, environment: ServedEnvironment, threads: ServedEnvironment) -> None:
-        self.environment = environment
+    def __init__(self, verification: Verification, threads: ServedEnvironment) -> None:
+        self.verification = verification
+        self.environment = verification.environment
         self.threads = threads
         """Keeps what is said in episodes without a state, as plain threads."""
 
@@ -72,7 +74,7 @@ class Gymnasium:
         if ended:
             row = {key: value for key, value in body.items() if key not in ("response", STEP_ID)}
             whole = await _whole(await self._logged(session, subject), response)
-            reward = (await self.environment.judge(subject, row, whole)).reward
+            reward = (await self.verification.judge(subject, row, whole)).reward
         else:
             items = [*response.get("output", ()), *({"type": "function_call_output", **output} for output in outputs)]
             if answer is not None:
@@ -86,16 +88,10 @@ class Gymnasium:
         """The session that keeps what is said: without a state it is a thread; without a token there is none."""
         if not self.environment.stateless or subject is None:
             return session
-        ids = self._thread_ids(session.id)
+        return await self.threads.named_session(self._thread_name(session), {})
 
-        async def new() -> Session[Any]:
-            with await self.threads.count.admit():
-                return await self.threads.sessions.seed({}, session_id=ids[0])
-
-        return await self.threads.session_once(ids, {}, new)
-
-    def _thread_ids(self, session_id: str) -> list[str]:
-        return self.threads.signer.session_ids(f"step/{self.environment.name}/{session_id}")
+    def _thread_name(self, session: Session[Any]) -> str:
+        return f"step/{self.environment.name}/{session.id}"
 
     async def close(self, request: HTTPRequest) -> HTTPResponse:
         """Close the session, if its episode has ended.
@@ -108,8 +104,8 @@ class Gymnasium:
             if session.verdict is not None:
                 await self.environment.close(session)
         elif subject is not None:
-            session_id = (await self.environment.session(subject)).id
-            thread = await self.threads.first_session(self._thread_ids(session_id), closed_too=True)
+            ids = self.threads.signer.session_ids(self._thread_name(await self.environment.session(subject)))
+            thread = await self.threads.first_session(ids, closed_too=True)
             if thread is not None and any(entry.call_id == LAST for entry in await thread.agent.said()):
                 await self.threads.close(thread)
         return HTTPResponse(200, b"{}")

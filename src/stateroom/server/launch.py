@@ -14,6 +14,7 @@ from stateroom.server.access import hosts_at, is_loopback
 from stateroom.server.keys import read_keys
 from stateroom.server.options import Limits, Options
 from stateroom.server.process import ApplicationFactory, bind, run
+from stateroom.server.routes import Extension
 from stateroom.server.tokens import find_secrets
 from stateroom.session import WEEK, BackgroundLoop
 from stateroom.store import open_store, store_class, without_secrets
@@ -52,16 +53,20 @@ def serve(
     access_log: Literal["text", "json"] | None = None,
     extra_arguments: Literal["refuse", "ignore"] = "refuse",
     gym_compat: bool = False,
+    for_operator: bool = False,
+    extensions: Sequence[Extension] = (),
     say: Callable[[str], None] = print,
     warn: Callable[[str], None] = print,
     exits: bool = False,
 ) -> None:
     """Serve environments over HTTP and MCP until Ctrl-C; the names and defaults are those of `stateroom serve`.
 
-    Each environment is a registered name, `module:Class`, `path.py:Class`, a class or an instance. `say` and `warn` get
-    what a person should read. With `exits`, the process ends with the server, whatever its threads still do.
+    Each environment is a registered name, `module:Class`, `path.py:Class`, a class or an instance; with `extensions`
+    there may be none. `for_operator`, there are no endpoints for agents, and expired sessions stay in the store. `say`
+    and `warn` get what a person should read. With `exits`, the process ends with the server, whatever its threads still
+    do.
     """
-    if not environments:
+    if not environments and not extensions:
         raise DefinitionError("say which environment to serve")
     if env_args and len(environments) > 1:
         raise DefinitionError("--env-arg: only when one environment is served")
@@ -75,6 +80,7 @@ def serve(
         tuple(secrets),
         store=store,
         ttl=ttl,
+        for_operator=for_operator,
         admin_token=admin_token or None,
         keys=() if keys is None else read_keys(keys),
         hosts=tuple(allow_host),
@@ -96,18 +102,20 @@ def serve(
         extra_arguments=extra_arguments,
         gym_compat=gym_compat,
     )
-    factory = ApplicationFactory(tuple(environments), options, env_args)
+    factory = ApplicationFactory(tuple(environments), options, env_args, tuple(extensions))
     with BackgroundLoop() as loop:
         loop.run(_try(store, factory.application()))  # errors are shown once, not by each worker
-    listening = bind(host, port)
-    address = listening.getsockname()[0]
-    options = replace(options, hosts=hosts_at(address, allow_host))
-    if keys is not None and keys.stat().st_mode & 0o077:
-        warn(f"{keys} can be read by others: chmod 600 it")
-    if not is_loopback(address) and (missing := _missing(options, origin)):
-        warn(f"{host} can be reached from elsewhere; {'; and '.join(missing)}")
-    _announce(say, listening, made, options, workers)
-    run(replace(factory, options=options), listening, workers, exits=exits)
+    with bind(host, port) as listening:
+        address = listening.getsockname()[0]
+        for each in extensions:
+            each.check_address(address)
+        options = replace(options, hosts=hosts_at(address, allow_host))
+        if keys is not None and keys.stat().st_mode & 0o077:
+            warn(f"{keys} can be read by others: chmod 600 it")
+        if not is_loopback(address) and not for_operator and (missing := _missing(options, origin)):
+            warn(f"{host} can be reached from elsewhere; {'; and '.join(missing)}")
+        _announce(say, listening, made, options, workers, extensions)
+        run(replace(factory, options=options), listening, workers, exits=exits)
 
 
 def _check_store(url: str, workers: int, environments: list[Environment[Any, Any]]) -> None:
@@ -130,18 +138,21 @@ def _announce(
     environments: list[Environment[Any, Any]],
     options: Options,
     workers: int,
+    extensions: Sequence[Extension],
 ) -> None:
     host, port = listening.getsockname()[:2]
     root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    for environment in environments:
+    for environment in () if options.for_operator else environments:
         path = f"/{environment.name}" if len(environments) > 1 else ""
         say(f"{environment.name}: {root}{path}")
+    for each in extensions:
+        each.announce(root, say)
     store = without_secrets(options.store)
     say(f"docs: {root}/docs   store: {store}   workers: {workers}   stop with Ctrl-C")
 
 
 def _missing(options: Options, origin: str) -> list[str]:
-    """What makes a server that others can reach less safe."""
+    """What makes a server for agents that others can reach less safe."""
     complaints = []
     if options.admin_token is None:
         complaints.append("there is no --admin-token, so /admin is closed to all but this machine")

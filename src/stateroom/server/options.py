@@ -43,6 +43,8 @@ class Options:
     store: str = "memory://"
     ttl: float = WEEK
     """Seconds that a session lives after its last use."""
+    for_operator: bool = False
+    """Whether only the operator is served: no endpoints for agents, and expired sessions stay in the store."""
     admin_token: str | None = field(default=None, repr=False)
     keys: tuple[Key, ...] = ()
     """API keys. Each client needs one to create a session or a thread; without keys, no client does."""

@@ -35,6 +35,7 @@ from stateroom.server.app import Application
 from stateroom.server.options import Options
 from stateroom.server.protocol import STOP_TIMEOUT, Protocol
 from stateroom.server.request import ASGIApp
+from stateroom.server.routes import Extension
 from stateroom.server.tracing import configure
 from stateroom.session import Sessions
 from stateroom.store import open_store
@@ -72,6 +73,7 @@ class ApplicationFactory:
     options: Options
     env_args: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment's constructor."""
+    extensions: tuple[Extension, ...] = ()
 
     def __call__(self) -> ASGIApp:
         tracing = configure()
@@ -83,7 +85,7 @@ class ApplicationFactory:
 
     def application(self, tracing: Tracing | None = None) -> Application:
         """The application, without traces around it."""
-        return Application(self._environments(), self.options, tracing=tracing)
+        return Application(self._environments(), self.options, extensions=self.extensions, tracing=tracing)
 
     def longest_call(self) -> float:
         """Seconds that the slowest tool may take."""

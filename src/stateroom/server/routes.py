@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol
 from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from stateroom.agent import ThreadEnvironment
 from stateroom.errors import Busy, NotFound
+from stateroom.model import ModelSource
 from stateroom.server.access import check_admin
 from stateroom.server.admin import AdminAPI
 from stateroom.server.agent import AgentAPI
@@ -38,6 +39,7 @@ from stateroom.server.request import ASGIApp, Receive, Scope, Send
 from stateroom.server.response import Endpoint, error_response, response_to
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
+from stateroom.server.verification import Verification
 from stateroom.state import to_json
 
 if TYPE_CHECKING:
@@ -54,12 +56,44 @@ BASE = "http://base-of-this-server"
 _HOST = re.compile(rb"[A-Za-z0-9._-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 
 
+class Extension(Protocol):
+    """Pages and endpoints of another package, below one path. Each worker process gets a copy: it is plain data."""
+
+    path: ClassVar[str]
+
+    def check_address(self, address: str) -> None:
+        """Raise `DefinitionError` if it must not be served at an IP address."""
+
+    def announce(self, root: str, say: Callable[[str], None]) -> None:
+        """Say where it is, once the server listens at a URL."""
+
+    def app(self, services: Services, models: Mapping[str, ModelSource]) -> ExtensionApp:
+        """What answers below the path. `models` has the models that can act in environments, by their names."""
+
+
+class ExtensionApp(Protocol):
+    """The ASGI application of an extension."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def describe(self, document: Schema) -> None:
+        """Add its endpoints to the OpenAPI document of the server."""
+
+
 class Routes:
     """All routes of a server, and which of them belongs to which environment."""
 
-    def __init__(self, services: Services, threads: ThreadsAPI, agents: Mapping[str, AgentAPI]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        threads: ThreadsAPI,
+        agents: Mapping[str, AgentAPI],
+        extensions: Sequence[Extension] = (),
+    ) -> None:
         self.services = services
         self.agents = agents
+        models = {**{name: agent.plan.model for name, agent in agents.items()}, **threads.models.sources}
+        self.extensions = {each.path: each.app(services, models) for each in extensions}
         self.direct: dict[str, Endpoint] = {}
         """The endpoints of each call and each episode by path, which need no router."""
         self.mcp: list[MCPEndpoint] = []
@@ -67,20 +101,27 @@ class Routes:
         """The environments of fixed paths, by method and path."""
         self._prefixes: dict[str, tuple[str | None, str]] = {
             "/admin": (None, "sessions are at /admin/sessions"),
-            "/threads": (None, "threads are at /threads"),
         }
         """The environments of all paths with these starts, and a hint for those that do not exist."""
-        routes: list[BaseRoute] = [*self._server_routes(), *threads.routes()]
-        for served in services.environments.values():
+        self._environments = {} if services.options.for_operator else services.environments
+        """The environments that agents use."""
+        routes: list[BaseRoute] = [*self._server_routes()]
+        if not services.options.for_operator:
+            self._prefixes["/threads"] = None, "threads are at /threads"
+            routes += threads.routes()
+        for served in self._environments.values():
             routes += self._environment_routes(served)
-        admin = Router(AdminAPI(services).routes(), redirect_slashes=False, default=self._unknown)
+        admin = Router(AdminAPI(services, models).routes(), redirect_slashes=False, default=self._unknown)
         guarded = _AdminOnly(admin, services.options.admin_token)
         routes.append(Mount("/admin", guarded))
+        for path, app in self.extensions.items():
+            self._prefixes[path] = None, f"it begins at {path}/"
+            routes += [route(path, GET=_to_folder), Mount(path, app)]
         router = Router(routes, redirect_slashes=False, default=self._unknown)
         self.app: ASGIApp = ExceptionMiddleware(router, handlers={HTTPException: _on_error, Exception: _on_error})
 
     def _server_routes(self) -> list[BaseRoute]:
-        described = _Documentation(self.services, self.agents)
+        described = _Documentation(self.services, self.agents, self.extensions.values())
         endpoints = {
             "/": _ok,
             "/health": _ok,
@@ -95,7 +136,8 @@ class Routes:
     def _environment_routes(self, served: ServedEnvironment) -> list[BaseRoute]:
         threads = self.services.session_environments[ThreadEnvironment.name]
         agent = self.agents[served.name].routes() if served.name in self.agents else {}
-        endpoints = served.routes() | Gymnasium(served, threads).routes() | agent
+        verification = Verification(served)
+        endpoints = served.routes() | verification.routes() | Gymnasium(verification, threads).routes() | agent
         hot = {f"{served.prefix}/{name}" for name in ("seed_session", "verify", *served.environment.tools)}
         hot |= {path for _, path in agent}
         self.direct |= {path: endpoint for (_, path), endpoint in endpoints.items() if path in hot}
@@ -134,7 +176,7 @@ class Routes:
 
     async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a path that nothing else answers: perhaps a tool that a model made up."""
-        environments, path = self.services.environments, unquote(scope["path"])
+        environments, path = self._environments, unquote(scope["path"])
         start = self._prefix_of(path)
         if start == "/admin":
             check_admin(scope[REQUEST], self.services.options.admin_token)
@@ -146,13 +188,18 @@ class Routes:
             name, _, rest = path[1:].partition("/")
             if name not in environments:
                 known = ", ".join(f"/{name}" for name in environments)
-                raise NotFound(f"there is nothing at {path}; environments are at {known}")
+                hint = f"environments are at {known}" if known else "this server has no endpoints for agents"
+                raise NotFound(f"there is nothing at {path}; {hint}")
             served = environments[name]
         await starlette_response(await served.no_tool(scope[REQUEST], rest))(scope, receive, send)
 
 
 async def _ok(request: Request) -> Response:
     return json_body({"status": "ok"})
+
+
+async def _to_folder(request: Request) -> Response:
+    return RedirectResponse(f"{request.url.path}/")
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -186,9 +233,10 @@ class _AdminOnly:
 class _Documentation:
     """The OpenAPI document and the page made of it; both are made on the first request."""
 
-    def __init__(self, services: Services, agents: Collection[str]) -> None:
+    def __init__(self, services: Services, agents: Collection[str], extensions: Iterable[ExtensionApp]) -> None:
         self._services = services
         self._agents = agents
+        self._extensions = extensions
 
     async def openapi(self, request: Request) -> Response:
         return Response(self._bytes, media_type="application/json")
@@ -204,7 +252,12 @@ class _Documentation:
 
     @cached_property
     def _document(self) -> Schema:
-        return document(list(self._services.environments.values()), self._agents)
+        services = self._services
+        environments = [*services.environments.values()]
+        made = document(environments, self._agents, for_operator=services.options.for_operator)
+        for each in self._extensions:
+            each.describe(made)
+        return made
 
     @cached_property
     def _bytes(self) -> bytes:

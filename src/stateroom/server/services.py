@@ -25,6 +25,8 @@ class Services:
 
     count: SessionCount
     """The number of live sessions; set by `start`."""
+    resources: AsyncExitStack
+    """What is closed when the server stops; set by `start`."""
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class Services:
 
         `wrap` may put another store around it, for traces.
         """
+        self.resources = resources
         measured = MeasuredStore(await resources.enter_async_context(open_store(self.options.store)), self.metrics)
         self._store = measured if wrap is None else wrap(measured)
         resources.callback(setattr, self, "_store", None)
@@ -69,7 +72,8 @@ class Services:
             resources.push_async_callback(served.sessions.stop)
             self.session_environments[environment.name] = served
         self.environments.update({each.name: self.session_environments[each.name] for each in self.served})
-        sessions = [served.sessions for served in self.session_environments.values()]
+        swept = () if self.options.for_operator else self.session_environments.values()
+        sessions = [served.sessions for served in swept]
         await resources.enter_async_context(Sweeper(sessions, self.count, self.metrics, self.options.ttl))
 
     def _serve(self, environment: Environment[Any, Any]) -> ServedEnvironment:
@@ -105,6 +109,6 @@ class Services:
             raise SessionError(
                 session,
                 f"session {session!r} is of {name}, which this server does not serve: here it can be read and "
-                "deleted, and nothing else",
+                f"deleted, and nothing else; start the server with {name} to change it",
             )
         return self.session_environments[name]

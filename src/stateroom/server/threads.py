@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Annotated, Any, Literal, NotRequired
-from zlib import crc32
 
 import msgspec
 from pydantic import Field, with_config
@@ -16,12 +15,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from typing_extensions import TypedDict
 
-from stateroom.agent import Agent, Context, OnItems, Thread, ThreadEnvironment, Threads
-from stateroom.errors import Conflict, NotFound, Unauthorized
+from stateroom.agent import OnItems, Thread, ThreadEnvironment, Threads
+from stateroom.errors import Conflict, Unauthorized
 from stateroom.model import Item
 from stateroom.server import api
 from stateroom.server.access import check_admin
-from stateroom.server.agent import EnvironmentModels
+from stateroom.server.agent import EnvironmentModels, agent_for
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.request import bearer_token, wrong_field
 from stateroom.server.response import response_to
@@ -169,7 +168,7 @@ class ThreadsAPI:
         """Threads, the newest first, for the operator of the server."""
         check_admin(api.http_request(request), self.services.options.admin_token)
         wanted = api.read_query(request, ThreadList)
-        after = None if wanted.cursor is None else api.read_cursor(wanted.cursor)
+        after = None if wanted.cursor is None else api.read_cursor(wanted.cursor, tuple[float, str])
         threads = Threads(self._served(wanted.environment).sessions)
         page = await threads.list(wanted.user, after=after, limit=wanted.limit)
         cursor = None if page.next is None else api.cursor_of(*page.next)
@@ -199,7 +198,7 @@ class ThreadsAPI:
         """Let the server's model answer."""
         thread, served = self._known(request)
         api.read_body(request, api.Nothing)
-        agent = self._agent(served.name, thread)
+        agent = agent_for(self.services, self.models.sources, served.name, thread)
         meter = served.metrics.runs(served.name)
 
         async def run(on_items: OnItems | None = None) -> bytes:
@@ -216,15 +215,6 @@ class ThreadsAPI:
         if "text/event-stream" in request.headers.get("accept", ""):
             return await run_events(run, f"POST {request.url.path}")
         return Response(await run(), media_type="application/json")
-
-    def _agent(self, environment: str, thread: str) -> Agent:
-        """The agent for a thread of an environment; `NotFound` if no model answers there."""
-        source, spec = self.models.sources.get(environment), self.models.spec
-        if source is None:
-            why = "without --model" if spec is None else f"with --model {spec}, which does not know {environment}"
-            raise NotFound(f"no model answers in threads of {environment} here: the server was started {why}")
-        seed = crc32(thread.encode("utf-8", "surrogatepass"))
-        return Agent(source.for_episode(seed), context=Context(self.services.options.context_tokens), seed=seed)
 
     async def fork(self, request: Request) -> Response:
         thread, served = self._known(request)

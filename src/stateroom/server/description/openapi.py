@@ -7,7 +7,7 @@ from inspect import cleandoc
 from typing import Any, get_type_hints
 
 from stateroom.environment import Tool
-from stateroom.server.description import schemas as bodies, threads
+from stateroom.server.description import admin, schemas as bodies, threads
 from stateroom.server.description.schemas import (
     ACTING,
     READING,
@@ -111,16 +111,22 @@ COOKIE: Schema = {
 }
 
 
-def document(environments: Sequence[ServedEnvironment], agents: Collection[str] = ()) -> Schema:
-    """The OpenAPI document of a server with these environments; `agents` names those that have an agent."""
-    wanted: Wanted = {**{kind: (kind, "validation") for kind in bodies.ALL}, **threads.TYPES}
+def document(
+    environments: Sequence[ServedEnvironment], agents: Collection[str] = (), *, for_operator: bool = False
+) -> Schema:
+    """The OpenAPI document of a server with these environments; `agents` names those that have an agent.
+
+    `for_operator`, it leaves out the endpoints for agents.
+    """
+    wanted: Wanted = {**{kind: (kind, "validation") for kind in bodies.ALL}, **threads.TYPES, **admin.TYPES}
     for one in environments:
         wanted |= _types(one)
     schemas, definitions = schemas_of(wanted)
     paths: dict[str, Schema] = {}
-    for one in environments:
-        paths |= _Endpoints(one, schemas, has_agent=one.name in agents).paths()
-    paths |= threads.paths(environments, schemas)
+    if not for_operator:
+        for one in environments:
+            paths |= _Endpoints(one, schemas, has_agent=one.name in agents).paths()
+        paths |= threads.paths(environments, schemas)
     if any(one.keys for one in environments):
         _ask_for_keys(paths)
     return {
@@ -131,7 +137,7 @@ def document(environments: Sequence[ServedEnvironment], agents: Collection[str] 
             "description": f"{_introduction(environments)}\n\n{ABOUT.strip()}",
         },
         "tags": [{"name": one.name, "description": _description_of(one)} for one in environments],
-        "paths": paths | _server_paths(schemas),
+        "paths": paths | admin.paths(environments, schemas) | _server_paths(schemas),
         "components": {
             "schemas": definitions,
             "responses": {f"error_{status}": _error(status, schemas[bodies.ErrorBody]) for status in ERRORS},

@@ -13,6 +13,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from typing_extensions import TypedDict
 
+from stateroom.server.api import Parameters
 from stateroom.server.request import LONGEST_NAME
 
 Schema = dict[str, Any]
@@ -58,6 +59,19 @@ def _adapter(kind: Any, mode: JsonSchemaMode) -> TypeAdapter[Any] | None:
     return adapter
 
 
+class ByHand(UntitledFields):
+    """Schemas of what a person fills in: bytes are base64, as in edits."""
+
+    def bytes_schema(self, schema: Any) -> Schema:
+        return {"type": "string", "contentEncoding": "base64"}
+
+
+def schema_of(kind: Any) -> Schema:
+    """The schema of one type, with its definitions; a type without a schema allows anything."""
+    adapter = _adapter(kind, "validation")
+    return {} if adapter is None else adapter.json_schema(schema_generator=ByHand)
+
+
 # Parts of the description of an endpoint.
 
 ALWAYS = (500, 503)
@@ -93,6 +107,25 @@ def as_json(schema: Schema) -> Schema:
 def taken(schema: Schema, *, required: bool = True) -> Schema:
     """The body of a request."""
     return {"content": as_json(schema), "required": required}
+
+
+ADMIN = "admin"
+"""The name of the security scheme of the admin token."""
+OPERATOR: list[Schema] = [{}, {ADMIN: []}]
+"""The security of an endpoint for the operator: without a token it answers on the server's own machine."""
+
+ID: Schema = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+"""The id of a session or thread in a path."""
+
+
+def query(parameters: type[Parameters], **known: Schema) -> list[Schema]:
+    """The parameters in the URL; `known` has better schemas than their types give."""
+    whole = parameters.model_json_schema()
+    needed = whole.get("required", ())
+    return [
+        {"name": name, "in": "query", "schema": schema.get("anyOf", [schema])[0], "required": name in needed}
+        for name, schema in (whole.get("properties", {}) | known).items()
+    ]
 
 
 # Bodies.

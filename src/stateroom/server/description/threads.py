@@ -8,9 +8,11 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from stateroom.agent import ThreadEnvironment
-from stateroom.server.api import Parameters
 from stateroom.server.description.schemas import (
     ACTING,
+    ADMIN,
+    ID,
+    OPERATOR,
     READING,
     SLOW,
     Schema,
@@ -18,6 +20,7 @@ from stateroom.server.description.schemas import (
     as_json,
     body,
     operation,
+    query,
     taken,
 )
 from stateroom.server.environment import ServedEnvironment
@@ -93,11 +96,8 @@ TYPES: Wanted = {kind: (kind, "validation") for kind in _KINDS}
 """The bodies of requests and replies."""
 
 TOKEN = "thread"
-ADMIN = "admin"
 
 SECURITY: Schema = {name: {"type": "http", "scheme": "bearer"} for name in (TOKEN, ADMIN)}
-
-_ID: Schema = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 def paths(environments: Sequence[ServedEnvironment], schemas: Mapping[Any, Schema]) -> dict[str, Schema]:
@@ -117,8 +117,8 @@ def paths(environments: Sequence[ServedEnvironment], schemas: Mapping[Any, Schem
         "Threads, the newest first, for the operator of the server.",
         as_json(schemas[ThreadListReply]),
         (401, 403, 422),
-        parameters=_query(ThreadList, environment={"enum": [ThreadEnvironment.name, *_stateful(environments)]}),
-        security=[{}, {ADMIN: []}],  # without a token it answers on the server's own machine
+        parameters=query(ThreadList, environment={"enum": [ThreadEnvironment.name, *_stateful(environments)]}),
+        security=OPERATOR,
     )
     one = _ThreadPaths(schemas)
     return {
@@ -128,7 +128,7 @@ def paths(environments: Sequence[ServedEnvironment], schemas: Mapping[Any, Schem
             "delete": one.operation("delete", "Remove the thread at once. Its forks stay.", schemas[ThreadDeleteReply]),
         },
         "/threads/{id}/items": {
-            "get": one.operation("items", "The conversation.", schemas[ThreadItemsReply], (404,), _query(ThreadPart)),
+            "get": one.operation("items", "The conversation.", schemas[ThreadItemsReply], (404,), query(ThreadPart)),
         },
         "/threads/{id}/messages": {
             "post": one.operation(
@@ -181,7 +181,7 @@ class _ThreadPaths:
             summary,
             as_json(reply),
             (*ACTING, 422, *statuses),
-            parameters=[_ID, *parameters],
+            parameters=[ID, *parameters],
             security=[{TOKEN: []}],
             **more,
         )
@@ -217,11 +217,3 @@ def _new_thread(environments: Sequence[ServedEnvironment], schemas: Mapping[Any,
 def _stateful(environments: Sequence[ServedEnvironment]) -> list[str]:
     """The environments that can have threads."""
     return [one.name for one in environments if not one.stateless]
-
-
-def _query(parameters: type[Parameters], **known: Schema) -> list[Schema]:
-    """The parameters in the URL; `known` has better schemas than their types give."""
-    properties = parameters.model_json_schema()["properties"] | known
-    return [
-        {"name": name, "in": "query", "schema": schema.get("anyOf", [schema])[0]} for name, schema in properties.items()
-    ]

@@ -1,0 +1,96 @@
+"""The endpoints of an environment that judge: verdicts, and the metrics of many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from stateroom.errors import Unauthorized
+from stateroom.rollout import aggregate, reads_only_the_response, verdict_fields
+from stateroom.server.environment import NO_TOKEN, ServedEnvironment
+from stateroom.server.request import HTTPRequest, checked_response, task_fields, wrong_field
+from stateroom.server.response import Endpoint, HTTPResponse, json_response
+from stateroom.session import Progress, Verdict, new_session_id
+from stateroom.state import to_json
+
+
+class Verification:
+    """Verifies the episodes of an environment."""
+
+    def __init__(self, environment: ServedEnvironment) -> None:
+        self.environment = environment
+
+    def routes(self) -> dict[tuple[str, str], Endpoint]:
+        """The endpoints by method and path."""
+        prefix = self.environment.prefix
+        return {
+            ("POST", f"{prefix}/verify"): self.verify,
+            ("POST", f"{prefix}/aggregate_metrics"): self.aggregate_metrics,
+            ("GET", f"{prefix}/reverify_mode"): self.reverify_mode,
+        }
+
+    async def verify(self, request: HTTPRequest) -> HTTPResponse:
+        subject = self.environment.subject_of(request, optional=self._reads_only_the_response)
+        body = request.json()
+        fields = verdict_fields(await self.judge(subject, body, checked_response(body)))
+        if request.headers.get(b"prefer") == b"return=minimal":  # our own runner has the row
+            return HTTPResponse(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
+        return json_response({**body, **fields})
+
+    async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Verdict:
+        """The verdict on a session. Without a state the task comes from the row."""
+        served = self.environment
+        if served.stateless:
+            session = await served.session(subject, self._task(row))
+            work = session.verify(response)
+        elif subject is None:
+            return await self._judge_alone(row, response)
+        else:
+            session = await served.session(subject, closed_too=True)  # a closed session keeps its verdict
+            work = session.verify(response, row=task_fields(row))
+        verdict: Verdict = await served.from_author("verify", work)
+        return verdict
+
+    async def _judge_alone(self, row: dict[str, Any], response: Any) -> Verdict:
+        """The verdict on a response without a session, of a verifier that reads nothing else."""
+        served = self.environment
+        if self._reads_only_the_response:
+            alone = served.sessions.stateless(new_session_id(), Progress(0, 0.0), self._task(row))
+            verdict: Verdict = await served.from_author("verify", alone.verify(response))
+            if self._reads_only_the_response:  # else it has just looked back at the session, and there is none
+                return verdict
+        if served.gym_compat:
+            return Verdict(0.0)
+        raise Unauthorized(NO_TOKEN)
+
+    def _task(self, row: dict[str, Any]) -> Any:
+        given = {key: value for key, value in row.items() if key != "response"}
+        return self.environment.environment.parse_task(given)
+
+    @property
+    def _reads_only_the_response(self) -> bool:
+        """Whether the verifier asks for nothing but the episode, and has not looked back at a session so far."""
+        environment, runner = self.environment.environment, self.environment.sessions.runtime.runner
+        looked_back = environment.verify_function.function in runner.look_back
+        return reads_only_the_response(environment) and not looked_back
+
+    async def aggregate_metrics(self, request: HTTPRequest) -> HTTPResponse:
+        self.environment.token_of(request)
+        rows = request.json().get("verify_responses")
+        if not isinstance(rows, list) or not all(
+            isinstance(row, dict)
+            and type(row.get("_ng_task_index")) is int
+            and type(row.get("_ng_rollout_index", 0)) is int
+            for row in rows
+        ):
+            message = "should be a list of verify replies, each with its _ng_task_index; indices are whole numbers"
+            raise wrong_field("verify_responses", message)
+        try:
+            given = self.environment.environment.task_type.model_fields  # which a verify reply repeats
+            return json_response(await asyncio.to_thread(aggregate, rows, given=given))
+        except (ArithmeticError, ValueError, AttributeError):  # raised by `statistics`
+            message = "the numbers should be finite, and not so large that their sum is not"
+            raise wrong_field("verify_responses", message) from None
+
+    async def reverify_mode(self, request: HTTPRequest) -> HTTPResponse:
+        return HTTPResponse(200, b'"stateless"' if self._reads_only_the_response else b'"unsupported"')

@@ -1,0 +1,179 @@
+"""Acting in sessions from the admin side, over a real connection: seed, call, reply, verify, edit and fork by hand."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from stateroom import Environment, State, tool
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.session import Update
+
+ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+
+
+class Talk(State):
+    said: list[str] = []
+    scan: bytes = b""
+
+
+class TalkEnvironment(Environment[Talk]):
+    """Talks."""
+
+    @tool(effect="external")
+    def send(self, text: str) -> str:
+        """Send a text."""
+        return text
+
+    def reply(self, state: Talk, message: str) -> str:
+        state.said.append(message)
+        return f"{message}? ({len(state.said)})"
+
+    def verify(self, state: Talk) -> float:
+        return 1.0
+
+
+async def ask(served: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    given = {} if body is None else {"json": body}
+    async with aiohttp.request(method, f"{served.url}/admin{path}", **given) as reply:
+        assert "set-cookie" not in reply.headers
+        return reply.status, await reply.json()
+
+
+async def act(served: Any, path: str, body: Any) -> Any:
+    status, found = await ask(served, "POST", path, body)
+    assert status == 200, found
+    return found
+
+
+async def log_of(served: Any, session: str) -> list[dict[str, Any]]:
+    return (await ask(served, "GET", f"/sessions/{session}/log"))[1]["entries"]
+
+
+@pytest.fixture
+async def served(serve: Any) -> Any:
+    return await serve()
+
+
+@pytest.fixture
+async def session(served: Any) -> str:
+    """The path of a session that was seeded by hand."""
+    found = await act(served, "/sessions", {"environment": "counter", "row": ROW, "owner": "ada"})
+    assert (found["environment"], found["owner"], found["revision"], found["status"]) == ("counter", "ada", 1, "live")
+    return f"/sessions/{found['id']}"
+
+
+async def test_a_thread_without_an_environment_is_seeded_too(served: Any) -> None:
+    made = await act(served, "/sessions", {"environment": "thread", "row": {}, "by": "ada"})
+    assert (made["environment"], (await log_of(served, made["id"]))[0]["kind"]) == ("thread", "seed")
+
+
+async def test_an_episode_is_played_by_hand(served: Any, session: str) -> None:
+    wrong = await act(served, f"{session}/call", {"name": "increment_counter", "arguments": {"count": "x"}})
+    assert (wrong["ok"], wrong["output"]["error"]["code"], wrong["revision"]) == (False, "invalid_arguments", 1)
+    call = {"name": "increment_counter", "arguments": {"count": 6}, "call_id": "one", "by": "ada"}
+    for _ in range(2):  # a double click
+        assert await act(served, f"{session}/call", call) == {"ok": True, "output": {"success": True}, "revision": 2}
+    read = await act(served, f"{session}/call", {"name": "get_counter_value"})
+    assert read == {"ok": True, "output": {"count": 9}, "revision": 2}
+    found = await act(served, f"{session}/verify", {"by": "bob"})
+    assert (found["verdict"]["reward"], found["revision"]) == (1.0, 3)
+    assert (await act(served, f"{session}/verify", {}))["verdict"] == found["verdict"]
+    entries = await log_of(served, session.rpartition("/")[2])
+    assert [(entry["kind"], entry.get("by")) for entry in entries] == [
+        ("seed", None), ("call", "ada"), ("verdict", "bob"),
+    ]  # fmt: skip
+    for path, body in (("call", call | {"call_id": "two"}), ("edit", {"changes": [], "by": "ada"})):
+        status, refused = await ask(served, "POST", f"{session}/{path}", body)
+        assert (status, refused["error"]["code"]) == (409, "session_sealed")
+
+
+async def test_the_user_answers_and_an_external_call_names_its_person(serve: Any) -> None:
+    served = await serve(TalkEnvironment())
+    found = await act(served, "/sessions", {"environment": "talk", "row": {}})
+    path = f"/sessions/{found['id']}"
+    for _ in range(2):
+        said = await act(served, f"{path}/reply", {"message": "tea", "call_id": "1", "by": "ada"})
+        assert said == {"reply": "tea? (1)", "revision": 2}
+    await act(served, f"{path}/call", {"name": "send", "arguments": {"text": "x"}, "by": "ada"})
+    entries = await log_of(served, found["id"])
+    assert [(entry["kind"], entry.get("by")) for entry in entries[1:]] == [
+        ("call", "ada"), ("started", "ada"), ("call", "ada"),
+    ]  # fmt: skip
+
+
+async def test_an_edit_is_made_or_refused_with_its_place(served: Any, session: str) -> None:
+    edit = {"changes": [{"place": ["value"], "value": 9}], "by": "ada", "reason": "a test"}
+    assert (await act(served, f"{session}/edit", edit))["revision"] == 2
+    *_, entry = await log_of(served, session.rpartition("/")[2])
+    assert (entry["kind"], entry["by"], entry["reason"]) == ("edit", "ada", "a test")
+    assert [change["text"] for change in entry["changes"]] == ["value: 3 → 9"]
+    wrong = {"changes": [{"place": ["valu"], "value": 9}], "by": "ada"}
+    status, refused = await ask(served, "POST", f"{session}/edit", wrong)
+    assert (status, refused["error"]["code"]) == (422, "invalid_arguments")
+    assert list(refused["error"]["fields"]) == ["valu"]
+    assert (await act(served, f"{session}/verify", {}))["verdict"]["reward"] == 1.0
+
+
+async def test_edit_and_fork_makes_all_or_nothing(served: Any, session: str) -> None:
+    await act(served, f"{session}/call", {"name": "increment_counter", "arguments": {"count": 1}})
+    store, parent = served.services.store, session.rpartition("/")[2]
+    before = await store.maintenance.export(parent)
+    live = served.services.count.live
+    wrong = {"at": 1, "n": 2, "edit": {"changes": [{"place": ["value"], "value": None}], "by": "ada"}}
+    status, refused = await ask(served, "POST", f"{session}/fork", wrong)
+    assert (status, list(refused["error"]["fields"])) == (422, ["value"])
+    assert (await store.children(parent), served.services.count.live) == ([], live)
+    right = {"at": 1, "n": 2, "edit": {"changes": [{"place": ["value"], "value": 7}], "by": "ada"}}
+    made = (await act(served, f"{session}/fork", right))["sessions"]
+    for fork in made:
+        _, state = await ask(served, "GET", f"/sessions/{fork['id']}/state")
+        assert state == {"revision": 2, "state": {"value": 7}}
+    assert {head.id for head in await store.children(parent)} == {fork["id"] for fork in made}
+    assert await store.maintenance.export(parent) == before
+
+
+async def test_every_action_names_its_person_in_the_log(served: Any) -> None:
+    found = await act(served, "/sessions", {"environment": "counter", "row": ROW, "by": "ada"})
+    session = f"/sessions/{found['id']}"
+    opened = await served.services.environments["counter"].sessions.open(found["id"])
+    await opened.agent.say(Update([], "user", ("new_task", "plan_ready")))
+    await opened.agent.say(Update([], "model", ("needs_input",)), question="How many?")
+    for name, body in {
+        "checkpoint": {"name": "start"},
+        "rewind": {"to": "start"},
+        "answer": {"input": "six"},
+        "cancel": {},
+        "close": {},
+    }.items():
+        await act(served, f"{session}/{name}", {**body, "by": "ada"})
+    [fork] = (await act(served, f"{session}/fork", {"by": "ada"}))["sessions"]
+    entries = await log_of(served, found["id"]) + (await log_of(served, fork["id"]))[-1:]
+    people = [(entry["kind"], entry.get("person") or entry.get("by")) for entry in entries if entry["revision"] != 2]
+    kinds = ["seed", "message", "checkpoint", "rewind", "message", "message", "close", "fork"]
+    assert people == [(kind, "model" if number == 1 else "ada") for number, kind in enumerate(kinds)]
+
+
+async def test_people_act_at_once_and_nothing_is_lost(served: Any, session: str) -> None:
+    body = {"name": "increment_counter", "arguments": {"count": 1}}
+    await asyncio.gather(*(act(served, f"{session}/call", body) for _ in range(10)))
+    assert (await act(served, f"{session}/call", {"name": "get_counter_value"}))["output"] == {"count": 13}
+
+
+async def test_environments_are_listed_with_what_forms_need(serve: Any) -> None:
+    served = await serve(CounterEnvironment(), TalkEnvironment(), WeatherEnvironment(), model="reference")
+    _, found = await ask(served, "GET", "/environments")
+    counter, talk, weather = found["environments"]
+    assert [tool["name"] for tool in counter["tools"]] == ["increment_counter", "get_counter_value"]
+    assert [tool["effect"] for tool in counter["tools"]] == ["write", "read"]
+    assert counter["tools"][0]["parameters"]["properties"]["count"]["type"] == "integer"
+    assert counter["state_schema"]["properties"]["value"]["type"] == "integer"
+    assert {"initial_count", "expected_count"} <= counter["task_schema"]["properties"].keys()
+    assert counter["examples"][0]["expected_count"] is not None
+    assert (counter["model"], talk["model"], talk["replies"], talk["examples"]) == (True, False, True, [])
+    assert talk["state_schema"]["properties"]["scan"]["contentEncoding"] == "base64"
+    assert weather["state_schema"] is None
+    status, refused = await ask(served, "POST", "/sessions", {"environment": "weather", "row": {}})
+    assert (status, list(refused["error"]["fields"])) == (422, ["environment"])
