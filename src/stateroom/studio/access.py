@@ -1,0 +1,46 @@
+"""Who may use Studio's API, and for what."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stateroom.errors import Forbidden, InvalidArguments
+from stateroom.server import HTTPRequest, api, check_operator
+
+Mode = Literal["read", "full"]
+"""What Studio allows: to look at sessions, or also to change them."""
+
+READING = frozenset({"GET", "HEAD"})
+"""The methods of endpoints that change nothing."""
+
+OWN_SITES = (None, "same-origin", "none")
+"""Values of `Sec-Fetch-Site` of our own page, of a person who opens a URL, and of programs that are no browsers."""
+
+
+class Gate:
+    """Lets a request pass that comes from Studio's page or its operator and that the mode allows."""
+
+    def __init__(self, app: ASGIApp, token: str | None, mode: Mode) -> None:
+        self._app = app
+        self._token = token
+        self._mode = mode
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        check_operator(api.http_request(request), self._token, "studio")
+        site = request.headers.get("sec-fetch-site")
+        if site not in OWN_SITES:
+            raise Forbidden(f"this request is of another web page ({site}), and only Studio's own page may use its API")
+        if request.method not in READING:
+            self._check_change(api.http_request(request))
+        await self._app(scope, receive, send)
+
+    def _check_change(self, request: HTTPRequest) -> None:
+        if self._mode == "read":
+            raise Forbidden("Studio is open for reading only; start it in the mode full to change something")
+        if not request.json().get("by"):
+            message = "should name the person who makes this change, for the log"
+            raise InvalidArguments(f"by: {message}", {"by": message})

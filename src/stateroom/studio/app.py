@@ -1,0 +1,122 @@
+"""Studio below `/studio/` of a server: the page, its files, and the API that the page uses."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from stateroom.errors import DefinitionError, NotFound
+from stateroom.model import ModelSource
+from stateroom.server import Services, api, is_for_this_machine, is_loopback
+from stateroom.store import without_secrets
+from stateroom.studio.access import Gate, Mode
+from stateroom.studio.assets import ISOLATION, SECURITY, Assets
+from stateroom.studio.description import describe
+from stateroom.studio.inbox import InboxAPI
+from stateroom.studio.runs import RunsAPI
+from stateroom.studio.sessions import session_routes
+from stateroom.studio.store import StoreAPI
+from stateroom.studio.stores import RunStores
+from stateroom.version import __version__
+
+API = "/api"
+
+
+@dataclass(frozen=True)
+class Studio:
+    """Studio as an extension of a server."""
+
+    path: ClassVar[str] = "/studio"
+
+    mode: Mode = "full"
+    token: str | None = field(default=None, repr=False)
+    """The bearer token of the API; without one it answers on this machine only."""
+    runs: Path | None = None
+    """The folder with the runs that are shown."""
+    opens_browser: bool = False
+
+    def check_address(self, address: str) -> None:
+        if self.token is None and not is_loopback(address):
+            raise DefinitionError(
+                f"Studio at {address} could be reached from elsewhere: give it a token with --studio-token, or in the "
+                "environment variable STATEROOM_STUDIO_TOKEN, or serve it with --host 127.0.0.1"
+            )
+
+    def announce(self, root: str, say: Callable[[str], None]) -> None:
+        """Print the URL; the token is in its fragment, which a browser sends to nobody."""
+        url = f"{root}{self.path}/" + ("" if self.token is None else f"#token={quote(self.token, safe='')}")
+        say(f"studio: {url}")
+        if self.opens_browser:
+            webbrowser.open(url)
+
+    def app(self, services: Services, models: Mapping[str, ModelSource]) -> StudioApp:
+        return StudioApp(self, services, models)
+
+
+class StudioApp:
+    """Studio on the store of a server."""
+
+    def __init__(self, studio: Studio, services: Services, models: Mapping[str, ModelSource]) -> None:
+        self._studio = studio
+        self._services = services
+        about = api.route("/about", GET=self.about)
+        self.session_routes = session_routes(services, models)
+        """The endpoints on sessions; below each run they are on the sessions of the run."""
+        self.routes = [about, *self.session_routes, *InboxAPI(services).routes(), *StoreAPI(services).routes()]
+        """The endpoints of the API, but those on the sessions of runs."""
+        below: list[BaseRoute] = []
+        if studio.runs is not None:
+            runs = RunsAPI(studio.runs)
+            self.routes += runs.routes()
+            below = [Mount("/runs/{run:id}", RunStores(services, models, runs))]
+        router = Router([*self.routes, *below], redirect_slashes=False, default=_unknown)
+        page = api.route("/{path:path}", GET=Assets(studio.path).respond)
+        self._router = Router([Mount(API, Gate(router, studio.token, studio.mode)), page], redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond, with the headers that keep a browser careful."""
+        asked = api.http_request(Request(scope))
+        security = {**SECURITY, **(ISOLATION if asked.secure or is_for_this_machine(asked) else {})}
+
+        async def send_secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in security.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._router(scope, receive, send_secured)
+
+    def describe(self, document: dict[str, Any]) -> None:
+        """Add the API to the OpenAPI document of the server."""
+        describe(document, self._studio.path + API, self.routes)
+        if self._studio.runs is not None:
+            describe(document, self._studio.path + API, self.session_routes, of_run=True)
+
+    async def about(self, request: Request) -> Response:
+        """The version, mode, store, environments and folder of runs of this Studio."""
+        api.read_query(request, api.Nothing)
+        return api.json_body(
+            {
+                "version": __version__,
+                "mode": self._studio.mode,
+                "store": without_secrets(self._services.options.store),
+                "environments": [*self._services.environments],
+                "runs": None if self._studio.runs is None else str(self._studio.runs),
+            }
+        )
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NotFound(f"there is nothing at {scope['path']}; sessions are at {scope['root_path']}/sessions")

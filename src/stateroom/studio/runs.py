@@ -1,0 +1,249 @@
+"""Studio's API on runs: all runs below a folder, their rollouts, and what is measured in them.
+
+Files are indexed on a thread, and rows are read by their place: no file is ever in memory. A response has what is
+indexed so far, with the progress. A client that follows a run sends the `version` it has as `since`, and gets 304
+until there is another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateroom.errors import Forbidden
+from stateroom.lru import LRU
+from stateroom.rollout import EpisodeFilter, RunFiles, RunIndex, Search, StoredRun, find_runs
+from stateroom.server import api
+
+SOON = 0.2
+"""Seconds that a request waits for what is new to be indexed; then the response has a part of it."""
+
+GROWING = 60.0
+"""Seconds after its last row for which an unfinished run counts as growing."""
+
+OPEN = 1000
+"""Runs whose indexes are kept open."""
+
+CELLS = 64
+"""Episodes of a task that the matrix has at most; the others are among the rollouts."""
+
+Data = dict[str, Any]
+
+
+class Since(api.Parameters):
+    since: str | None = None
+
+
+class Page(Since):
+    offset: Annotated[int, Field(ge=0, le=2**53)] = 0
+    limit: api.Amount = 100
+
+
+class Rollouts(Page):
+    sort: Literal[
+        "line", "task", "rollout", "reward", "failure", "session", "tool_calls", "turns", "tokens", "seconds", "cost"
+    ] = "line"
+    order: Literal["ascending", "descending"] = "ascending"
+    task: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
+    low: float | None = None
+    high: float | None = None
+    below: float | None = None
+    failure: str | None = None
+    failed: bool | None = None
+    tool: str | None = None
+    session: bool | None = None
+    chosen: bool | None = None
+
+    def filter(self) -> EpisodeFilter:
+        return EpisodeFilter(**self.model_dump(exclude={"since", "sort", "order", "offset", "limit"}))
+
+
+class File(api.Parameters):
+    file: Literal["rollouts", "failures"] = "rollouts"
+
+
+class _IndexedRun:
+    """A run whose files are indexed in the background."""
+
+    def __init__(self, files: RunFiles, worker: Executor) -> None:
+        self._files = files
+        self._worker = worker
+        self._opening = asyncio.Lock()
+        self._search: Search | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._summary: tuple[str, Data] = ("", {})
+        self._details: tuple[str, Data] = ("", {})
+
+    async def newest(self) -> Search:
+        """The index, with all that can be indexed soon; the rest follows in the background."""
+        async with self._opening:
+            if self._search is None:
+                self._search = Search(await asyncio.to_thread(RunIndex, self._files))
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._advance(self._search.index))
+            await asyncio.wait([self._work], timeout=SOON)
+        if self._work.done():
+            self._work.result()
+        return self._search
+
+    async def _advance(self, index: RunIndex) -> None:
+        # A batch at a time: runs take turns on the thread, and the one with little to index is soon done.
+        while await asyncio.get_running_loop().run_in_executor(self._worker, index.advance):
+            pass
+
+    def summary(self, search: Search, folder: Path) -> Data:
+        """The run in a list."""
+        state = _state(search.index)
+        if self._summary[0] != state["version"]:
+            found = StoredRun(self._files).summary(folder, search)
+            data = {**found._asdict(), "started": found.started.isoformat(timespec="seconds")}
+            self._summary = state["version"], data
+        data = self._summary[1]
+        return {**data, "growing": not data["finished"] and _is_recent(self._files), **state}
+
+    def details(self, search: Search, folder: Path) -> Data:
+        """The run alone: also all its metrics, the rewards, the failures and what is wrong with its files."""
+        summary = self.summary(search, folder)
+        if self._details[0] != summary["version"]:
+            run = StoredRun(self._files)
+            metrics = run.metrics(search)
+            data = {
+                "metrics": metrics,
+                "pass": _passes(metrics),
+                "histogram": search.histogram(),
+                "failures": {"class": search.failures(), "tool": search.tool_failures()},
+                "solved_at": run.solved_at,
+                "store": run.store,
+                "warnings": search.index.warnings(),
+            }
+            self._details = summary["version"], data
+        return {**summary, **self._details[1]}
+
+
+class RunsAPI:
+    """The endpoints on the runs below a folder. Links are refused, and so is all that is no run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._worker = ThreadPoolExecutor(1, "runs")
+        self._runs: LRU[Path, _IndexedRun] = LRU(OPEN)
+
+    def routes(self) -> list[api.MethodRoute]:
+        run = "/runs/{run:id}"
+        return [
+            api.route("/runs", GET=self.runs),
+            api.route(run, GET=self.show),
+            api.route(f"{run}/rollouts", GET=self.rollouts),
+            api.route(f"{run}/rollouts/{{line:int}}", GET=self.rollout),
+            api.route(f"{run}/matrix", GET=self.matrix),
+        ]
+
+    async def runs(self, request: Request) -> Response:
+        """All runs, the newest first."""
+        wanted = api.read_query(request, Since)
+        found = await asyncio.to_thread(self._find)
+        runs = await asyncio.gather(*(self._summary(self._indexed(files)) for files in found))
+        runs.sort(key=lambda run: (run["started"], run["name"]), reverse=True)
+        told = "\n".join(f"{run['name']} {run['version']} {run['growing']}" for run in runs)
+        version = blake2b(told.encode(errors="replace"), digest_size=16).hexdigest()
+        if wanted.since == version:
+            return Response(status_code=304)
+        return api.json_body({"version": version, "runs": runs})
+
+    async def show(self, request: Request) -> Response:
+        """One run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, and the last one at it."""
+        wanted = api.read_query(request, Since)
+        run = await self._run(request)
+        search = await run.newest()
+        if wanted.since == await asyncio.to_thread(_version, search.index):
+            return Response(status_code=304)
+        return api.json_body(await asyncio.to_thread(run.details, search, self.folder))
+
+    async def rollouts(self, request: Request) -> Response:
+        """A page of the episodes, without their conversations."""
+        wanted = api.read_query(request, Rollouts)
+        search = await (await self._run(request)).newest()
+        state = await asyncio.to_thread(_state, search.index)
+        if wanted.since == state["version"]:
+            return Response(status_code=304)
+        found, total = await asyncio.to_thread(
+            search.page, wanted.filter(), wanted.sort, wanted.order, wanted.offset, wanted.limit
+        )
+        return api.json_body({"rollouts": found, "total": total, **state})
+
+    async def rollout(self, request: Request) -> Response:
+        """The whole row in a line of the rollouts, or of the failures."""
+        wanted = api.read_query(request, File)
+        search = await (await self._run(request)).newest()
+        return api.json_body(await asyncio.to_thread(search.index.row, wanted.file, request.path_params["line"]))
+
+    async def matrix(self, request: Request) -> Response:
+        """Some tasks with their first episodes, by rollout. Tasks that are yet to be run have none."""
+        wanted = api.read_query(request, Page)
+        search = await (await self._run(request)).newest()
+        state = await asyncio.to_thread(_state, search.index)
+        if wanted.since == state["version"]:
+            return Response(status_code=304)
+        found, total = await asyncio.to_thread(search.matrix, wanted.offset, wanted.limit)
+        tasks = [{"task": task, "rollouts": rollouts[:CELLS], "episodes": len(rollouts)} for task, rollouts in found]
+        return api.json_body({"tasks": tasks, "total": total, **state})
+
+    async def _summary(self, run: _IndexedRun) -> Data:
+        return await asyncio.to_thread(run.summary, await run.newest(), self.folder)
+
+    # The folder.
+
+    async def find(self, request: Request) -> StoredRun:
+        """The run that a request's path names."""
+        run = await asyncio.to_thread(StoredRun.named, self.folder, request.path_params["run"])
+        link = next(self._links(run.files), None)
+        if link is not None:
+            raise Forbidden(f"{link.relative_to(self.folder)} is a link, and links are not followed: copy the run here")
+        return run
+
+    async def _run(self, request: Request) -> _IndexedRun:
+        return self._indexed((await self.find(request)).files)
+
+    def _indexed(self, files: RunFiles) -> _IndexedRun:
+        found = self._runs.get(files.rollouts) or _IndexedRun(files, self._worker)
+        return self._runs.keep(files.rollouts, found)
+
+    def _find(self) -> list[RunFiles]:
+        return [run.files for run in find_runs(self.folder) if not any(self._links(run.files))]
+
+    def _links(self, files: RunFiles) -> Iterator[Path]:
+        """The links among the files of a run and the folders on the way to it."""
+        folders = (folder for folder in files.rollouts.parents if folder.is_relative_to(self.folder))
+        return (path for path in (*files.all, *folders) if path.is_symlink() and path != self.folder)
+
+
+def _version(index: RunIndex) -> str:
+    """Another one after each change that a client can see."""
+    path = index.files.description
+    return f"{index.version}-{path.stat().st_mtime_ns if path.exists() else 0}"
+
+
+def _state(index: RunIndex) -> Data:
+    """What a response tells of the index. It is read before the rows, so that it never promises more than they are."""
+    indexed, size = index.progress
+    return {"version": _version(index), "progress": {"indexed": indexed, "size": size}}
+
+
+def _is_recent(files: RunFiles) -> bool:
+    times = [path.stat().st_mtime for path in (files.rollouts, files.failures) if path.exists()]
+    return max(times, default=0.0) > time.time() - GROWING
+
+
+def _passes(metrics: dict[str, float]) -> dict[int, float]:
+    """pass@k by k."""
+    found = ((name.removeprefix("pass@"), value) for name, value in metrics.items() if name.startswith("pass@"))
+    return {int(k): value for k, value in found if k.isdecimal()}

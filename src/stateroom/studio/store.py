@@ -1,0 +1,97 @@
+"""Studio's API on a store as a whole: how many sessions it has, their sizes, and the largest of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stateroom.server import Services, api
+from stateroom.session import count_sessions
+from stateroom.store import Size, without_secrets
+from stateroom.version import __version__
+
+SOON = 0.2
+"""Seconds that a request waits for the measurement; then the response has its progress."""
+
+FRESH = 10.0
+"""Seconds for which a measurement is given again."""
+
+LARGEST = 10
+"""Sessions that are listed as the largest."""
+
+Data = dict[str, Any]
+
+
+class StoreAfter(api.Parameters):
+    after: float = 0.0
+    """The `at` of a measurement that is too old for the client: a later one is made."""
+
+
+class StoreAPI:
+    """What is in a store. It is measured in the background, since each session is read for it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._task: asyncio.Task[None] | None = None
+        self._counted = 0
+        """Sessions that the measurement under way has read."""
+        self._measured: Data = {}
+        """The last complete measurement."""
+        services.resources.push_async_callback(self.close)
+
+    def routes(self) -> list[api.MethodRoute]:
+        return [api.route("/store", GET=self.statistics)]
+
+    async def statistics(self, request: Request) -> Response:
+        """The sessions of the store by environment and status, sizes, and the largest sessions.
+
+        Until it is `complete`, a response has the last measurement, if there is one, and the sessions `counted` since.
+        """
+        wanted = api.read_query(request, StoreAfter)
+        services = self._services
+        if self._task is None and self._measured.get("at", 0.0) <= max(wanted.after, services.now() - FRESH):
+            self._counted = 0
+            self._task = asyncio.create_task(self._measure())
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=SOON)
+        if self._task is not None and self._task.done():
+            done, self._task = self._task, None
+            done.result()
+        return api.json_body(
+            {
+                "stateroom": __version__,
+                "url": without_secrets(services.options.store),
+                "live": await services.store.count(services.now()),
+                "complete": self._task is None,
+                "counted": self._counted,
+                **self._measured,
+            }
+        )
+
+    async def _measure(self) -> None:
+        now = self._services.now()
+        found = await count_sessions(self._services.store, now=now, top=LARGEST, done=self._count)
+        self._measured = {
+            "at": now,
+            "sizes": {kind: _size_data(size) for kind, size in found.sizes.items()},
+            "sessions": {name: dict(statuses) for name, statuses in sorted(found.sessions.items())},
+            "largest": [
+                {"id": head.id, "environment": head.environment, **_size_data(size)} for head, size in found.largest
+            ],
+        }
+
+    def _count(self) -> None:
+        self._counted += 1
+
+    async def close(self) -> None:
+        """Stop a measurement."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _size_data(size: Size) -> Data:
+    return {"rows": size.rows, "bytes": size.bytes}

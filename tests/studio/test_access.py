@@ -1,0 +1,233 @@
+"""Who may use Studio's API, and for what."""
+
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from stateroom.errors import DefinitionError
+from stateroom.studio import Studio
+from stateroom.studio.app import StudioApp
+from tests.server.conftest import Served
+from tests.studio.conftest import OpenStudio
+
+TOKEN = "a token that is only good for tests"
+TASK = {"initial_count": 3, "expected_count": 5}
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+OWN = {"/about", "/inbox", "/store"}
+"""The paths that are neither of sessions nor of runs."""
+
+RUN = f"/runs/{quote('a/first', safe='')}"
+
+
+def changing(served: Served, session: str, of_run: str | None = None) -> list[tuple[str, str]]:
+    """The method and the path of every endpoint that changes something, from the routes themselves.
+
+    With a session of the run, also those below it.
+    """
+    [studio] = served.app.extension_apps
+    assert isinstance(studio, StudioApp)
+    routes = [(each, "", session) for each in studio.routes]
+    if of_run is not None:
+        routes += [(each, RUN, of_run) for each in studio.session_routes]
+    return [
+        (method, f"/studio/api{start}{each.path.replace('{session:id}', id)}")
+        for each, start, id in routes
+        for method in sorted(each.endpoints.keys() - {"GET", "HEAD"})
+    ]
+
+
+async def session_of(served: Served) -> str:
+    """A session of the run."""
+    [session, *_] = (await ask(served, "GET", f"/studio/api{RUN}/sessions"))[1]["sessions"]
+    return str(session["id"])
+
+
+async def seeded(served: Served) -> str:
+    session = await served.services.environments["counter"].sessions.seed(TASK)
+    return session.id
+
+
+async def ask(served: Served, method: str, path: str, **options: Any) -> tuple[int, Any]:
+    async with served.client.request(method, f"{served.url}{path}", **options) as reply:
+        return reply.status, await reply.json()
+
+
+async def test_reading_changes_nothing(open_studio: OpenStudio, runs: Path) -> None:
+    served = await open_studio(studio=Studio("read", runs=runs))
+    session, of_run = await seeded(served), await session_of(served)
+    before = (await ask(served, "GET", f"/studio/api{RUN}/sessions"))[1]
+    endpoints = changing(served, session, of_run)
+    assert len(endpoints) >= 28
+    for method, path in endpoints:
+        status, body = await ask(served, method, path, json={"by": "ada"})
+        assert (status, body["error"]["code"]) == (403, "forbidden"), path
+        assert "mode full" in body["error"]["message"]
+    assert (await ask(served, "GET", f"/studio/api/sessions/{session}"))[1]["revision"] == 1
+    assert (await ask(served, "GET", f"/studio/api{RUN}/sessions"))[1] == before
+
+
+async def test_the_same_endpoints_exist_when_all_is_allowed(open_studio: OpenStudio, runs: Path) -> None:
+    """Else the test before would prove nothing."""
+    studio = await open_studio(studio=Studio(runs=runs), model="reference")
+    for method, path in changing(studio, await seeded(studio), await session_of(studio)):
+        assert (await ask(studio, method, path, json={"by": "ada"}))[0] not in (403, 404, 405), path
+
+
+async def test_a_change_without_its_person_is_refused(studio: Served) -> None:
+    session = await seeded(studio)
+    for method, path in changing(studio, session):
+        for body in ({}, {"by": ""}):
+            status, told = await ask(studio, method, path, json=body)
+            assert (status, [*told["error"]["fields"]]) == (422, ["by"]), path
+    assert (await ask(studio, "GET", f"/studio/api/sessions/{session}"))[1]["revision"] == 1
+
+
+async def test_the_log_names_the_person_of_each_change(studio: Served) -> None:
+    api = "/studio/api/sessions"
+    _, made = await ask(studio, "POST", api, json={"environment": "counter", "row": TASK, "by": "ada"})
+    session = f"{api}/{made['id']}"
+    agent = (await studio.services.environments["counter"].sessions.open(made["id"])).agent
+    changes = {
+        "call": {"name": "increment_counter", "arguments": {"count": 1}},
+        "edit": {"changes": [{"place": ["value"], "value": 9}]},
+        "checkpoint": {"name": "here"},
+        "rewind": {"to": 1},
+    }
+    for name, body in changes.items():
+        status, told = await ask(studio, "POST", f"{session}/{name}", json={**body, "by": "bob"})
+        assert status == 200, told
+    await agent.move("new_task")
+    await ask(studio, "POST", f"{session}/cancel", json={"by": "cy"})
+    await ask(studio, "POST", f"{session}/close", json={"by": "dee"})
+    _, log = await ask(studio, "GET", f"{session}/log")
+    persons = [(each["kind"], each.get("person", each.get("by"))) for each in log["entries"]]
+    assert persons == [
+        ("seed", "ada"),
+        *((name, "bob") for name in changes),
+        ("message", "agent"),
+        ("message", "cy"),
+        ("close", "dee"),
+    ]
+
+
+async def test_a_fork_comes_without_a_token(studio: Served) -> None:
+    session = await seeded(studio)
+    _, body = await ask(studio, "POST", f"/studio/api/sessions/{session}/fork", json={"by": "ada"})
+    [fork] = body["sessions"]
+    assert [*fork] == ["id"]
+    _, body = await ask(studio, "POST", f"/admin/sessions/{session}/fork", json={})
+    assert [*body["sessions"][0]] == ["id", "token"]
+
+
+async def test_it_says_what_it_is_open_on(open_studio: OpenStudio, tmp_path: Path) -> None:
+    served = await open_studio(studio=Studio("read", runs=tmp_path), store="memory://me:hush@here")
+    _, body = await ask(served, "GET", "/studio/api/about")
+    version = body.pop("version")
+    assert version
+    assert body == {
+        "mode": "read",
+        "store": "memory://me:***@here",
+        "environments": ["counter"],
+        "runs": str(tmp_path),
+    }
+
+
+async def test_with_a_token_nobody_comes_in_without_it(open_studio: OpenStudio) -> None:
+    served = await open_studio(studio=Studio(token=TOKEN), admin_token="another")
+    for given in (None, "another", f"{TOKEN}x"):
+        headers = {} if given is None else {"authorization": f"Bearer {given}"}
+        status, _ = await ask(served, "GET", "/studio/api/sessions", headers=headers)
+        assert status == 401
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    assert (await ask(served, "GET", "/studio/api/sessions", headers=headers))[0] == 200
+    assert (await ask(served, "GET", "/admin/sessions", headers=headers))[0] == 401
+    async with served.client.get(f"{served.url}/studio/") as page:  # which asks for the token
+        assert page.status == 200
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_another_web_page_gets_nothing(open_studio: OpenStudio, site: str, token: str | None) -> None:
+    served = await open_studio(studio=Studio(token=token))
+    headers = {"sec-fetch-site": site} | ({"authorization": f"Bearer {token}"} if token else {})
+    assert (await ask(served, "GET", "/studio/api/sessions", headers=headers))[0] == 403
+    headers["sec-fetch-site"] = "same-origin"
+    assert (await ask(served, "GET", "/studio/api/sessions", headers=headers))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "rooms.example"},
+        {"origin": "http://rooms.example"},
+        {"origin": "null"},
+        {"x-forwarded-for": "10.0.0.1"},
+        {"authorization": "Bearer something"},
+        {"cookie": "stateroom_counter=x"},
+    ],
+)
+async def test_without_a_token_it_is_for_this_machine(studio: Served, headers: dict[str, str]) -> None:
+    assert (await ask(studio, "GET", "/studio/api/sessions"))[0] == 200
+    assert (await ask(studio, "GET", "/studio/api/sessions", headers=headers))[0] == 403
+
+
+async def test_other_addresses_need_a_token() -> None:
+    with pytest.raises(DefinitionError, match="--studio-token"):
+        Studio().check_address("0.0.0.0")
+    Studio().check_address("127.0.0.1")
+    Studio().check_address("::1")
+    Studio(token=TOKEN).check_address("0.0.0.0")
+
+
+async def test_the_token_is_in_the_fragment_and_in_no_representation() -> None:
+    said: list[str] = []
+    Studio(token="a b&c").announce("http://127.0.0.1:8008", said.append)
+    assert said == ["studio: http://127.0.0.1:8008/studio/#token=a%20b%26c"]
+    assert "a b&c" not in repr(Studio(token="a b&c"))
+
+
+async def test_an_unknown_endpoint_is_told(studio: Served) -> None:
+    status, body = await ask(studio, "GET", "/studio/api/nothing")
+    assert (status, body["error"]["code"]) == (404, "not_found")
+
+
+async def test_its_endpoints_are_described(open_studio: OpenStudio, tmp_path: Path) -> None:
+    served = await open_studio(studio=Studio(runs=tmp_path))
+    _, document = await ask(served, "GET", "/openapi.json")
+    paths: dict[str, Any] = document["paths"]
+    admin = {path.removeprefix("/admin") for path in paths if path.startswith("/admin/")}
+    described = {path.removeprefix("/studio/api"): each for path, each in paths.items() if path.startswith("/studio/")}
+    sessions = admin | {"/sessions/{id}/continue", "/sessions/{id}/stop"}
+    runs = {"/runs", "/runs/{run}", "/runs/{run}/rollouts", "/runs/{run}/rollouts/{line}", "/runs/{run}/matrix"}
+    assert described.keys() == sessions | {f"/runs/{{run}}{path}" for path in sessions} | runs | OWN
+    assert document["components"]["securitySchemes"]["studio"] == {"type": "http", "scheme": "bearer"}
+    ids = [one["operationId"] for path in paths.values() for one in path.values()]
+    assert len(ids) == len({*ids})
+
+
+async def test_parameters_and_bodies_are_described(open_studio: OpenStudio, tmp_path: Path) -> None:
+    served = await open_studio(studio=Studio(runs=tmp_path))
+    _, document = await ask(served, "GET", "/openapi.json")
+    described = {path: each for path, each in document["paths"].items() if path.startswith("/studio/api/")}
+
+    def parameters(path: str) -> set[str]:
+        return {each["name"] for each in described[f"/studio/api{path}"]["get"]["parameters"]}
+
+    assert {"run", "sort", "order", "low", "failure", "offset", "since"} <= parameters("/runs/{run}/rollouts")
+    assert parameters("/runs/{run}/rollouts/{line}") == {"run", "line", "file"}
+    assert {"run", "id", "after", "kinds"} <= parameters("/runs/{run}/sessions/{id}/log")
+    for path, endpoints in described.items():
+        for method, about in endpoints.items():
+            named = {each["name"] for each in about["parameters"] if each["in"] == "path"}
+            assert named == {*re.findall(r"\{(\w+)\}", path)}, path
+            if method != "get":
+                *_, person = about["requestBody"]["content"]["application/json"]["schema"]["allOf"]
+                assert person["required"] == ["by"], path
+    body = described["/studio/api/sessions/{id}/continue"]["post"]["requestBody"]["content"]["application/json"]
+    assert "message" in body["schema"]["allOf"][0]["properties"]

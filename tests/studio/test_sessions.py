@@ -1,0 +1,118 @@
+"""Studio's own API on sessions: a model continues them, and those of runs are in stores of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from stateroom.store import open_store
+from stateroom.studio import Studio
+from tests.server.conftest import Served
+from tests.studio.conftest import OpenStudio, until
+from tests.studio.test_access import ask
+
+MODELS = Path(__file__).parents[1] / "server" / "thread_models.py"
+ROW = {"initial_count": 3, "expected_count": 5, "responses_create_params": {"input": "1 1"}}
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def act(served: Served, path: str, **body: Any) -> Any:
+    status, found = await ask(served, "POST", f"/studio/api{path}", json={"by": "ada", **body})
+    assert status == 200, found
+    return found
+
+
+async def seed(served: Served) -> str:
+    return str((await act(served, "/sessions", environment="counter", row=ROW))["id"])
+
+
+async def log(served: Served, path: str) -> list[dict[str, Any]]:
+    return (await ask(served, "GET", f"/studio/api{path}/log"))[1]["entries"]  # type: ignore[no-any-return]
+
+
+async def is_idle(served: Served, session: str) -> bool:
+    return not (await ask(served, "GET", f"/studio/api/sessions/{session}/continue"))[1]["running"]
+
+
+async def test_a_model_continues_from_any_revision_of_a_fork(open_studio: OpenStudio) -> None:
+    served = await open_studio(model=f"{MODELS}:Adds")
+    session = await seed(served)
+    assert (await act(served, f"/sessions/{session}/continue")) == {"running": True, "error": None}
+    await until(lambda: is_idle(served, session))
+    entries = await log(served, f"/sessions/{session}")
+    assert [entry["kind"] for entry in entries if entry["kind"] != "message"] == ["seed", "checkpoint", "call", "call"]
+    assert entries[1]["by"] == "ada"
+    [first, _] = [entry["revision"] for entry in entries if entry["kind"] == "call"]
+    [fork] = (await act(served, f"/sessions/{session}/fork", at=first))["sessions"]
+    await act(served, f"/sessions/{fork['id']}/continue")
+    await until(lambda: is_idle(served, fork["id"]))
+    _, state = await ask(served, "GET", f"/studio/api/sessions/{fork['id']}/state")
+    assert state["state"] == {"value": 5}
+    calls = [entry["call_id"] for entry in await log(served, f"/sessions/{fork['id']}") if entry["kind"] == "call"]
+    assert len(calls) == len({*calls}) == 2
+
+
+async def test_a_model_is_stopped_while_it_thinks(
+    open_studio: OpenStudio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
+    served = await open_studio(model=f"{MODELS}:Waits")
+    session = await seed(served)
+    await act(served, f"/sessions/{session}/continue")
+    await until((tmp_path / "asked-0").exists)
+    status, refused = await ask(served, "POST", f"/studio/api/sessions/{session}/continue", json={"by": "bob"})
+    assert (status, refused["error"]["code"]) == (409, "conflict")
+    assert (await act(served, f"/sessions/{session}/stop"))["phase"] == "cancelled"
+    assert await is_idle(served, session)
+    (tmp_path / "answer-0").touch()
+    *_, last = await log(served, f"/sessions/{session}")
+    assert (last["kind"], last["person"], last["reason"]) == ("message", "ada", "stopped")
+
+
+async def test_what_goes_wrong_is_told(open_studio: OpenStudio, studio: Served) -> None:
+    session = await seed(studio)
+    status, refused = await ask(studio, "POST", f"/studio/api/sessions/{session}/continue", json={"by": "ada"})
+    assert (status, "without --model" in refused["error"]["message"]) == (404, True)
+    served = await open_studio(model="reference")
+    thread = (await act(served, "/sessions", environment="thread", row={}))["id"]
+    told = {"by": "ada", "message": "Hello"}
+    status, refused = await ask(served, "POST", f"/studio/api/sessions/{thread}/continue", json=told)
+    assert status == 404
+    assert "--model reference, which does not know thread" in refused["error"]["message"]
+    served = await open_studio(model=f"{MODELS}:Fails")
+    session = await seed(served)
+    await act(served, f"/sessions/{session}/continue")
+    await until(lambda: is_idle(served, session))
+    _, found = await ask(served, "GET", f"/studio/api/sessions/{session}/continue")
+    assert "out of order" in found["error"]
+
+
+async def test_sessions_of_a_run_are_read_and_forked_in_the_store_of_the_run(
+    open_studio: OpenStudio, runs: Path
+) -> None:
+    served = await open_studio(studio=Studio(runs=runs))
+    run = f"/runs/{quote('a/first', safe='')}"
+    _, page = await ask(served, "GET", f"/studio/api{run}/rollouts")
+    session = page["rollouts"][0]["session"]
+    assert (await log(served, f"{run}/sessions/{session}"))[0]["kind"] == "seed"
+    [fork] = (await act(served, f"{run}/sessions/{session}/fork", at=1))["sessions"]
+    await act(served, f"{run}/sessions/{fork['id']}/call", name="increment_counter", arguments={"count": 1})
+    assert (await ask(served, "GET", f"/studio/api/sessions/{session}"))[0] == 410
+    async with open_store(f"sqlite:///{runs / 'a' / 'first_sessions.db'}") as store:
+        assert [head.id for head in await store.children(session)] == [fork["id"]]
+
+
+async def test_only_the_store_beside_a_run_is_opened(open_studio: OpenStudio, runs: Path) -> None:
+    described, sessions = runs / "a" / "first_run.json", runs / "a" / "first_sessions.db"
+    served = await open_studio(studio=Studio(runs=runs))
+    elsewhere = sessions.rename(runs / "elsewhere.db")
+    run = f"/studio/api/runs/{quote('a/first', safe='')}"
+    for told in ("redis://elsewhere/0", f"sqlite:///{elsewhere}"):
+        described.write_text(json.dumps({**json.loads(described.read_text()), "store": told}))
+        status, refused = await ask(served, "GET", f"{run}/sessions")
+        assert (status, told in refused["error"]["message"]) == (404, True)
+    sessions.symlink_to(elsewhere)
+    assert (await ask(served, "GET", f"{run}/sessions"))[0] == 404
