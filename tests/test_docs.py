@@ -40,9 +40,11 @@ def commands() -> Iterator[Path]:
         yield folder
 
 
+NEEDS = {"local-models.md": "a local model"}
+
+
 def with_its_needs(page: Path) -> object:
-    needs = [pytest.mark.more("a local model")] if page.name == "local-models.md" else []
-    return pytest.param(page, marks=needs)
+    return pytest.param(page, marks=[pytest.mark.more(NEEDS[page.name])] if page.name in NEEDS else [])
 
 
 @pytest.mark.parametrize("page", [with_its_needs(page) for page in PAGES], ids=name_of)

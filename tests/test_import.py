@@ -11,7 +11,7 @@ import pytest
 import stateroom
 from tests.patience import PATIENCE
 
-HEAVY = ["typer", "rich", "sqlite3", "docstring_parser", "starlette"]
+HEAVY = ["typer", "rich", "sqlite3", "docstring_parser", "starlette", "openai"]
 AUTHOR = ["asyncio", "tarfile", "stateroom.model", "stateroom.agent", "stateroom.store", "stateroom.session.session"]
 LAZY = [
     "stateroom",
@@ -35,6 +35,14 @@ def test_neither_does_using_its_names() -> None:
 
 def test_an_author_loads_neither_models_nor_agents_nor_stores() -> None:
     assert loaded_by("from stateroom import Environment, State, tool", HEAVY + AUTHOR) == []
+
+
+def test_only_the_engine_of_that_name_loads_ray(tmp_path: Path) -> None:
+    arguments = ["stateroom", "run", "weather", "--engine", "processes:1", "--output", f"{tmp_path}/a.jsonl"]
+    statement = f"import contextlib, io\nfrom stateroom.cli import main\nsys.argv = {arguments}\n"
+    statement += "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n    main()"
+    assert loaded_by(statement, ["ray", "stateroom.rollout.engines.ray"]) == []
+    assert (tmp_path / "a.jsonl").exists()
 
 
 @pytest.mark.parametrize("package", LAZY)

@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "stateroom"
 ORDER = [
-    *("state", "store", "session", "environment", "model", "agent", "adapters", "rollout", "server", "cli", "gallery"),
+    *("state", "store", "session", "environment", "model", "agent", "adapters", "rollout", "server"),
+    *("studio", "cli", "gallery"),
 ]
 
 SHARED = ("errors", "jsonl", "lru", "version")
@@ -21,7 +22,7 @@ def allowed(home: str, name: str) -> bool:
     if package == "adapters":  # for users of other frameworks; nothing of ours needs one
         return home == "adapters"
     if home == "gallery":  # written as a user would, on what the package shows to the world
-        return package not in ("cli", "server")
+        return package not in ("cli", "server", "studio")
     return package in (*SHARED, home, *ORDER[: ORDER.index(home)])
 
 
@@ -81,6 +82,7 @@ def test_shared_modules_import_nothing_of_ours_but_the_errors(module: str) -> No
         ("gallery", "import stateroom.cli.output"),
         ("gallery", "import stateroom.server"),
         ("gallery", "from stateroom import cli"),
+        ("server", "from stateroom.studio import Studio"),
     ],
 )
 def test_a_wrong_way_is_seen(home: str, source: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +21,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that are not blank, with their numbers; `NotFound` if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if stripped := (line.removeprefix(BOM) if number == 1 else line).strip():
-                    yield number, stripped
+            yield from ((number, line) for number, line, _ in numbered_lines(file) if line)
     except OSError as error:
         raise NotFound(f"cannot read {path}: {error.strerror}") from error
+
+
+def numbered_lines(file: Iterable[bytes]) -> Iterator[tuple[int, bytes, int]]:
+    """The lines of a file without the space around them, each with its number, and its size in the file."""
+    for number, line in enumerate(file, 1):
+        yield number, (line.removeprefix(BOM) if number == 1 else line).strip(), len(line)
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
@@ -104,8 +109,12 @@ def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
         with new.open("wb") as file:
             file.writelines(lines)
         new.replace(path)
-    except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror}") from error
+    except BaseException as error:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CannotWrite(f"cannot write {path}: {error.strerror}") from error
+        raise
 
 
 def repair(path: Path) -> None:

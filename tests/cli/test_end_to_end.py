@@ -162,7 +162,9 @@ def test_each_command_of_the_demo_works_as_it_is_printed(tmp_path: Path, called:
     settings: dict[str, Any] = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
     told = subprocess.run(["bash", "-c", f"{program} demo --output out"], check=True, **settings).stdout
     commands = [line.removeprefix("$ ") for line in told.splitlines() if line.startswith("$ ")]
-    assert len(commands) == 7
+    assert len(commands) == 8
+    assert commands[-1] == told.splitlines()[-1].removeprefix("$ ")
+    assert re.fullmatch(rf"{program} studio refund .* --store sqlite:///\S+ --runs out", commands.pop())
     for command in commands:
         assert command.startswith(f"{program} ")
         done = subprocess.run(["bash", "-c", command], check=False, **settings)

@@ -68,3 +68,18 @@ def test_the_variable_of_a_key_can_be_chosen(stateroom: Command, command: str) -
     model = ("--model", "chat:m@http://127.0.0.1:1/v1")
     done = stateroom(command, "counter", *model, "--api-key-env", "LAB_KEY")
     assert (done.code, "set the environment variable LAB_KEY" in done.err) == (2, True)
+
+
+LIMITS = ["--model-concurrency", "--requests-per-minute", "--tokens-per-minute"]
+
+
+@pytest.mark.parametrize("command", ["run", "branch"])
+@pytest.mark.parametrize("option", LIMITS)
+def test_a_model_without_a_server_takes_no_limits(stateroom: Command, command: str, option: str) -> None:
+    done = stateroom(command, "counter", "--model", "reference", option, 5)
+    assert (done.code, "the model 'reference' is not on a server" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", LIMITS)
+def test_a_limit_is_at_least_one(stateroom: Command, option: str) -> None:
+    assert stateroom("run", "counter", "--model", "chat:m@http://127.0.0.1:1/v1", option, 0).code == 2

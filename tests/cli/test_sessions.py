@@ -10,6 +10,7 @@ import pytest
 
 from stateroom import Environment, Event, Sessions, State, applies, tool
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.session import Update
 from stateroom.store import open_store
 from tests.cli.test_end_to_end import environ, run
 from tests.session.stored_sessions import sessions_of
@@ -77,9 +78,28 @@ def test_list(stateroom: Any, ids: tuple[str, str]) -> None:
 
 def test_list_can_be_narrowed(stateroom: Any, ids: tuple[str, str]) -> None:
     shown = stateroom("sessions", "list", "--store", STORE, "--limit", 1)
-    assert "the newest 1; --limit shows more" in shown.out
+    assert "the first 1; --limit shows more" in shown.out
     assert stateroom("sessions", "list", "--store", STORE, "--env", "other").out == "no sessions\n"
     assert json.loads(stateroom("sessions", "list", "--store", "memory://", "--json").out) == []
+
+
+def test_list_can_be_by_phase_and_in_another_order(stateroom: Any, ids: tuple[str, str]) -> None:
+    closed, fork = ids
+
+    async def talk() -> None:
+        async with open_store(STORE) as store:
+            session = await Sessions(NotebookEnvironment(), store).open(fork)
+            await session.agent.say(Update([], "user", ("new_task",)))
+
+    asyncio.run(talk())
+
+    def listed(*given: str) -> list[tuple[str, str | None, float | None]]:
+        rows = json.loads(stateroom("sessions", "list", "--store", STORE, "--json", *given).out)
+        return [(row["id"], row["phase"], row["reward"]) for row in rows]
+
+    assert listed("--order", "oldest") == [(closed, None, 0.5), (fork, "planning", None)]
+    assert listed("--order", "reward") == [(closed, None, 0.5)]
+    assert listed("--phase", "planning") == [(fork, "planning", None)]
 
 
 def test_worlds_and_shared_states_are_listed_on_demand(stateroom: Any) -> None:
@@ -147,7 +167,10 @@ def test_show_what_differs(stateroom: Any, ids: tuple[str, str]) -> None:
     shown = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 2, "--diff", 2).out
     assert shown.splitlines()[1:] == ["since revision 2: nothing changed"]
     found = json.loads(stateroom("sessions", "show", ids[0], "--store", STORE, "--diff", 2, "--json").out)
-    assert found["differences"] == [f'pages[0]: "{ODD}" → gone', f"tags['{ODD}']: {len(ODD)} → gone"]
+    assert [each["text"] for each in found["differences"]] == [
+        f'pages[0]: "{ODD}" → gone',
+        f"tags['{ODD}']: {len(ODD)} → gone",
+    ]
 
 
 def test_log(stateroom: Any, ids: tuple[str, str]) -> None:

@@ -70,7 +70,7 @@ def test_without_a_state_nothing_can_be_kept_of_a_session(resource: Resource[Any
 
 
 def test_a_seed_has_no_resources_yet() -> None:
-    with pytest.raises(DefinitionError, match=r"no parameter `folder: pathlib.Path` to inject"):
+    with pytest.raises(DefinitionError, match=r"no parameter `folder: pathlib\S*\.Path` to inject"):
 
         class Wrong(Environment[Desk]):
             resources = {"folder": TempFolder()}

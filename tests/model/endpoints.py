@@ -13,9 +13,12 @@ from typing import Any
 
 import uvicorn
 
-from stateroom.model import ModelLimits
+from stateroom.model import Limiter, ModelLimits
 from stateroom.model.address import ModelAddress
-from stateroom.model.endpoint import ChatModel, Endpoint, ResponsesModel, Timing
+from stateroom.model.endpoint import Endpoint, Question, Trouble
+from stateroom.model.limiter import Timer, Timing
+from stateroom.model.pool import Pool
+from stateroom.model.remote import ChatModel, ResponsesModel
 
 KEY = "sk-the-key-of-the-tests-0123456789"
 
@@ -117,6 +120,26 @@ def hosting() -> Iterator[Host]:
         thread.join()
 
 
+class FakeEndpoint(Endpoint):
+    """An endpoint without a server, that is told what comes of each attempt; the last again and again."""
+
+    def __init__(self, name: str, found: list[dict[str, Any] | Trouble], until: asyncio.Event | None = None) -> None:
+        super().__init__(name, ModelAddress("m", f"http://{name}/v1"))
+        self.given: list[float] = []
+        """The seconds that each attempt was given."""
+        self.asked = asyncio.Event()
+        self._found = found
+        self._until = until
+
+    async def attempt(self, question: Question, seconds: float) -> dict[str, Any] | Trouble:
+        self.given.append(seconds)
+        self.asked.set()
+        if self._until is not None:
+            await self._until.wait()
+        await asyncio.sleep(0)
+        return self._found.pop(0) if len(self._found) > 1 else self._found[0]
+
+
 class FakeTime:
     """A clock that only the pauses move on, and a chance that always takes the longest pause."""
 
@@ -124,26 +147,52 @@ class FakeTime:
         self.time = 0.0
         self.pauses: list[float] = []
 
-    async def sleep(self, seconds: float) -> None:
+    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
         self.pauses.append(seconds)
         self.time += seconds
+        return asyncio.get_running_loop().call_soon(call)
 
     @property
     def timing(self) -> Timing:
-        return Timing(self.sleep, lambda: self.time, lambda: 1_000_000_000 + self.time, lambda low, high: high)
+        return Timing(self.later, lambda: self.time, lambda: 1_000_000_000 + self.time, lambda low, high: high)
+
+
+class StoppedTime(FakeTime):
+    """A clock that stands still until a test moves it on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due: list[Callable[[], None]] = []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        self._due.append(call)
+        return asyncio.get_running_loop().call_soon(lambda: None)
+
+    def advance(self, seconds: float) -> None:
+        """Let some seconds pass, and all that waits look at the clock."""
+        self.time += seconds
+        due, self._due = self._due, []
+        for call in due:
+            call()
 
 
 @asynccontextmanager
 async def asking(
-    kind: str, url: str, limits: ModelLimits | None = None, clock: FakeTime | None = None, key: str = KEY
+    kind: str,
+    url: str,
+    limits: ModelLimits | None = None,
+    clock: FakeTime | None = None,
+    key: str = KEY,
+    limiter: Limiter | None = None,
 ) -> AsyncIterator[ChatModel | ResponsesModel]:
-    """A model behind a URL, which speaks `chat` or `responses`."""
-    address = ModelAddress("m", url, key)
-    endpoint = Endpoint(f"{kind}:m@{url}", address, limits or ModelLimits(), (clock or FakeTime()).timing)
+    """A model behind one or more URLs, which speaks `chat` or `responses`."""
+    name, timing = f"{kind}:m@{url}", (clock or FakeTime()).timing
+    endpoints = [Endpoint(f"{kind}:m@{each}", ModelAddress("m", each, key), timing.today) for each in url.split(",")]
+    pool = Pool(name, endpoints, limits or ModelLimits(), limiter, timing)
     try:
-        yield ChatModel(endpoint) if kind == "chat" else ResponsesModel(endpoint, tells_seed=True)
+        yield ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=True)
     finally:
-        await endpoint.close()
+        await pool.close()
 
 
 def completion(message: dict[str, Any], finish: str = "stop", **more: Any) -> Reply:

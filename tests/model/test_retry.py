@@ -1,26 +1,25 @@
 """Asking again: how often, after which pauses, and until when."""
 
-import asyncio
+from typing import Any
 
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.model import ModelLimits
-from stateroom.model.endpoint import Timing, Trouble, retry
-from tests.model.endpoints import FakeTime
+from stateroom.model import ModelLimits, Request
+from stateroom.model.endpoint import Trouble
+from stateroom.model.limiter import Timing
+from stateroom.model.pool import Pool
+from tests.model.endpoints import FakeEndpoint, FakeTime
 
 BUSY = Trouble("is busy", passing=True)
+DONE: dict[str, Any] = {}
 
 
-async def asked(found: list[str | Trouble], limits: ModelLimits, timing: Timing) -> tuple[str, list[float]]:
-    """What came of it, and how many seconds each attempt was given."""
-    given: list[float] = []
-
-    async def attempt(seconds: float) -> str | Trouble:
-        given.append(seconds)
-        return found.pop(0) if len(found) > 1 else found[0]
-
-    return await retry(attempt, limits, timing, "m"), given
+async def asked(found: list[dict[str, Any] | Trouble], limits: ModelLimits, timing: Timing) -> list[float]:
+    """How many seconds each attempt was given."""
+    endpoint = FakeEndpoint("m", found)
+    await Pool("m", [endpoint], limits, timing=timing).ask("chat", {}, Request([]))
+    return endpoint.given
 
 
 async def test_pauses_may_be_twice_as_long_each_time_up_to_a_limit() -> None:
@@ -39,48 +38,52 @@ async def test_a_pause_is_any_time_from_none_to_that() -> None:
         return high / 4
 
     clock = FakeTime()
-    timing = Timing(clock.sleep, lambda: clock.time, lambda: 0.0, between)
-    await asked([BUSY, BUSY, "done"], ModelLimits(first_pause=1), timing)
+    timing = Timing(clock.later, lambda: clock.time, lambda: 0.0, between)
+    await asked([BUSY, BUSY, DONE], ModelLimits(first_pause=1), timing)
     assert bounds == [(0, 1), (0, 2)]
     assert clock.pauses == [0.25, 0.5]
 
 
 async def test_no_attempt_may_take_longer_than_is_left() -> None:
-    clock = FakeTime()
-    limits = ModelLimits(timeout=10, deadline=12, first_pause=1)
-    found, given = await asked([BUSY, BUSY, BUSY, "done"], limits, clock.timing)
-    assert found == "done"
-    assert given == [10, 10, 9, 5]
+    slow = Trouble("is busy", passing=True, after=4)
+    given = await asked([slow, slow, DONE], ModelLimits(timeout=10, deadline=12), FakeTime().timing)
+    assert given == [10, 8, 4]
 
 
 async def test_none_begins_after_the_deadline() -> None:
+    slow, clock = Trouble("is busy", passing=True, after=4), FakeTime()
+    with pytest.raises(ModelUnavailable, match=r"attempts: 3, in 11.0 s"):
+        await asked([slow], ModelLimits(attempts=100, deadline=12, first_pause=1), clock.timing)
+    assert clock.pauses == [5, 6]
+
+
+async def test_to_wait_for_ones_turn_is_no_delay_of_the_server() -> None:
     clock = FakeTime()
-    with pytest.raises(ModelUnavailable, match=r"attempts: 3, in 3.0 s"):
-        await asked([BUSY], ModelLimits(attempts=100, deadline=7, first_pause=1), clock.timing)
-    assert clock.time == 3
+    limits = ModelLimits(requests_per_minute=1, deadline=30)
+    assert await asked([BUSY, BUSY, DONE], limits, clock.timing) == [30, 30, 30]
+    assert clock.time == 120
 
 
 async def test_who_wonders_what_takes_so_long_finds_it_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    await asked([BUSY, "done"], ModelLimits(first_pause=1), FakeTime().timing)
-    assert caplog.messages == ["m is busy; next attempt in 1.0 s"]
+    await asked([BUSY, DONE], ModelLimits(first_pause=1), FakeTime().timing)
+    assert caplog.messages == ["http://m/v1 gets no request for 1.0 s", "m is busy; attempt 2 follows"]
 
 
 async def test_what_will_not_pass_is_asked_once() -> None:
     clock = FakeTime()
     with pytest.raises(ModelFailed, match=r"^m says no$"):
-        await asked([Trouble("says no", passing=False), "done"], ModelLimits(), clock.timing)
+        await asked([Trouble("says no", passing=False), DONE], ModelLimits(), clock.timing)
     assert clock.pauses == []
 
 
 async def test_the_usual_pauses_are_random() -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await asyncio.sleep(0)
-
+    clock = FakeTime()
     with pytest.raises(ModelUnavailable):
-        await asked([BUSY], ModelLimits(attempts=20, first_pause=1, longest_pause=1), Timing(sleep=sleep))
-    assert len(set(slept)) == 19
-    assert 0 <= min(slept) < max(slept) <= 1
+        await asked(
+            [BUSY],
+            ModelLimits(attempts=20, first_pause=1, longest_pause=1),
+            Timing(later=clock.later, now=lambda: clock.time),
+        )
+    assert len(set(clock.pauses)) == 19
+    assert 0 <= min(clock.pauses) < max(clock.pauses) <= 1

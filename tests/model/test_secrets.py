@@ -95,6 +95,8 @@ async def test_names_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
         "chat:m@http://host/v1#hunter2",
         "chat:m@http://user:hunter2@[host/v1",
         "chat:m@http://user:hunter2@host:port/v1",
+        "chat:m@http://host/v1,http://user:hunter2@other/v1",
+        "chat:m@http://host/v1,user:hunter2@other/v1",
         "chatt:m@http://user:hunter2@host:80/v1",
         "http://user:hunter2@host:80/v1",
     ],

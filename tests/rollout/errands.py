@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 from itertools import count
 from typing import Any
 
@@ -27,8 +28,8 @@ def dies_at(place: str) -> bool:
 
 
 def trace(*what: Any) -> None:
-    """Leave a line outside of all state, in one piece, with the life of the process in which it was left."""
-    line = " ".join(map(str, (os.environ["ERRANDS_LIFE"], *what)))
+    """Leave a line outside of all state, in one piece, with the life of its process, or the time."""
+    line = " ".join(map(str, (os.environ.get("ERRANDS_LIFE", time.time()), *what)))
     file = os.open(os.environ["ERRANDS_TRACE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, f"{line}\n".encode())
     os.close(file)

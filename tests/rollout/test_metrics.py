@@ -1,14 +1,21 @@
 """Metrics: pass@k without bias, and what is averaged."""
 
+import json
+from collections import defaultdict
 from itertools import combinations
+from math import inf, nan
+from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from pydantic_core import to_json
 
 from stateroom.errors import BadData
-from stateroom.rollout import Price, aggregate, pass_at_k, standard_error
+from stateroom.rollout import Price, RunFiles, aggregate, pass_at_k, standard_error
+from stateroom.rollout.lazy import LazyMap
+from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.repeats import t_quantile
 
 
@@ -204,3 +211,117 @@ def test_a_metric_of_some_episodes_is_averaged_over_those() -> None:
 def test_no_episodes_no_metrics() -> None:
     none: dict[str, Any] = {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
     assert aggregate([]) == {**none, "repeat_level_metrics": []}
+
+
+# By hand.
+
+FLOATS = st.floats(-1e6, 1e6)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"_ng_task_index": st.integers(-1, 4)},
+        optional={
+            "_ng_rollout_index": st.integers(0, 3),
+            "reward": st.sampled_from([0.0, 0.5, 1.0]),
+            "score": FLOATS,
+            "count": st.integers(0, 10**20),
+            "flag": st.booleans(),
+            "words": st.text(),
+            "reward_components": st.dictionaries(st.sampled_from("ab"), FLOATS),
+        },
+    ),
+    max_size=30,
+)
+
+
+def figures_of(row: dict[str, Any]) -> dict[str, float]:
+    parts = {f"reward_components/{name}": value for name, value in row.get("reward_components", {}).items()}
+    named = {name: row[name] for name in row if not name.startswith("_") and name not in ("words", "reward_components")}
+    return {name: float(value) for name, value in {**named, **parts}.items()}
+
+
+def summary(rows: list[dict[str, Any]], **stats: Any) -> dict[str, float]:
+    """Statistics of each metric over those rows that have it."""
+    columns = defaultdict(list)
+    for each in rows:
+        for name, value in figures_of(each).items():
+            columns[name].append(value)
+    return {f"{stat}/{name}": function(columns[name]) for name in columns for stat, function in stats.items()}
+
+
+SUMMARY = {"mean": fmean, "max": max, "min": min, "median": median, "std": lambda v: stdev(v) if len(v) > 1 else 0.0}
+
+
+@given(ROWS)
+def test_metrics_are_those_that_are_computed_by_hand(rows: list[dict[str, Any]]) -> None:
+    tasks: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    repeats: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for each in rows:
+        tasks[each["_ng_task_index"]].append(each)
+        repeats[each.get("_ng_rollout_index", 0)][each["_ng_task_index"]] = each  # the last one counts
+    found = aggregate(rows)
+
+    overall = summary(rows, **SUMMARY)
+    assert found["agent_metrics"].items() >= overall.items()
+    for name in [name.removeprefix("mean/") for name in overall if name.startswith("mean/")]:
+        clusters = [[f[name] for each in tasks[task] if name in (f := figures_of(each))] for task in sorted(tasks)]
+        assert found["agent_metrics"].get(f"stderr/{name}") == standard_error(clusters)
+    assert found["agent_metrics"].get("num_repeats", 0) == len(repeats)
+
+    assert [group["_ng_task_index"] for group in found["group_level_metrics"]] == sorted(tasks)
+    for group in found["group_level_metrics"]:
+        task = group["_ng_task_index"]
+        assert group.items() >= summary(tasks[task], **SUMMARY).items()
+        assert group["num_rollouts"] == len(tasks[task])
+        assert group["rollout_infos"] == [
+            {"rollout_id": f"{task}:{rollout}", "_ng_task_index": task, "_ng_rollout_index": rollout, **figures}
+            for rollout, figures in sorted(
+                ((each.get("_ng_rollout_index", 0), figures_of(each)) for each in tasks[task]), key=lambda pair: pair[0]
+            )
+        ]
+
+    several = sorted(repeats) if len(repeats) > 1 else []
+    assert [repeat["_ng_rollout_index"] for repeat in found["repeat_level_metrics"]] == several
+    for repeat in found["repeat_level_metrics"]:
+        counted = repeats[repeat["_ng_rollout_index"]]
+        assert repeat.items() >= summary([*counted.values()], **SUMMARY).items()
+        assert (repeat["sample_count"], repeat["missing_count"]) == (len(counted), len(tasks) - len(counted))
+    means = defaultdict(list)
+    for index in several:
+        for name, value in summary([*repeats[index].values()], mean=fmean).items():
+            means[name].append(value)
+    across = {f"mean_across_repeats/{name}": fmean(values) for name, values in means.items()}
+    assert {
+        name: found["agent_metrics"][name] for name in found["agent_metrics"] if name[:12] == "mean_across_"
+    } == across
+
+
+# In a file.
+
+
+@pytest.mark.parametrize(("tasks", "repeats"), [(0, 0), (1, 1), (3, 2), (2, 150), (150, 2)])
+def test_the_metrics_file_has_what_is_aggregated(tasks: int, repeats: int, tmp_path: Path) -> None:
+    rows = [
+        {**row(task, rollout / 3, **{"é": 1e300}), "_ng_rollout_index": rollout}
+        for task in range(tasks)
+        for rollout in range(repeats)
+    ]
+    files, agent = RunFiles(tmp_path / "out.jsonl"), {"name": "é", "more": [1, {}]}
+    files.write_metrics(agent, aggregate_lazily(rows))
+    assert files.metrics.read_bytes() == to_json([{"agent_ref": agent, **aggregate(rows)}], indent=2) + b"\n"
+
+
+def test_the_metrics_file_has_odd_names_and_numbers(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path / "out.jsonl")
+    files.write_metrics(None, {"agent_metrics": {"half \ud83d": inf}, "groups": LazyMap(lambda n: {"x": nan}, [1, 2])})
+    text = files.metrics.read_text()
+    assert json.loads(text)[0]["agent_metrics"] == {"half \ud83d": inf}
+    assert text.count('"x": NaN') == 2
+
+
+def test_metrics_that_cannot_be_computed_leave_the_old_file(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path / "out.jsonl")
+    files.write_metrics(None, {})
+    before = files.metrics.read_bytes()
+    with pytest.raises(ZeroDivisionError):
+        files.write_metrics(None, {"groups": LazyMap(lambda n: {"x": 1 / n}, [1, 0])})
+    assert (files.metrics.read_bytes(), [*tmp_path.iterdir()]) == (before, [files.metrics])

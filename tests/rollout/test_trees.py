@@ -537,6 +537,7 @@ async def test_a_node_without_its_parent_is_refused(tmp_path: Path) -> None:
 # The example.
 
 
+@pytest.mark.more("time")
 async def test_the_example_beats_the_plain_policy_by_branching() -> None:
     example = Path(__file__).parents[2] / "examples" / "branching.py"
     plain, best, best_from_the_middle, beam = (await runpy.run_path(str(example))["compare"]()).values()

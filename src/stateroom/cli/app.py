@@ -31,6 +31,7 @@ from stateroom.cli import (
     sessions,
     show,
     store,
+    studio,
     tree,
 )
 from stateroom.cli.output import errors
@@ -167,7 +168,8 @@ app.command()(compare.compare)
 app.command()(tree.tree)
 app.command()(runs_author_code(reads_sessions(reverify.reverify)))
 app.command()(runs_author_code(reads_sessions(replay.replay)))
-app.command()(serve.serve)
+app.command()(studio.studio)
+app.command(cls=serve.ServeCommand)(serve.serve)
 app.command()(mcp.mcp)
 app.command()(environments.environments)
 app.command()(environments.tasks)

@@ -21,13 +21,16 @@ from stateroom.cli.options import (
     KeyVariable,
     Limit,
     MaxSteps,
+    ModelConcurrency,
     ModelSpec,
     Output,
+    RequestsPerMinute,
     Seed,
     ServerURL,
     SolvedAt,
     StoreChoice,
     TaskFile,
+    TokensPerMinute,
     env_args_of,
     warn_of_missing_prompts,
 )
@@ -46,6 +49,7 @@ from stateroom.rollout import (
     Rule,
     TreeFiles,
     branch as grow_trees,
+    model_limits,
     plan_fields,
 )
 from stateroom.session import contained
@@ -84,6 +88,9 @@ def branch(
     input_file: TaskFile = None,
     model: ModelSpec = "reference",
     api_key_env: KeyVariable = None,
+    model_concurrency: ModelConcurrency = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Branches at a time.")] = 8,
     store: StoreChoice = None,
     server: ServerURL = None,
@@ -116,7 +123,16 @@ def branch(
     given = {"n": n, "at": at, "width": width, "continuations": continuations}
     plan = Branching(
         **plan_fields(
-            env, env_args_of(env_arg), input_file, model, store, server, output, kind=TreeFiles, api_key_env=api_key_env
+            env,
+            env_args_of(env_arg),
+            input_file,
+            model,
+            store,
+            server,
+            output,
+            kind=TreeFiles,
+            api_key_env=api_key_env,
+            limits=model_limits(model_concurrency, requests_per_minute, tokens_per_minute),
         ),
         force=force,
         api_key=api_key or None,

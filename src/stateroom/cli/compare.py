@@ -94,7 +94,12 @@ def _warnings(found: RunComparison) -> list[str]:
         "only A has a reward for": found.only_first,
         "only B has a reward for": found.only_second,
     }
-    return [f"{words}: {_listed(tasks)}" for words, tasks in lists.items() if tasks]
+    warnings = [f"{words}: {_listed(tasks)}" for words, tasks in lists.items() if tasks]
+    if found.edited:
+        tasks = sorted({task for task, _ in found.edited})
+        what = counted(len(found.edited), "episode that a person edited is", "episodes that people edited are")
+        warnings.append(f"left out, since {what} not comparable: {_listed(tasks)}")
+    return warnings
 
 
 def _listed(tasks: list[int]) -> str:
@@ -125,4 +130,5 @@ def _data(found: RunComparison) -> dict[str, Any]:
         "different": found.different,
         "only_first": found.only_first,
         "only_second": found.only_second,
+        "edited": found.edited,
     }

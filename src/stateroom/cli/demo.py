@@ -75,7 +75,10 @@ def demo(
     _show_command("sessions", "list", "--store", plan.store)
     _show_command("run", "extraction", "--model", "noisy", "--repeats", "4")
     _show_command("environments")
-    console.print(f"Rollouts, metrics and sessions of this demo are in {where}.", soft_wrap=True)
+    console.print(
+        f"Rollouts, metrics and sessions of this demo are in {where}. To see them on a web page:", soft_wrap=True
+    )
+    _show_command("studio", *ENVIRONMENTS, "--store", plan.store, "--runs", str(where))
 
 
 def _heading(text: str) -> None:

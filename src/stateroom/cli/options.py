@@ -43,7 +43,7 @@ ModelSpec = Annotated[
         "-m",
         help="The model or policy: a policy of the environment (reference, noisy), gold (the gold actions of each "
         "task), openai:NAME, responses:NAME@URL, "
-        "chat:NAME@URL, local, replay:FILE, module:Class or path.py:Class.",
+        "chat:NAME@URL (several servers: NAME@URL,URL), local, replay:FILE, module:Class or path.py:Class.",
     ),
 ]
 KeyVariable = Annotated[
@@ -53,6 +53,17 @@ KeyVariable = Annotated[
         help="The environment variable with the key of the model's server; by default OPENAI_API_KEY for OpenAI, and "
         "API_KEY_ with the host for others, such as API_KEY_MODELS_EXAMPLE.",
     ),
+]
+ModelConcurrency = Annotated[
+    int | None,
+    typer.Option(min=1, help="Requests at a time to each server of the model; by default 64.", show_default=False),
+]
+RequestsPerMinute = Annotated[
+    float | None, typer.Option(min=1, help="Requests in a minute to each server of the model, evenly spread.")
+]
+TokensPerMinute = Annotated[
+    float | None,
+    typer.Option(min=1, help="Tokens in a minute of each server of the model: of requests and answers together."),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -32,6 +32,11 @@ LONGEST_LINE = 80
 """Characters of each message that a log shows."""
 
 
+def warn(problem: str) -> None:
+    """Print a warning."""
+    errors.print(f"warning: {problem}", style="bold yellow", soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Print a JSON value on a line of its own."""
     typer.echo(json.dumps(value, default=str, ensure_ascii=False))
@@ -142,6 +147,8 @@ def entry_line(entry: LogEntry) -> str:
         return brief({key: value for key, value in task.items() if key not in ("responses_create_params", "agent_ref")})
     if entry.kind == "rewind":
         return f"back to revision {facts['to']}"
+    if entry.kind == "edit":
+        return str(facts["reason"])
     if entry.kind == "asked":
         return f"{entry.name}({_arguments(entry.input)}) asked: {facts['question']}"
     if entry.kind == "message":
@@ -156,8 +163,11 @@ def entry_line(entry: LogEntry) -> str:
 
 
 def asides(entry: LogEntry) -> list[str]:
-    """What else an entry has: events, moves of the agent, other sessions, a migrated state."""
+    """What else an entry has: who made it, events, moves of the agent, other sessions, a migrated state."""
     lines = [f"{name}({_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
+    person = entry.facts.get("person" if entry.kind == "message" else "by")
+    if person is not None and entry.kind != "abandoned":  # by another process
+        lines.append(f"by {person}")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
     others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}

@@ -55,9 +55,11 @@ def replay(
     longer has a row's session, the outputs in its response are compared.
     The rollouts may be NeMo Gym's own.
     External tools do not run: their results are taken from the log. Episodes
-    that used states which others change are refused.
+    that used states which others change are refused. What a person edited is
+    copied from the log, and such an episode is named as not comparable.
 
-    The exit code is 1 if something differs, or if nothing could be replayed.
+    The exit code is 1 if something differs, or if nothing comparable could be
+    replayed.
 
     Example: stateroom replay out/counter.jsonl --env counter --reads check
 
@@ -77,7 +79,7 @@ def replay(
         print_json({**_sums(replays), "episodes": [asdict(each) for each in replays]})
     else:
         _show(environment.name, replays, lenient)
-    if any(each.differences for each in replays) or all(each.refused for each in replays):
+    if any(each.differences for each in replays) or all(each.refused or each.edited for each in replays):
         raise typer.Exit(1)
 
 
@@ -109,6 +111,7 @@ def _sums(replays: list[Replay]) -> dict[str, int]:
     return {
         "replayed": sum(each.refused is None for each in replays),
         "refused": sum(each.refused is not None for each in replays),
+        "edited": sum(bool(each.edited) for each in replays),
         "differing": sum(bool(each.differences) for each in replays),
         "calls": sum(each.calls for each in replays),
         "reads": sum(each.reads for each in replays),
@@ -122,12 +125,17 @@ def _show(name: str, replays: list[Replay], lenient: bool) -> None:
     found = _sums(replays)
     told = f"{counted(found['replayed'], 'episode', 'episodes')} of {name} replayed"
     verdict = f": {counted(found['differing'], 'differs', 'differ')}" if found["differing"] else ": all as on record"
+    if found["edited"] == found["replayed"] and not found["differing"]:
+        verdict = ""
     refused = f", {found['refused']:,} refused" if found["refused"] else ""
     style = "red" if found["differing"] else "green"
     console.print(Text.assemble((told, "bold"), (verdict if found["replayed"] else "", style), (refused, "red")))
     made = table("calls run again#", "reads#", "external, taken from the log#", "left out#", "differences#")
     made.add_row(*(f"{found[kind]:,}" for kind in ("calls", "reads", "taken", "left_out", "differences")))
     console.print(made)
+    for each in [each for each in replays if each.edited][:SHOWN]:
+        told = f"{_where(each)}: edited {', '.join(each.edited)}; that was copied, and the episode is not comparable"
+        console.print(told, style="yellow", soft_wrap=True)
     every = [(each, difference) for each in replays for difference in each.differences]
     for each, difference in every[:SHOWN]:
         _show_difference(each, difference)

@@ -162,6 +162,7 @@ def _summary(report: RescoreReport, files: RunFiles) -> dict[str, Any]:
         "episodes": len(report.rows),
         "resumed": report.resumed,
         "refused": report.refused,
+        "edited": report.edited,
         "reasons": dict(report.reasons.most_common()),
         "rewards": _rewards(report),
         "tasks": [task._asdict() for task in report.tasks()],
@@ -188,6 +189,9 @@ def _show(name: str, report: RescoreReport, files: RunFiles, again: bool) -> Non
     what += f", {report.resumed:,} of them before" if report.resumed else ""
     refused = f", {report.refused:,} refused" if report.refused else ""
     console.print(Text.assemble((what, "bold"), (refused, "red")), soft_wrap=True)
+    if report.edited:
+        what = counted(report.edited, "episode was", "episodes were")
+        console.print(f"{what} edited by a person, and not comparable", style="yellow", soft_wrap=True)
     if report.reasons:
         made = table("refused#", "because")
         for reason, count in report.reasons.most_common(SHOWN):

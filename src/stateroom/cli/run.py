@@ -21,10 +21,12 @@ from stateroom.cli.options import (
     KeyVariable,
     Limit,
     MaxSteps,
+    ModelConcurrency,
     ModelSpec,
     Output,
     PriceOption,
     Repeats,
+    RequestsPerMinute,
     Resume,
     RunStore,
     Seed,
@@ -32,6 +34,7 @@ from stateroom.cli.options import (
     Settings,
     SolvedAt,
     TaskFile,
+    TokensPerMinute,
     env_args_of,
     price_of,
     settings_of,
@@ -59,9 +62,19 @@ def run(
     input_file: TaskFile = None,
     model: ModelSpec = "reference",
     api_key_env: KeyVariable = None,
+    model_concurrency: ModelConcurrency = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
     repeats: Repeats = 1,
     group: Group = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 8,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where episodes run: local (this process), processes or processes:N (of this machine), ray or "
+            "ray:ADDRESS (a Ray cluster)."
+        ),
+    ] = "local",
     store: RunStore = None,
     server: ServerURL = None,
     api_key: APIKey = None,
@@ -90,6 +103,8 @@ def run(
     Groups that start from one state: stateroom run counter --model noisy --group 8
 
     On a server: stateroom run counter --server http://127.0.0.1:8000
+
+    On all cores: stateroom run counter --model noisy --repeats 100 --engine processes
     """
     plan = plan_run(
         env,
@@ -97,9 +112,13 @@ def run(
         input=input_file,
         model=model,
         api_key_env=api_key_env,
+        model_concurrency=model_concurrency,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
         repeats=repeats,
         group=group,
         concurrency=concurrency,
+        engine=engine,
         store=store,
         server=server,
         api_key=api_key,

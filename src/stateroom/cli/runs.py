@@ -9,7 +9,7 @@ import typer
 
 from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, number, print_json, table, with_error
-from stateroom.rollout import RunSummary, find_runs
+from stateroom.rollout import RunIndex, RunSummary, Search, find_runs
 
 
 def runs(
@@ -23,7 +23,8 @@ def runs(
 
     Example: stateroom runs out --json
     """
-    found = sorted((run.summary(folder) for run in find_runs(folder)), key=lambda each: each.started, reverse=True)
+    summaries = (run.summary(folder, Search(RunIndex.of(run.files))) for run in find_runs(folder))
+    found = sorted(summaries, key=lambda each: each.started, reverse=True)
     if json_output:
         print_json([_data(each) for each in found])
         return

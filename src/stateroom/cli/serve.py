@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from stateroom.cli.options import EnvArgs, KeyVariable, StoreURL, env_args_of
-from stateroom.cli.output import console, errors
+from stateroom.cli.output import console, warn
+from stateroom.cli.studio import Runs, StudioToken, studio_of
 from stateroom.errors import NotFound
 from stateroom.session import WEEK
+
+
+class ServeCommand(TyperCommand):
+    """The command, whose `--studio` needs no value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for place, each in enumerate(args):
+            if each == "--studio" and args[place + 1 : place + 2] not in (["read"], ["full"]):
+                args = [*args[:place], "--studio=full", *args[place + 1 :]]
+        return super().parse_args(ctx, args)
 
 
 def serve(
@@ -100,6 +112,16 @@ def serve(
             "same cookie, extra arguments.",
         ),
     ] = False,
+    studio: Annotated[
+        Literal["read", "full"] | None,
+        typer.Option(
+            metavar="[read|full]",
+            help="Serve Studio at /studio/, to read sessions or (by default) also to change them.",
+            show_default=False,
+        ),
+    ] = None,
+    studio_token: StudioToken = None,
+    runs: Runs = None,
 ) -> None:
     """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
 
@@ -113,6 +135,8 @@ def serve(
     With a model that answers in threads: stateroom serve counter --model chat:qwen3@http://127.0.0.1:9000/v1
 
     With an agent for NeMo Gym's rollout collection: stateroom serve counter --agent reference
+
+    With a page for people: stateroom serve counter --studio
     """
     try:
         from stateroom import server  # noqa: PLC0415 - not every command needs a server
@@ -144,11 +168,8 @@ def serve(
         access_log=access_log,
         extra_arguments=extra_arguments,
         gym_compat=gym_compat,
+        extensions=[] if studio is None else [studio_of(studio, studio_token, runs)],
         say=lambda line: console.print(line, soft_wrap=True),
-        warn=_warn,
+        warn=warn,
         exits=True,
     )
-
-
-def _warn(problem: str) -> None:
-    errors.print(f"warning: {problem}", style="bold yellow", soft_wrap=True)

@@ -30,8 +30,8 @@ from stateroom.cli.output import (
 from stateroom.environment import Environment, find_environment, make_environment, registered
 from stateroom.errors import NotFound
 from stateroom.session import SHARED_IDS, AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
-from stateroom.state import brief, differences
-from stateroom.store import Head, Store, open_store, without_secrets
+from stateroom.state import ChangeData, brief, differences, lines
+from stateroom.store import Head, HeadFilter, Order, Store, open_store, without_secrets
 
 app = typer.Typer(help="Look at the sessions in a store, and speak to their agents.", no_args_is_help=True)
 
@@ -49,14 +49,18 @@ def list_sessions(
     store: StoreURL,
     env: OnlyEnv = None,
     everything: Annotated[bool, typer.Option("--all", help="Worlds and shared states too.")] = False,
+    phase: Annotated[str | None, typer.Option(help="Only sessions whose agent is in this phase, such as done.")] = None,
+    order: Annotated[Order, typer.Option(help="What comes first; by reward, only sessions with a verdict.")] = "newest",
     limit: Annotated[int, typer.Option(min=1, help="Show at most N.")] = 20,
     json_output: AsJSON = False,
 ) -> None:
     """List sessions, the newest first.
 
     Example: stateroom sessions list --store sqlite:///rooms.db
+
+    Example: stateroom sessions list --store sqlite:///rooms.db --phase waiting_feedback
     """
-    heads = asyncio.run(_heads(store, env, everything, limit))
+    heads = asyncio.run(_heads(store, env, everything, phase, order, limit))
     if json_output:
         print_json([head_data(head, time.time()) for head in heads])
         return
@@ -80,7 +84,7 @@ def list_sessions(
             console.print()
         console.print(made)
     if len(heads) == limit:
-        console.print(f"the newest {limit}; --limit shows more", style="dim")
+        console.print(f"the first {limit}; --limit shows more", style="dim")
 
 
 @app.command()
@@ -99,7 +103,7 @@ def show(
     """
     head, state, agent, older = asyncio.run(_states(store, session, at, diff))
     revision = at or head.revision
-    changes = list(differences(older, state)) if diff else None
+    changes = differences(older, state) if diff else None
     if json_output:
         shown = {"differences": changes} if diff else {"state": state}
         print_json({**head_data(head, time.time()), "at": revision, **_standing(agent), **shown})
@@ -112,7 +116,7 @@ def show(
             console.print(f"  {name}: {brief(value)}", soft_wrap=True)
     else:
         console.print(f"since revision {diff}:" + ("" if changes else " nothing changed"))
-        for line in changes:
+        for line in lines(changes):
             console.print(f"  {line}", soft_wrap=True)
 
 
@@ -188,7 +192,7 @@ def cancel(
     _show_standing(asyncio.run(end()), json_output)
 
 
-def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
+def print_log(steps: list[tuple[LogEntry, list[ChangeData]]]) -> None:
     """A log as a readable transcript with state changes."""
     for entry, changes in steps:
         what = Text.assemble(f"{entry.revision:>4}  ", (f"{entry.kind:<10}", "bold"), f" {entry_line(entry)}")
@@ -196,11 +200,11 @@ def print_log(steps: list[tuple[LogEntry, list[str]]]) -> None:
         console.print(what, soft_wrap=True)
         for line in asides(entry):
             console.print(f"{'':>18}{line}", style="dim", soft_wrap=True)
-        for line in changes:
+        for line in lines(changes):
             console.print(f"{'':>18}{line}", style="green", soft_wrap=True)
 
 
-async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[str]]]:
+async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[ChangeData]]]:
     """The entries of a session, each with what it changed."""
     async with existing_store(store_url) as store:
         return [step async for step in Transcript(store, session).read()]
@@ -208,18 +212,26 @@ async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[st
 
 def existing_store(url: str) -> AbstractAsyncContextManager[Store]:
     """The store of a URL; one on this disk that is not there is a mistake, and not made: there is nothing in it."""
+    check_exists(url)
+    return open_store(url)
+
+
+def check_exists(url: str) -> None:
+    """Raise `NotFound` if a store on this disk is not there."""
     for scheme, what in (("sqlite:///", "file"), ("file://", "folder")):
         path = Path(unquote(url.removeprefix(scheme).partition("?")[0]))
         if url.startswith(scheme) and path.name and not path.exists():
             raise NotFound(f"there is no store {without_secrets(url)}: the {what} {path} does not exist")
-    return open_store(url)
 
 
-async def _heads(store_url: str, env: str | None, everything: bool, limit: int) -> list[Head]:
-    """The newest heads of an environment, or of all; with `everything` also those of worlds and shared states."""
+async def _heads(
+    store_url: str, env: str | None, everything: bool, phase: str | None, order: Order, limit: int
+) -> list[Head]:
+    """The first heads of an environment, or of all; with `everything` also those of worlds and shared states."""
+    listed = HeadFilter(environment=None if everything else env, phase=phase)
     found: list[Head] = []
     async with existing_store(store_url) as store:
-        async for page in store.pages(None if everything else env):
+        async for page in store.pages(listed, order):
             wanted = page if everything else [head for head in page if not _is_shared(head)]
             found += [head for head in wanted if env in (None, head.environment.partition(":")[0])]
             if len(found) >= limit:

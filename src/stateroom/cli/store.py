@@ -27,7 +27,7 @@ from stateroom.session import (
     shared_environment,
     side_by_side,
 )
-from stateroom.store import Size, Status, Store, open_store
+from stateroom.store import HeadFilter, Size, Status, Store, open_store
 
 app = typer.Typer(help="Check a store, measure it, prune it and copy it.", no_args_is_help=True)
 
@@ -360,5 +360,5 @@ async def _ids(store: Store, environment: str | None) -> list[str]:
     wanted = (
         [None] if environment is None else [environment, *(shared_environment(each, environment) for each in SHARED)]
     )
-    ids = [head.id for each in wanted async for page in store.pages(each) for head in page]
+    ids = [head.id for each in wanted async for page in store.pages(HeadFilter(environment=each)) for head in page]
     return ids[::-1]

@@ -29,6 +29,11 @@ from .judge import (
     majority as majority,
     read_score as read_score,
 )
+from .limiter import (
+    Limiter as Limiter,
+    LocalLimiter as LocalLimiter,
+    Report as Report,
+)
 from .model import (
     NO_SETTINGS as NO_SETTINGS,
     Answer as Answer,
@@ -50,6 +55,7 @@ from .settings import (
     responses_settings as responses_settings,
 )
 from .source import (
+    NO_ROW as NO_ROW,
     ModelSource as ModelSource,
     SharedModel as SharedModel,
     open_model as open_model,

@@ -20,7 +20,7 @@ NO_KEY = "none"
 SECRET = 16
 """Minimum length of a secret key; a shorter one is a word such as `ollama`."""
 
-_MODEL_AT = re.compile(r"(?P<model>.+?)@(?P<url>https?://.*)", re.DOTALL)
+_MODEL_AT = re.compile(r"(?P<model>.+?)@(?P<urls>https?://.*)", re.DOTALL)
 _KEY = re.compile(r"[!-~]+")
 """Characters that a header may contain."""
 
@@ -33,11 +33,15 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 300.0
     """Seconds per attempt."""
     deadline: float = 900.0
-    """Seconds per answer: all attempts, and the pauses between them."""
+    """Seconds per answer: all attempts, and the pauses that the server asks for. To wait for a limit does not count."""
     concurrency: int = 64
-    """Requests at the same time. One that waits for its next attempt counts, so that a busy server gets rest."""
+    """Requests to an endpoint at the same time."""
+    requests_per_minute: float | None = None
+    """Requests to an endpoint in a minute, evenly spread; None for any number."""
+    tokens_per_minute: float | None = None
+    """Tokens of an endpoint in a minute, those of the requests and of the answers; None for any number."""
     first_pause: float = 0.5
-    """Upper bound of the first pause, in seconds; it doubles with each attempt."""
+    """Upper bound of an endpoint's first pause after trouble, in seconds; it doubles each time that it fails again."""
     longest_pause: float = 30.0
     """Upper bound of a pause, in seconds, unless the server asks for a longer one."""
 
@@ -67,18 +71,25 @@ class ModelAddress:
         return cls(model, variables.get("OPENAI_BASE_URL") or OPENAI, key, variable)
 
     @classmethod
-    def of_text(cls, text: str, variables: Mapping[str, str], variable: str | None = None) -> ModelAddress:
-        """The address in `NAME@http://host/v1`.
+    def of_text(cls, text: str, variables: Mapping[str, str], variable: str | None = None) -> list[ModelAddress]:
+        """The addresses in `NAME@http://host/v1`, or in `NAME@URL,URL` for a model on several servers.
 
-        `variable` names the environment variable with the key, by default the one of the host.
+        `variable` names the environment variable with the key, by default the one of each host.
         """
         found = _MODEL_AT.fullmatch(text)
-        if found is None:
+        urls = found["urls"].split(",") if found else []
+        if found is None or not all(url.startswith(("http://", "https://")) for url in urls):  # a part may be a secret
             raise NotFound("name a model and its address, for example: chat:llama-3@http://127.0.0.1:8000/v1")
-        key = _key(variables, variable or key_variable(found["url"]))
-        if key is None and variable is not None:
-            raise NotFound(f"there is no key of {found['model']}: set the environment variable {variable}")
-        return cls(found["model"], found["url"], key or NO_KEY, variable or key_variable(found["url"]))
+        addresses = []
+        for url in urls:
+            own = variable or key_variable(url)
+            key = _key(variables, own)
+            if key is None and variable is not None:
+                raise NotFound(f"there is no key of {found['model']}: set the environment variable {variable}")
+            addresses.append(cls(found["model"], url, key or NO_KEY, own))
+        if len({address.url for address in addresses}) < len(urls):
+            raise NotFound(f"the addresses of {found['model']} name one server twice")
+        return addresses
 
     def __repr__(self) -> str:
         return f"ModelAddress({self.model!r}, {self.url!r})"

@@ -1,24 +1,19 @@
-"""Remote models: any server with OpenAI's Responses or Chat Completions API, through the `openai` SDK."""
+"""Endpoints: servers with OpenAI's Responses or Chat Completions API, asked through the `openai` SDK."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from itertools import count
+from hashlib import blake2b
 from math import isfinite
-from random import uniform
-from time import monotonic, time
+from time import time
 from typing import Any, Literal, NamedTuple
 
-from stateroom.errors import ModelFailed, ModelUnavailable, NotFound
-from stateroom.model.address import NO_KEY, ModelAddress, ModelLimits
-from stateroom.model.chat import chat_tools, completion_items, messages_of
-from stateroom.model.model import Answer, Model, Request
-from stateroom.model.settings import chat_settings, usage_of
+from stateroom.errors import ModelFailed, NotFound
+from stateroom.model.address import NO_KEY, ModelAddress
+from stateroom.model.model import Request
 
 try:
     import openai
@@ -33,27 +28,30 @@ CONNECT = 10.0
 PASSING = frozenset({408, 409, 429})
 """HTTP statuses, besides those from 500 on, after which another attempt may succeed."""
 
-NOT_SETTINGS = frozenset({"model", "input", "messages", "tools", "stream", "stream_options", "background", "n"})
-"""Parameters that settings cannot set."""
+OUTPUT_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+"""Parameters that limit the tokens of an answer."""
 
-ENCRYPTED = "reasoning.encrypted_content"
-"""What to include, so that the next request can send the model its reasoning back."""
-
-PASSING_CODES = frozenset({"server_error", "rate_limit_exceeded"})
-"""Error codes after which the same request may succeed later."""
-
-logger = logging.getLogger(__name__)
+CHARACTERS_PER_TOKEN = 4
+"""What tokens are estimated by."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """The clock and the randomness of retries; tests replace them."""
+class Question(NamedTuple):
+    """A request as an endpoint gets it."""
 
-    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
-    now: Callable[[], float] = monotonic
-    today: Callable[[], float] = time
-    """Wall-clock time, as in a server's headers."""
-    between: Callable[[float, float], float] = uniform
+    api: API
+    body: Mapping[str, Any]
+    key: str
+    """The same whenever the same step of an episode is asked, so that a server can charge the answer once."""
+    tokens: int
+    """An estimate of what it uses: the tokens of the request, and those that the answer may have."""
+
+    @classmethod
+    def of(cls, api: API, model: str, body: Mapping[str, Any], request: Request) -> Question:
+        """A question for a request. Raises `TypeError` or `ValueError` if the body is not JSON."""
+        text = json.dumps([model, request.seed, request.step, body], sort_keys=True)
+        answer = next((body[name] for name in OUTPUT_LIMITS if isinstance(body.get(name), int)), 0)
+        key = blake2b(text.encode(), digest_size=16).hexdigest()
+        return cls(api, body, key, len(text) // CHARACTERS_PER_TOKEN + answer)
 
 
 class Trouble(NamedTuple):
@@ -64,17 +62,18 @@ class Trouble(NamedTuple):
     """Whether another attempt may succeed."""
     after: float | None = None
     """Seconds that the server asks to wait."""
+    health: Literal["well", "failing", "gone"] = "well"
+    """What it says about the server: a busy one is well, and one that takes no connection is gone."""
 
 
 class Endpoint:
-    """A connection to a server of models, with its limits. Close it after use."""
+    """A connection to one server of models. Close it after use."""
 
-    def __init__(self, name: str, address: ModelAddress, limits: ModelLimits, timing: Timing | None = None) -> None:
+    def __init__(self, name: str, address: ModelAddress, today: Callable[[], float] = time) -> None:
         self.name = name
+        """The model and the server, as messages name them."""
         self.address = address
-        self._limits = limits
-        self._timing = timing or Timing()
-        self._slots = asyncio.Semaphore(limits.concurrency)
+        self._today = today
         self._client = openai.AsyncOpenAI(
             api_key=address.key,
             base_url=address.url,
@@ -89,38 +88,32 @@ class Endpoint:
         """Close the connections."""
         await self._client.close()
 
-    async def ask(self, api: API, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request, and return the server's reply as JSON data."""
-        send = self._ask_responses if api == "responses" else self._ask_chat
+    async def attempt(self, question: Question, seconds: float) -> dict[str, Any] | Trouble:
+        """Send a request once, and return the server's reply as JSON data, or the trouble.
 
-        async def attempt(seconds: float) -> str | Trouble:
-            return await self._attempt(send, body, seconds)
-
-        async with self._slots:
-            text = await retry(attempt, self._limits, self._timing, self.name)
-        return self._decoded(text)
-
-    async def _ask_responses(self, body: Mapping[str, Any]) -> str:
-        return (await self._respond(model=self.address.model, extra_body=body)).text
-
-    async def _ask_chat(self, body: Mapping[str, Any]) -> str:
-        return (await self._complete(model=self.address.model, messages=(), extra_body=body)).text  # body has messages
-
-    async def _attempt(
-        self, send: Callable[[Mapping[str, Any]], Awaitable[str]], body: Mapping[str, Any], seconds: float
-    ) -> str | Trouble:
-        """The text of a reply, or the trouble. The SDK's errors go no further: they may contain the key."""
+        The SDK's errors go no further: they may contain the key.
+        """
         try:
             async with asyncio.timeout(seconds):
-                return self.address.hidden_in_answer(await send(body))
+                text = self.address.hidden_in_answer(await self._send(question))
         except TimeoutError:
-            return Trouble(f"did not answer in {seconds:.3g} s", passing=True)
+            return Trouble(f"did not answer in {seconds:.3g} s", passing=True, health="failing")
         except openai.APIStatusError as error:
             return self._refusal(error)
         except openai.APIConnectionError as error:
-            return Trouble(self.address.hidden(f"cannot be reached: {error.__cause__ or error}"), passing=True)
+            cause = error.__cause__ or error
+            health: Literal["failing", "gone"] = "gone" if type(cause).__name__.startswith("Connect") else "failing"
+            return Trouble(self.address.hidden(f"cannot be reached: {cause}"), passing=True, health=health)
         except (openai.OpenAIError, TypeError, ValueError) as error:
             return Trouble(self.address.hidden(f"cannot be asked: {error}"), passing=False)
+        return self._decoded(text)
+
+    async def _send(self, question: Question) -> str:
+        model, body, headers = self.address.model, question.body, {"Idempotency-Key": question.key}
+        if question.api == "responses":
+            return (await self._respond(model=model, extra_body=body, extra_headers=headers)).text
+        reply = await self._complete(model=model, messages=(), extra_body=body, extra_headers=headers)
+        return reply.text  # the body has the messages
 
     def _refusal(self, error: openai.APIStatusError) -> Trouble:
         status, headers = error.status_code, error.response.headers
@@ -129,7 +122,8 @@ class Endpoint:
             variable, sent = self.address.variable, self.address.key != NO_KEY
             said += f" (is the key in {variable} right?)" if sent else f" (no key was sent: set {variable})"
         passing = (status in PASSING or status >= 500) and headers.get("x-should-retry") != "false"
-        return Trouble(f"answered {status}: {said}", passing, retry_after(headers, self._timing.today()))
+        after = retry_after(headers, self._today())
+        return Trouble(f"answered {status}: {said}", passing, after, "failing" if passing and status >= 500 else "well")
 
     def _decoded(self, text: str) -> dict[str, Any]:
         try:
@@ -142,128 +136,6 @@ class Endpoint:
         if not isinstance(found, dict):
             raise ModelFailed(f"{self.name} answered with something that is not a JSON object: {text!r:.200}")
         return found
-
-
-class ResponsesModel(Model):
-    """A model with the Responses API; the server stores nothing.
-
-    That API has no seed. With `tells_seed` the request has the seed in its `metadata`, for servers that look there.
-    """
-
-    def __init__(self, endpoint: Endpoint, *, tells_seed: bool) -> None:
-        self.name = endpoint.name
-        self._endpoint = endpoint
-        self._tells_seed = tells_seed
-        self._seals = True
-
-    async def answer(self, request: Request) -> Answer:
-        body = self._body(request)
-        try:
-            reply = await self._endpoint.ask("responses", body)
-        except ModelFailed as error:
-            if "include" in request.settings or "encrypted" not in str(error).lower():
-                raise
-            self._seals = False  # it does not reason, and refuses this parameter
-            reply = await self._endpoint.ask("responses", self._body(request))
-        return self._read(reply)
-
-    def _body(self, request: Request) -> dict[str, Any]:
-        body: dict[str, Any] = {"store": False} | ({"include": [ENCRYPTED]} if self._seals else {})
-        body |= settings_of(request.settings)
-        if self._tells_seed:
-            body["metadata"] = {"seed": str(request.seed), **body.get("metadata", {})}
-        if request.tools:
-            body["tools"] = [*request.tools]
-        return body | {"input": [*request.items]}
-
-    def _read(self, reply: dict[str, Any]) -> Answer:
-        status, error, why = reply.get("status"), _fields(reply, "error"), _fields(reply, "incomplete_details")
-        if status not in (None, "completed", "incomplete") or why.get("reason") == "content_filter":
-            kind = ModelUnavailable if error.get("code") in PASSING_CODES else ModelFailed
-            raise kind(f"{self.name} gave no answer: the response is {status}, {error or why!r:.500}")
-        output = reply.get("output")
-        if not isinstance(output, list):
-            raise ModelFailed(f"{self.name} answered with a response that has no output: {reply!r:.300}")
-        return Answer(output, usage_of(reply.get("usage")), truncated=status == "incomplete")
-
-
-def _fields(reply: dict[str, Any], name: str) -> dict[str, Any]:
-    found = reply.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-class ChatModel(Model):
-    """A model with the Chat Completions API."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.name = endpoint.name
-        self._endpoint = endpoint
-
-    async def answer(self, request: Request) -> Answer:
-        reply = await self._endpoint.ask("chat", _chat_body(request))
-        try:
-            choice, message = _choice(reply)
-            items = completion_items(message)
-        except ModelFailed as error:
-            raise ModelFailed(f"{self.name}: {error}") from None
-        return Answer(items, usage_of(reply.get("usage")), truncated=choice.get("finish_reason") == "length")
-
-
-def _chat_body(request: Request) -> dict[str, Any]:
-    settings = settings_of(request.settings)
-    instructions = settings.pop("instructions", None)
-    messages = messages_of(request.items)
-    if instructions:
-        messages = [{"role": "system", "content": instructions}, *messages]
-    body = {"seed": request.seed, **chat_settings(settings), "messages": messages}
-    return body | ({"tools": chat_tools(request.tools)} if request.tools else {})
-
-
-def _choice(reply: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first choice of a completion, and its message."""
-    choices = reply.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
-        raise ModelFailed(f"a completion must have a choice with a message: {reply!r:.300}")
-    if choice.get("finish_reason") == "content_filter":
-        raise ModelFailed("a content filter withheld the answer")
-    return choice, choice["message"] | _token_ids(reply, choice)
-
-
-def _token_ids(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-    """Token ids for training, where vLLM reports them next to the message."""
-    reported = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
-    return {name: value for name, value in reported.items() if value is not None}
-
-
-async def retry(
-    attempt: Callable[[float], Awaitable[str | Trouble]], limits: ModelLimits, timing: Timing, name: str
-) -> str:
-    """Repeat an attempt until it succeeds, its trouble will not pass, or a limit is reached.
-
-    `attempt` is given its timeout in seconds. Raises `ModelFailed` or `ModelUnavailable`.
-    """
-    began = timing.now()
-    end = began + limits.deadline
-    for attempts in count(1):
-        found = await attempt(min(limits.timeout, end - timing.now()))
-        if isinstance(found, str):
-            return found
-        if not found.passing:
-            raise ModelFailed(f"{name} {found.message}")
-        pause = _pause(attempts, found.after, limits, timing)
-        if attempts >= limits.attempts or timing.now() + pause >= end:
-            passed = timing.now() - began
-            raise ModelUnavailable(f"{name} {found.message} (attempts: {attempts}, in {passed:.1f} s)")
-        logger.info("%s %s; next attempt in %.1f s", name, found.message, pause)
-        await timing.sleep(pause)
-    raise AssertionError
-
-
-def _pause(attempts: int, after: float | None, limits: ModelLimits, timing: Timing) -> float:
-    """A random pause below a bound that doubles, so that requests that failed together do not retry together."""
-    longest = min(limits.longest_pause, limits.first_pause * 2 ** min(attempts - 1, 30))
-    return (after or 0.0) + timing.between(0.0, longest)
 
 
 def retry_after(headers: Mapping[str, str], today: float) -> float | None:
@@ -287,11 +159,6 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, number) if isfinite(number) else None
-
-
-def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings to send with a request: those that are not None."""
-    return {name: value for name, value in given.items() if value is not None and name not in NOT_SETTINGS}
 
 
 def _message(text: str) -> str:

@@ -7,6 +7,7 @@
 | `module:Class`, `path.py:Class` | a `Policy` or `Model` class of the user |
 | `openai:NAME` | an OpenAI model; the key is in `OPENAI_API_KEY` |
 | `responses:NAME@URL`, `chat:NAME@URL` | a model on any server with OpenAI's Responses or Chat Completions API |
+| `responses:NAME@URL,URL`, `chat:NAME@URL,URL` | the same model on several servers |
 | `local`, `local:PATH.gguf` | a small model in this process |
 | `replay:FILE` | the answers of a rollouts file |
 """
@@ -24,6 +25,7 @@ from typing import Any, Self
 from stateroom.environment import load_class
 from stateroom.errors import ModelFailed, NotFound, StateroomError
 from stateroom.model.address import ModelAddress, ModelLimits
+from stateroom.model.limiter import Limiter
 from stateroom.model.model import Model
 from stateroom.model.policy import Gold, Policy
 from stateroom.model.replay import Replayed
@@ -32,6 +34,9 @@ from stateroom.session import contained
 GOLD = "gold"
 
 NO_ROW: Mapping[str, Any] = MappingProxyType({})
+
+REMOTE = ("openai", "responses", "chat")
+"""The kinds of models on servers."""
 
 KINDS = (
     "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, replay:FILE, gold, module:Class, "
@@ -130,28 +135,33 @@ def open_model(
     policies: Mapping[str, Any],
     *,
     limits: ModelLimits | None = None,
+    limiter: Limiter | None = None,
     api_key_env: str | None = None,
 ) -> ModelSource:
     """Open the model that a spec names; `policies` are those that a name alone selects.
 
     In place of a spec it takes a model, which all episodes share, or the class of a policy or model. `limits` apply to
-    a model behind an address, and `api_key_env` names the environment variable with its key. Raises `NotFound` if there
-    is no such model, file or package.
+    a model behind an address, and `api_key_env` names the environment variable with its key. A `limiter` is shared
+    with others that send requests to the same servers; by default the model has one of its own. Raises `NotFound` if
+    there is no such model, file or package.
     """
-    if isinstance(spec, ModelSource):
-        return spec
-    if isinstance(spec, Model):
-        return _shared(spec.name, spec)
     if not isinstance(spec, str):
-        return _of_class(getattr(spec, "__name__", repr(spec)), spec)
+        if limits is not None:
+            raise NotFound(f"{spec!r:.100} is made already, and takes no limits: give them to `open_model` with a spec")
+        return _of_object(spec)
     kind, _, rest = spec.partition(":")
-    if api_key_env is not None and (spec in policies or kind not in ("openai", "responses", "chat")):
-        raise NotFound(f"the model {kind!r} is not on a server, and needs no key from {api_key_env}: leave that out")
+    if spec in policies or kind not in REMOTE:
+        if api_key_env is not None:
+            raise NotFound(
+                f"the model {kind!r} is not on a server, and needs no key from {api_key_env}: leave that out"
+            )
+        if limits is not None:
+            raise NotFound(f"the model {kind!r} is not on a server, and its requests have no limits: leave those out")
     if spec in policies:
         return _of_class(spec, policies[spec])
     match kind:
         case "openai" | "responses" | "chat" if rest:
-            return _remote(spec, kind, rest, limits or ModelLimits(), api_key_env)
+            return _remote(spec, kind, rest, limits or ModelLimits(), limiter, api_key_env)
         case "gold" if not rest:
             return GoldSource()
         case "replay" if rest:
@@ -170,15 +180,22 @@ def _shared(
     return ModelSource(name, lambda seed: model, closing, connects=connects)
 
 
-def _remote(spec: str, kind: str, rest: str, limits: ModelLimits, variable: str | None) -> ModelSource:
-    find = ModelAddress.of_openai if kind == "openai" else ModelAddress.of_text
-    address = find(rest, os.environ, variable)
-    from stateroom.model.endpoint import ChatModel, Endpoint, ResponsesModel  # noqa: PLC0415 - imports the openai SDK
+def _remote(
+    spec: str, kind: str, rest: str, limits: ModelLimits, limiter: Limiter | None, variable: str | None
+) -> ModelSource:
+    if kind == "openai":
+        addresses = [ModelAddress.of_openai(rest, os.environ, variable)]
+    else:
+        addresses = ModelAddress.of_text(rest, os.environ, variable)
+    # These import the openai SDK.
+    from stateroom.model.endpoint import Endpoint  # noqa: PLC0415
+    from stateroom.model.pool import Pool  # noqa: PLC0415
+    from stateroom.model.remote import ChatModel, ResponsesModel  # noqa: PLC0415
 
-    endpoint = Endpoint(spec, address, limits)
-    if kind == "chat":
-        return _shared(spec, ChatModel(endpoint), endpoint.close, connects=True)
-    return _shared(spec, ResponsesModel(endpoint, tells_seed=kind == "responses"), endpoint.close, connects=True)
+    names = [spec] if len(addresses) == 1 else [f"{kind}:{address.model}@{address.url}" for address in addresses]
+    pool = Pool(spec, [*map(Endpoint, names, addresses)], limits, limiter)
+    model = ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=kind == "responses")
+    return _shared(spec, model, pool.close, connects=True)
 
 
 def _local(spec: str, path: Path | None) -> ModelSource:
@@ -186,6 +203,14 @@ def _local(spec: str, path: Path | None) -> ModelSource:
 
     model = LocalModel(path)
     return _shared(spec, model, model.close)
+
+
+def _of_object(given: Model | type[Model] | ModelSource) -> ModelSource:
+    if isinstance(given, ModelSource):
+        return given
+    if isinstance(given, Model):
+        return _shared(given.name, given)
+    return _of_class(getattr(given, "__name__", repr(given)), given)
 
 
 def _of_class(name: str, found: Any) -> ModelSource:

@@ -10,8 +10,13 @@ from .comparison import (
     compare_runs as compare_runs,
 )
 from .description import RunDescription as RunDescription
+from .episode import (
+    Started as Started,
+    run_episode as run_episode,
+)
 from .failures import ToolFailures as ToolFailures
 from .files import RunFiles as RunFiles
+from .index import RunIndex as RunIndex
 from .metrics import (
     SOLVED as SOLVED,
     Price as Price,
@@ -22,11 +27,15 @@ from .metrics import (
 from .options import (
     default_store as default_store,
     find_tasks as find_tasks,
+    model_limits as model_limits,
     new_path as new_path,
     plan_fields as plan_fields,
     plan_run as plan_run,
 )
-from .plan import EPOCH as EPOCH
+from .plan import (
+    EPOCH as EPOCH,
+    Run as Run,
+)
 from .progress import (
     SOON as SOON,
     ProgressBar as ProgressBar,
@@ -57,10 +66,7 @@ from .rows import (
 )
 from .runner import (
     Report as Report,
-    Run as Run,
-    Started as Started,
     run as run,
-    run_episode as run_episode,
 )
 from .runs import (
     RunSummary as RunSummary,
@@ -70,6 +76,11 @@ from .runs import (
     find_runs as find_runs,
 )
 from .scorer import reads_only_the_response as reads_only_the_response
+from .search import (
+    COLUMNS as COLUMNS,
+    EpisodeFilter as EpisodeFilter,
+    Search as Search,
+)
 from .tasks import (
     RemoteEnvironment as RemoteEnvironment,
     checked_row as checked_row,

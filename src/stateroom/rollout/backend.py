@@ -10,7 +10,7 @@ from stateroom.agent import AgentLog, Workspace
 from stateroom.environment import ENV_ARGS, Environment, variant_of
 from stateroom.errors import UnknownSession
 from stateroom.rollout.rows import SESSION, Row, given_row
-from stateroom.session import Lifecycle, Sessions, Verdict
+from stateroom.session import Lifecycle, Session, Sessions, Verdict
 from stateroom.state import State
 from stateroom.store import Store, open_store
 
@@ -135,22 +135,22 @@ class Transcripts:
     def __init__(self, sessions: Sessions[Any]) -> None:
         self._sessions = sessions
 
-    async def find(self, row: Row) -> AgentLog | None:
-        """What the agent of an episode has said, if the episode was begun."""
+    async def find(self, row: Row) -> Session[Any] | None:
+        """The session with what the agent of an episode has said, if the episode was begun."""
         try:
-            return (await self._sessions.open(row[SESSION])).agent
+            return await self._sessions.open(row[SESSION])
         except UnknownSession:
             return None
 
-    async def begin(self, row: Row) -> AgentLog:
+    async def begin(self, row: Row) -> Session[Any]:
         """An empty transcript for an episode; what an earlier one says is of a session that is gone."""
         try:
             transcript = await self._sessions.open(row[SESSION])
         except UnknownSession:
             given = {name: value for name, value in given_row(row).items() if name != ENV_ARGS}  # not of this instance
-            return (await self._sessions.seed(given, session_id=row[SESSION])).agent
+            return await self._sessions.seed(given, session_id=row[SESSION])
         await transcript.rewind(1)
-        return transcript.agent
+        return transcript
 
 
 @asynccontextmanager

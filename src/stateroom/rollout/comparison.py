@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from stateroom.errors import BadTask
 from stateroom.model import Item, kind_of, text_of
-from stateroom.rollout.rows import PARENT, SESSION, Key, Row
+from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row
 from stateroom.rollout.runs import StoredEpisode, StoredRun
 from stateroom.session import parsed, same
 
@@ -76,6 +76,8 @@ class RunComparison:
     only_first: list[int] = field(default_factory=list)
     """Tasks that have an episode with a reward only in the first run."""
     only_second: list[int] = field(default_factory=list)
+    edited: list[Key] = field(default_factory=list)
+    """Episodes of either run, by task and rollout, whose state a person has changed: they are left out."""
 
     def count(self, outcome: Outcome) -> int:
         return sum(task.outcome == outcome for task in self.tasks)
@@ -103,9 +105,11 @@ class RunComparison:
 def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
     """Compare two runs task by task; `BadTask` if they have no task in common.
 
-    Tasks are the same if their index and their content are. Failed episodes have no reward, and do not count.
+    Tasks are the same if their index and their content are. Failed episodes have no reward, and do not count; nor do
+    those that a person has edited.
     """
-    rewards = [_rewards(run.answers()) for run in (first, second)]
+    edited: set[Key] = set()
+    rewards = [_rewards(run.answers(), edited) for run in (first, second)]
     one, other = ({key[0] for key in each} for each in rewards)
     whole = bool(first.inputs and second.inputs)
     contents = [_contents(run, whole) for run in (first, second)]
@@ -129,11 +133,21 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
         for task in common
     ]
     tasks.sort(key=lambda task: (task.difference, task.task))
-    return RunComparison(tasks, different, sorted(one - other), sorted(other - one))
+    left_out = {task for task, _ in edited}
+    return RunComparison(
+        tasks, different, sorted(one - other - left_out), sorted(other - one - left_out), sorted(edited)
+    )
 
 
-def _rewards(episodes: Iterable[StoredEpisode]) -> dict[Key, float]:
-    return {(each.task, each.rollout): each.reward for each in episodes if each.reward is not None}
+def _rewards(episodes: Iterable[StoredEpisode], edited: set[Key]) -> dict[Key, float]:
+    """The rewards of the episodes that can be compared; those that cannot are added to `edited`."""
+    found: dict[Key, float] = {}
+    for each in episodes:
+        if each.row.get(EDITED):
+            edited.add((each.task, each.rollout))
+        elif each.reward is not None:
+            found[each.task, each.rollout] = each.reward
+    return found
 
 
 def _means(rewards: dict[Key, float], tasks: Sequence[int]) -> dict[int, tuple[float, int]]:

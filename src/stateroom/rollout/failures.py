@@ -7,15 +7,15 @@ know of it is here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from stateroom.agent import Outcome, Workspace
+from stateroom.agent import Outcome, Workspace, WrappedWorkspace
 from stateroom.jsonl import Appender, read_lines, repair
-from stateroom.rollout.rows import SESSION, Key, Row, key_of, parse_row
-from stateroom.session import Cause, Result
+from stateroom.rollout.rows import INDICES, SESSION, Key, Row, key_of, parse_row
+from stateroom.session import Result
 
 FAILED = frozenset({"tool_failed", "timeout"})
 """The codes of calls that failed because of the author's code."""
@@ -61,12 +61,10 @@ class ToolFailures:
 
     def watch(self, session: Workspace, row: Row) -> WatchedSession:
         """The session of a row's episode, whose tool failures are added here."""
-        return WatchedSession(session, row, self)
+        return WatchedSession(session, row, self.add)
 
-    def add(self, row: Row, tool: str, code: str, error: str, cause: Cause | None) -> None:
-        """Count a failure in a row's episode, and write it."""
-        failure = {name: row[name] for name in ("_ng_task_index", "_ng_rollout_index", SESSION) if name in row}
-        failure |= {"tool": tool, "code": code, "error": error, "cause": None if cause is None else cause.plain()}
+    def add(self, failure: Row) -> None:
+        """Count a failure, and write it."""
         self._file.append(failure)
         self._count(failure)
 
@@ -77,30 +75,22 @@ class ToolFailures:
             self.first = cause_line(failure)
 
 
-class WatchedSession:
-    """A session of an episode whose tool failures are noted."""
+class WatchedSession(WrappedWorkspace):
+    """The session of a row's episode; `note` is called with each of its tool failures."""
 
-    def __init__(self, session: Workspace, row: Row, failures: ToolFailures) -> None:
-        self._session = session
-        self._row = row
-        self._failures = failures
-
-    @property
-    def replies(self) -> bool:
-        return self._session.replies
-
-    def reads(self, name: str) -> bool:
-        return self._session.reads(name)
-
-    async def reply(self, message: str, *, call_id: str) -> str | None:
-        return await self._session.reply(message, call_id=call_id)
+    def __init__(self, session: Workspace, row: Row, note: Callable[[Row], None]) -> None:
+        super().__init__(session)
+        self._place = {name: row[name] for name in (*INDICES, SESSION) if name in row}
+        self._note = note
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        outcome = await self._session.call(name, arguments, call_id=call_id)
-        cause = outcome.cause if isinstance(outcome, Result) else None
+        outcome = await super().call(name, arguments, call_id=call_id)
+        result = outcome if isinstance(outcome, Result) else None  # a server's reply is for the model alone
+        cause = None if result is None else result.cause
         if outcome.code in FAILED or cause is not None:
-            error = outcome.error if isinstance(outcome, Result) else None  # a server's reply is for the model alone
-            self._failures.add(self._row, name, outcome.code or "", error or f"{name}: {outcome.code}", cause)
+            error = (None if result is None else result.error) or f"{name}: {outcome.code}"
+            told = None if cause is None else cause.plain()
+            self._note({**self._place, "tool": name, "code": outcome.code or "", "error": error, "cause": told})
         return outcome
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
-
 from stateroom.errors import CannotWrite
 from stateroom.jsonl import line_of, replace_lines
+from stateroom.rollout.lazy import json_pieces
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,11 @@ class RunFiles:
         return self._beside("_sessions.db")
 
     @property
+    def index(self) -> Path:
+        """Where each row is; a cache, which may be deleted."""
+        return self._beside("_index.db")
+
+    @property
     def all(self) -> tuple[Path, ...]:
         """The files that a run writes, besides the store."""
         return (self.rollouts, self.inputs, self.failures, self.tool_failures, self.metrics, self.description)
@@ -84,7 +88,7 @@ class RunFiles:
         """Remove the files of an earlier run, and its default store; `CannotWrite` if a process is at work on it."""
         with self.lock():
             store = (self._beside(f"_sessions.db{ending}") for ending in ("", "-wal", "-shm"))
-            for path in (*self.all, *store):
+            for path in (*self.all, self.index, *store):
                 path.unlink(missing_ok=True)
 
     def begin(self, inputs: Iterable[Mapping[str, Any]]) -> None:
@@ -110,12 +114,8 @@ class RunFiles:
 
     def write_metrics(self, agent: Any, metrics: Mapping[str, Any]) -> None:
         """Write the metrics of a model's episodes; `agent` names the model."""
-        found = [{"agent_ref": agent, **metrics}]
-        try:
-            written = to_json(found, indent=2, inf_nan_mode="constants")  # many times as fast
-        except ValueError:  # half of a surrogate pair
-            written = json.dumps(found, indent=2).encode()
-        self.metrics.write_bytes(written + b"\n")
+        pieces = json_pieces({"agent_ref": agent, **metrics}, b"\n  ")
+        replace_lines(self.metrics, chain([b"[\n  "], pieces, [b"\n]\n"]))
 
     def as_dict(self) -> dict[str, str]:
         """The files that exist now, by name."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from math import comb, fsum, hypot, prod, sqrt
-from operator import itemgetter
 from statistics import fmean, median, stdev
 from typing import Annotated, Any, Self
 
 import msgspec
 
 from stateroom.errors import BadData
-from stateroom.rollout.repeats import across_repeats, repeat_metrics
+from stateroom.rollout.figures import Figures
+from stateroom.rollout.lazy import LazyMap, plain
+from stateroom.rollout.repeats import across_repeats, repeat_metrics, repeats_of
 from stateroom.rollout.rows import COST, TOKENS, VERDICT, Key, Row, changed_fields, key_of
+from stateroom.rollout.spool import SpooledRows
 
 ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS, COST}
 """Fields that are measured, and not given by a task, in any row."""
@@ -58,14 +63,17 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Measurements:
-    """Collects what was measured in the rows of a run, apart from the numbers that their tasks came with."""
+    """Collects what was measured in the rows of a run, apart from the numbers that their tasks came with.
 
-    def __init__(self, inputs: Mapping[Key, Row]) -> None:
+    They are kept in `rows`, by default in memory.
+    """
+
+    def __init__(self, inputs: Mapping[Key, Row], rows: list[Row] | SpooledRows | None = None) -> None:
         self.agent: Any = None
         """The model of the episodes."""
         self._inputs = inputs
         self._names = set(ALWAYS)
-        self._rows: list[Row] = []
+        self._rows = [] if rows is None else rows
 
     def add(self, row: Row) -> Row:
         """Add a row; gives the numbers in it."""
@@ -73,13 +81,14 @@ class Measurements:
         if given is not None:
             self._names |= changed_fields(given, row)
         self.agent = self.agent or row.get("agent_ref")
-        self._rows.append({name: row[name] for name in row if isinstance(row[name], int | float) or name in ALWAYS})
-        return self._rows[-1]
+        measured = {name: row[name] for name in row if isinstance(row[name], int | float) or name in ALWAYS}
+        self._rows.append(measured)
+        return measured
 
-    def rows(self) -> list[Row]:
-        """The rows with only their measurements and indices."""
+    def rows(self) -> Sequence[Row]:
+        """The rows with only their measurements and indices, made as they are read."""
         names = {*self._names, "_ng_task_index", "_ng_rollout_index"}
-        return [{name: row[name] for name in row if name in names} for row in self._rows]
+        return LazyMap(lambda row: {name: row[name] for name in row if name in names}, self._rows)
 
 
 def pass_at_k(n: int, solved: int, k: int) -> float:
@@ -91,6 +100,7 @@ def pass_at_k(n: int, solved: int, k: int) -> float:
 
 def summarise(values: Sequence[float], name: str) -> dict[str, float]:
     """Mean, extremes, median and sample standard deviation of one metric."""
+    values = [*values]  # each number of an array is made anew when it is read
     return {
         f"mean/{name}": fmean(values),
         f"max/{name}": max(values),
@@ -120,15 +130,10 @@ def standard_error(by_task: Iterable[Sequence[float]]) -> float | None:
     The episodes of one task are not independent of one another, so that more repeats of the same tasks do not make it
     as small as more tasks would. With a single task, it is that of the mean of its episodes.
     """
-    groups = [group for group in by_task if group]
-    clusters = groups if len(groups) > 1 else [[value] for group in groups for value in group]
-    if len(clusters) < 2:
-        return None
-    values = [value for cluster in clusters for value in cluster]
-    mean = fmean(values)
-    # In any order of the episodes it is the same to the last digit, and no square overflows.
-    spread = hypot(*sorted(fsum(value - mean for value in cluster) for cluster in clusters))
-    return spread * sqrt(len(clusters) / (len(clusters) - 1)) / len(values)
+    clusters = _Clusters()
+    for values in by_task:
+        clusters.add(values)
+    return clusters.error()
 
 
 def aggregate(
@@ -140,74 +145,134 @@ def aggregate(
     task, and `repeat_level_metrics` by rollout index, if there are several. An episode counts as solved from the reward
     `solved_at`. Standard errors are clustered by task. Fields that are `given` by tasks are no metrics.
     """
-    episodes: dict[int, list[tuple[int, dict[str, float]]]] = defaultdict(list)
-    for row in rows:
-        figures = {name: value for name, value in numbers(row).items() if name not in given}
-        episodes[row["_ng_task_index"]].append((row.get("_ng_rollout_index", 0), figures))
-    by_task = {task: _columns(figures for _, figures in episodes[task]) for task in sorted(episodes)}
-    overall = _columns(figures for each in episodes.values() for _, figures in each)
-    agent_metrics: dict[str, float] = {}
-    for name in sorted(overall):
-        agent_metrics |= summarise(overall[name], name)
-        agent_metrics |= _named_error(name, (task.get(name, ()) for task in by_task.values()))
-    agent_metrics.update(_pass_at([task.get("reward", []) for task in by_task.values()], solved_at))
-    key_metrics = {name: value for name, value in agent_metrics.items() if _is_key(name)}
-    repeats = repeat_metrics(episodes)
-    if episodes:
-        indices = {rollout for each in episodes.values() for rollout, _ in each}
-        agent_metrics |= {**across_repeats(repeats), "num_repeats": len(indices)}
+    return plain(aggregate_lazily(rows, solved_at, given))  # type: ignore[no-any-return]
+
+
+def aggregate_lazily(
+    rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED, given: Container[str] = ()
+) -> dict[str, Any]:
+    """The same, but the metrics of a task, of its rollouts and of a repeat are computed each time that they are read.
+
+    Of a long run, they take far more memory than all that they are computed from.
+    """
+    figures = _figures(rows, given)
+    repeats = repeats_of(figures)
+    found = _overall(figures, repeats, solved_at)
     return {
-        "agent_metrics": agent_metrics,
-        "key_metrics": key_metrics,
-        "group_level_metrics": [_task_metrics(task, by_task[task], episodes[task]) for task in by_task],
-        "repeat_level_metrics": repeats,
+        "agent_metrics": found,
+        "key_metrics": key_metrics(found),
+        "group_level_metrics": LazyMap(partial(_task_metrics, figures), figures.by_task),
+        "repeat_level_metrics": repeat_metrics(figures, repeats),
     }
 
 
-def _columns(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
-    """The values of each metric."""
-    found: dict[str, list[float]] = defaultdict(list)
+def agent_metrics(rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED) -> dict[str, float]:
+    """The metrics over all episodes alone; those of each task take longer."""
+    figures = _figures(rows, ())
+    return _overall(figures, repeats_of(figures), solved_at)
+
+
+def key_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The most important of the metrics over all episodes."""
+    return {name: value for name, value in metrics.items() if _is_key(name)}
+
+
+def _figures(rows: Iterable[Mapping[str, Any]], given: Container[str]) -> Figures:
+    figures = Figures()
     for row in rows:
-        for name, value in row.items():
-            found[name].append(value)
+        found = {name: value for name, value in numbers(row).items() if name not in given}
+        figures.add(row["_ng_task_index"], row.get("_ng_rollout_index", 0), found)
+    return figures
+
+
+def _overall(figures: Figures, repeats: Sequence[Sequence[int]], solved_at: float) -> dict[str, float]:
+    found = _summaries(figures) | _pass_at(figures, solved_at)
+    if len(figures):
+        found |= {**across_repeats(figures, repeats), "num_repeats": len(repeats)}
     return found
 
 
-def _task_metrics(
-    task: int, columns: Mapping[str, Sequence[float]], episodes: Sequence[tuple[int, Mapping[str, float]]]
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"_ng_task_index": task}
+def _summaries(figures: Figures) -> dict[str, float]:
+    """All metrics over all episodes, with their standard errors."""
+    errors = _standard_errors(figures)
+    overall = figures.columns(figures.in_order())
+    found: dict[str, float] = {}
+    for name in sorted(overall):
+        found |= summarise(overall[name], name)
+        if name in errors:
+            found[f"stderr/{name}"] = errors[name]
+    return found
+
+
+def _standard_errors(figures: Figures) -> dict[str, float]:
+    """The standard error of each metric that has one."""
+    clusters: dict[str, _Clusters] = defaultdict(_Clusters)
+    for episodes in figures.by_task:
+        for name, values in figures.columns(episodes).items():
+            clusters[name].add(values)
+    errors = ((name, each.error()) for name, each in clusters.items())
+    return {name: error for name, error in errors if error is not None}
+
+
+def _task_metrics(figures: Figures, episodes: Sequence[int]) -> dict[str, Any]:
+    columns = figures.columns(episodes)
+    found: dict[str, Any] = {"_ng_task_index": figures.tasks[episodes[0]]}
     for name in sorted(columns):
         found |= summarise(columns[name], name)
-    infos = [
-        {"rollout_id": f"{task}:{rollout}", "_ng_task_index": task, "_ng_rollout_index": rollout, **figures}
-        for rollout, figures in sorted(episodes, key=itemgetter(0))
-    ]
+    infos = LazyMap(partial(_info, figures), array("I", sorted(episodes, key=figures.rollouts.__getitem__)))
     counts = {"num_rollouts": len(infos), "expected_num_rollouts": len(infos), "missing_num_rollouts": 0}
     return {**found, **counts, "reward_profile_completion_pct": 100.0, "rollout_infos": infos}
+
+
+def _info(figures: Figures, episode: int) -> dict[str, Any]:
+    task, rollout = figures.tasks[episode], figures.rollouts[episode]
+    indices = {"rollout_id": f"{task}:{rollout}", "_ng_task_index": task, "_ng_rollout_index": rollout}
+    return {**indices, **figures.of(episode)}
 
 
 def _is_key(name: str) -> bool:
     return name == "stderr/reward" or name.startswith(("mean/", "pass@", "stderr/pass@"))
 
 
-def _named_error(name: str, by_task: Iterable[Sequence[float]]) -> dict[str, float]:
-    error = standard_error(by_task)
-    return {} if error is None else {f"stderr/{name}": error}
-
-
-def _pass_at(rewards: list[list[float]], solved_at: float) -> dict[str, float]:
+def _pass_at(figures: Figures, solved_at: float) -> dict[str, float]:
     """pass@k for k = 1, 2, 4, … and the number of repeats, over the tasks that have at least k episodes."""
-    most = max(map(len, rewards), default=0)
+    numbers, solved = array("I"), array("I")
+    for episodes in figures.by_task:
+        rewards = figures.column("reward", episodes)
+        numbers.append(len(rewards))
+        solved.append(sum(reward >= solved_at for reward in rewards))
+    most = max(numbers, default=0)
     ks = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} if most else set()))
     found = {}
     for k in ks:
-        estimates = [
-            pass_at_k(len(group), sum(reward >= solved_at for reward in group), k)
-            for group in rewards
-            if len(group) >= k
-        ]
+        counts = zip(numbers, solved, strict=True)
+        estimates = array("d", (pass_at_k(number, some, k) for number, some in counts if number >= k))
         found[f"pass@{k}"] = fmean(estimates)
-        if len(estimates) > 1:
-            found |= _named_error(f"pass@{k}", ([estimate] for estimate in estimates))
+        if (error := _Clusters(estimates).error()) is not None:
+            found[f"stderr/pass@{k}"] = error
     return found
+
+
+class _Clusters:
+    """Values in clusters, of which a standard error is made; those that it starts with are one each."""
+
+    def __init__(self, values: Sequence[float] = ()) -> None:
+        self._values = array("d", values)
+        self._sizes = array("I", [1]) * len(values)
+
+    def add(self, values: Sequence[float]) -> None:
+        """Add a cluster."""
+        if values:
+            self._values.extend(values)
+            self._sizes.append(len(values))
+
+    def error(self) -> float | None:
+        """The standard error of the mean; a single cluster is taken apart."""
+        values = self._values
+        sizes = self._sizes if len(self._sizes) > 1 else array("I", [1]) * len(values)
+        if len(sizes) < 2:
+            return None
+        mean, left = fmean(values), iter(values)
+        # In any order of the episodes it is the same to the last digit, and no square overflows.
+        spread = hypot(*sorted(fsum(value - mean for value in islice(left, size)) for size in sizes))
+        return spread * sqrt(len(sizes) / (len(sizes) - 1)) / len(values)

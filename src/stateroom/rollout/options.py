@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from stateroom.agent import MAX_STEPS, Context
-from stateroom.environment import Environment, make_environment
+from stateroom.environment import Environment
 from stateroom.errors import InvalidArguments, NotFound
-from stateroom.model import Model, ModelSource, open_model
+from stateroom.model import Model, ModelLimits, ModelSource
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
+from stateroom.rollout.plan import Origin, Run
 from stateroom.rollout.rows import Row
-from stateroom.rollout.runner import Run
 from stateroom.rollout.tasks import RemoteEnvironment, check_tasks, example_file, read_tasks
 
 NO_STORE = "memory://"
@@ -32,9 +34,13 @@ def plan_run(
     input: str | PathLike[str] | Iterable[Any] | None = None,
     model: str | Model | type[Model] | ModelSource = "reference",
     api_key_env: str | None = None,
+    model_concurrency: int | None = None,
+    requests_per_minute: float | None = None,
+    tokens_per_minute: float | None = None,
     repeats: int = 1,
     group: int | None = None,
     concurrency: int = 8,
+    engine: str = "local",
     store: str | None = None,
     server: str | None = None,
     api_key: str | None = None,
@@ -55,7 +61,8 @@ def plan_run(
 
     `environment` is a registered name, `module:Class`, `path.py:Class`, a class or an instance; `env_args` are
     arguments of its constructor. `model` is what `--model` takes, or a `Policy` or `Model` class or object. `input` is
-    a path or a list of task rows. `api_key_env` names the environment variable with the key of the model's server.
+    a path or a list of task rows. `api_key_env` names the environment variable with the key of the model's server;
+    `model_concurrency`, `requests_per_minute` and `tokens_per_minute` are limits on the requests to that server.
     `settings` are parameters of the model's requests, as `--set` gives them. `price` is `in=0.15,out=0.6`, per million
     tokens.
     """
@@ -71,13 +78,23 @@ def plan_run(
             raise InvalidArguments(f"{name}: should be at least 1, not {value}")
     return Run(
         **plan_fields(
-            environment, env_args, input, model, store, server, output, resume=resume, api_key_env=api_key_env
+            environment,
+            env_args,
+            input,
+            model,
+            store,
+            server,
+            output,
+            resume=resume,
+            api_key_env=api_key_env,
+            limits=model_limits(model_concurrency, requests_per_minute, tokens_per_minute),
         ),
         api_key=api_key or None,
         admin_token=admin_token or None,
         repeats=repeats,
         group=group,
         concurrency=concurrency,
+        engine=engine,
         limit=limit,
         seed=seed,
         max_steps=max_steps,
@@ -103,24 +120,46 @@ def plan_fields(
     kind: type[RunFiles] = RunFiles,
     resume: bool = False,
     api_key_env: str | None = None,
+    limits: ModelLimits | None = None,
 ) -> dict[str, Any]:
     """The fields of a plan that say which model runs which tasks, and where."""
     if server is None and environment is None:
         raise InvalidArguments("ENV: say which environment, or with --server where it is served")
-    made = make_environment(RemoteEnvironment if environment is None else environment, env_args)
+    chosen = RemoteEnvironment if environment is None else environment
+    origin = Origin(chosen, env_args, model, api_key_env, limits)
+    made = origin.make_environment()
     files = kind(new_path(made.name, ".jsonl") if output is None else Path(output))
     resumes = resume and files.begun
     if resumes and store is None and server is None:
         _refuse_lost(made, files)
     return {
         "environment": made,
-        "model": open_model(model, made.policies, api_key_env=api_key_env),
+        "model": origin.open_model(made),
         "tasks": [] if resumes else find_tasks(made, input),
         "files": files,
         "store": store or (default_store(made, files) if server is None else NO_STORE),
         "server": server,
         "spec": environment if isinstance(environment, str) else None,
+        "origin": origin,
     }
+
+
+def model_limits(
+    model_concurrency: int | None, requests_per_minute: float | None, tokens_per_minute: float | None
+) -> ModelLimits | None:
+    """The limits on a model's requests that a user gave; None if there are none."""
+    given = {
+        "model_concurrency": model_concurrency,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+    }
+    for name, value in given.items():
+        if value is not None and not value >= 1:
+            raise InvalidArguments(f"{name}: should be at least 1, not {value}")
+    if set(given.values()) == {None}:
+        return None
+    limits = ModelLimits(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
+    return limits if model_concurrency is None else replace(limits, concurrency=model_concurrency)
 
 
 def find_tasks(environment: Environment[Any, Any], given: str | PathLike[str] | Iterable[Any] | None) -> list[Row]:

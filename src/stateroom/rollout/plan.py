@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from stateroom.agent import MAX_STEPS, Agent, Context, Trajectory
-from stateroom.environment import Environment, variant_of
+from stateroom.environment import Environment, make_environment, variant_of
 from stateroom.errors import BadTask, NotFound
-from stateroom.model import Item, ModelSource, input_items, with_ids
+from stateroom.model import Item, Limiter, Model, ModelLimits, ModelSource, input_items, open_model, with_ids
 from stateroom.rollout.backend import Backend, local_backend
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
-from stateroom.rollout.rows import Row, given_row
+from stateroom.rollout.rows import INDICES, PARENT, SESSION, Row, given_row, key_of
+from stateroom.session import new_session_id
 
 NOT_SETTINGS = frozenset({"input", "tools"})
 """Parameters of a row's request that are not the model's settings."""
@@ -30,6 +31,25 @@ def agent_ref(environment: Environment[Any, Any]) -> dict[str, str]:
     NeMo Gym compares runs whose agents have the same name, and finds an agent's servers by it.
     """
     return {"type": "responses_api_agents", "name": f"{environment.name}_agent"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an environment and a model are made from, as a user named or gave them."""
+
+    environment: str | type[Environment[Any, Any]] | Environment[Any, Any]
+    env_args: Mapping[str, Any]
+    model: str | Model | type[Model] | ModelSource
+    api_key_env: str | None = None
+    limits: ModelLimits | None = None
+
+    def make_environment(self) -> Environment[Any, Any]:
+        return make_environment(self.environment, self.env_args)
+
+    def open_model(self, environment: Environment[Any, Any], limiter: Limiter | None = None) -> ModelSource:
+        """The model; a `limiter` is shared with others that send requests to the same servers."""
+        policies, variable = environment.policies, self.api_key_env
+        return open_model(self.model, policies, limits=self.limits, limiter=limiter, api_key_env=variable)
 
 
 @dataclass(frozen=True)
@@ -67,19 +87,27 @@ class Plan:
     """The price of the model's tokens."""
     spec: str | None = None
     """The environment as the user named it."""
+    origin: Origin | None = field(default=None, repr=False)
+    """What another process makes the environment and the model from."""
 
     @property
     def agent(self) -> dict[str, str]:
         """The agent, as files name it: as the tasks do, or else after the environment."""
         return next((task["agent_ref"] for task in self.tasks if "agent_ref" in task), agent_ref(self.environment))
 
-    def inputs_for(self, rollouts: int) -> list[Row]:
+    @property
+    def task_count(self) -> int:
+        """The number of tasks to run."""
+        return len(self.tasks[: self.limit])
+
+    def inputs_for(self, rollouts: int) -> Iterator[Row]:
         """The rows to run: the first `limit` tasks, each `rollouts` times."""
-        return [
-            {"agent_ref": self.agent, **given_row(task), "_ng_task_index": index, "_ng_rollout_index": rollout}
+        agent = self.agent
+        return (
+            {"agent_ref": agent, **given_row(task), "_ng_task_index": index, "_ng_rollout_index": rollout}
             for index, task in enumerate(self.tasks[: self.limit])
             for rollout in range(rollouts)
-        ]
+        )
 
     def backend(self, *, forks: bool) -> AbstractAsyncContextManager[Backend]:
         """Where the episodes run; with `forks`, a server must be able to fork sessions."""
@@ -118,9 +146,9 @@ class Plan:
             deadline=self.deadline,
         )
 
-    def check_model(self, rows: Iterable[Row]) -> None:
-        """Raise `BadTask` if there is no model for one of the rows."""
-        for row in rows:
+    def check_model(self) -> None:
+        """Raise `BadTask` if there is no model for one of the tasks to run."""
+        for row in self.inputs_for(1):
             try:
                 self.model.check_task(row)
             except BadTask as error:
@@ -156,3 +184,53 @@ class Plan:
         if trajectory.usage is not None:
             response["usage"] = trajectory.usage.plain()
         return response
+
+
+@dataclass(frozen=True)
+class Run(Plan):
+    """A run of episodes."""
+
+    repeats: int = 1
+    """Episodes per task, each with a random seed of its own."""
+    group: int | None = None
+    """Episodes per task, forked from one seeded session (same state and random seed), instead of `repeats`."""
+    resume: bool = False
+    """Continue the run of the same files: its unfinished episodes, from where each was interrupted."""
+    engine: str = "local"
+    """In which processes the episodes run: `local`, `processes`, `processes:N`, `ray` or `ray:ADDRESS`."""
+    lease: float = 30.0
+    """Seconds without a word after which a worker is lost, and its episodes go to others; so long these lease them."""
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether the sessions are in this run's store."""
+        return self.server is None and self.environment.state_type is not None
+
+    @property
+    def keeps_transcripts(self) -> bool:
+        """Whether only what the agents say is in this run's store."""
+        return not self.keeps_sessions and self.group is None and not self.store.startswith("memory:")
+
+    @property
+    def rollouts(self) -> int:
+        """Episodes per task."""
+        return self.repeats if self.group is None else self.group
+
+    def inputs(self) -> Iterator[Row]:
+        """The rows to run: the first `limit` tasks, with all episodes of a task in sequence.
+
+        Each names its session, so that the session can be found again. They are made one by one, with other sessions
+        each time.
+        """
+        names_sessions = self.keeps_sessions or self.keeps_transcripts
+        forks = self.keeps_sessions and self.group is not None
+        parent: Row = {}
+        for row in self.inputs_for(self.rollouts):
+            if forks and row["_ng_rollout_index"] == 0:
+                parent = {PARENT: {"session": new_session_id(), "revision": 1}}
+            session = {SESSION: new_session_id()} if names_sessions else {}
+            yield {**row, **session, **parent}
+
+    def seed_for(self, row: Row) -> int:
+        """The random seed of a row's episode; without indices it follows from the session's id."""
+        return self.seed_of(*(key_of(row) if set(INDICES) <= row.keys() else (row[SESSION],)))

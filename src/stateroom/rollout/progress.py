@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from stateroom.rollout.plan import Run
 from stateroom.rollout.resume import Left
-from stateroom.rollout.runner import Report, Run, run
+from stateroom.rollout.runner import Report, run
 
 SOON = 2.0
 """Seconds of work after which progress is shown."""

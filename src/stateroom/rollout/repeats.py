@@ -5,63 +5,73 @@ Names and definitions are those of NeMo Gym, so that its tools read them.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from math import atan, cos, pi, sin, sqrt
 from statistics import NormalDist, fmean, median, quantiles, stdev
 from typing import Any
+
+from stateroom.rollout.figures import Figures, Groups
+from stateroom.rollout.lazy import LazyMap
 
 CONFIDENCE = 0.95
 
 EXACT = 1000
 """Degrees of freedom up to which quantiles of the t distribution are exact."""
 
-Figures = Mapping[str, float]
-"""The metrics of an episode."""
-
-
-def repeat_metrics(episodes: Mapping[int, Sequence[tuple[int, Figures]]]) -> list[dict[str, Any]]:
-    """The metrics of each repeat over its tasks, from each task's rollout indices and figures; none of a single one."""
-    repeats: dict[int, dict[int, Figures]] = defaultdict(dict)
-    for task, rollouts in episodes.items():
-        for rollout, figures in rollouts:
-            repeats[rollout][task] = figures
-    if len(repeats) < 2:
-        return []
-    return [
-        {
-            "_ng_rollout_index": rollout,
-            "sample_count": len(tasks),
-            "missing_count": len(episodes) - len(tasks),
-            **_all_summaries([*tasks.values()]),
-        }
-        for rollout, tasks in sorted(repeats.items())
-    ]
-
-
-def across_repeats(repeats: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How the mean of each metric varies from repeat to repeat."""
-    found: dict[str, float] = {}
-    for name in sorted({name for each in repeats for name in each if name.startswith("mean/")}):
-        values = [each[name] for each in repeats if name in each]
-        figures = _summary(values)
-        figures["se"] = figures.pop("sem")
-        found |= {f"{stat}_across_repeats/{name}": value for stat, value in figures.items() if stat not in QUARTILES}
-    return found
-
-
 QUARTILES = ("p25", "p75")
 
 
-def _all_summaries(tasks: Sequence[Figures]) -> dict[str, float]:
-    names = sorted({name for figures in tasks for name in figures})
-    values = {name: [figures[name] for figures in tasks if name in figures] for name in names}
-    return {f"{stat}/{name}": value for name in names for stat, value in _summary(values[name]).items()}
+def repeats_of(figures: Figures) -> Groups:
+    """The episodes of each repeat, by its rollout index."""
+    return Groups(figures.rollouts, figures.in_order())
+
+
+def repeat_metrics(figures: Figures, repeats: Sequence[Sequence[int]]) -> Sequence[dict[str, Any]]:
+    """The metrics of each repeat over its tasks, computed as they are read; none of a single one."""
+    return LazyMap(partial(_repeat, figures), repeats) if len(repeats) > 1 else []
+
+
+def _repeat(figures: Figures, episodes: Sequence[int]) -> dict[str, Any]:
+    counted = _one_per_task(figures, episodes)
+    return {
+        "_ng_rollout_index": figures.rollouts[episodes[0]],
+        "sample_count": len(counted),
+        "missing_count": len(figures.by_task) - len(counted),
+        **_all_summaries(figures.columns(counted)),
+    }
+
+
+def _one_per_task(figures: Figures, episodes: Sequence[int]) -> list[int]:
+    """The episodes of a repeat without those that another one of the same task follows."""
+    return [*{figures.tasks[episode]: episode for episode in episodes}.values()]
+
+
+def across_repeats(figures: Figures, repeats: Sequence[Sequence[int]]) -> dict[str, float]:
+    """How the mean of each metric varies from repeat to repeat; none of a single one."""
+    means: dict[str, array[float]] = defaultdict(lambda: array("d"))
+    for episodes in repeats if len(repeats) > 1 else ():
+        for name, values in figures.columns(_one_per_task(figures, episodes)).items():
+            means[name].append(fmean(values))
+    found: dict[str, float] = {}
+    for name in sorted(means):
+        summary = _summary(means[name])
+        summary["se"] = summary.pop("sem")
+        found |= {
+            f"{stat}_across_repeats/mean/{name}": value for stat, value in summary.items() if stat not in QUARTILES
+        }
+    return found
+
+
+def _all_summaries(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {f"{stat}/{name}": value for name in sorted(columns) for stat, value in _summary(columns[name]).items()}
 
 
 def _summary(values: Sequence[float]) -> dict[str, float]:
     """The statistics of some values, and the confidence interval of their mean if they are several."""
+    values = [*values]  # each number of an array is made anew when it is read
     several = len(values) > 1
     mean, deviation = fmean(values), stdev(values) if several else 0.0
     error = deviation / sqrt(len(values))

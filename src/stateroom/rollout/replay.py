@@ -20,7 +20,7 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.jsonl import read_lines
-from stateroom.rollout.rows import PARENT, SESSION, Key, Row, key_of, parse_row, task_of
+from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row, key_of, parse_row, task_of
 from stateroom.rollout.tasks import find_inputs
 from stateroom.session import (
     NOT_REPEATABLE,
@@ -39,13 +39,13 @@ from stateroom.session import (
     same,
     write_body,
 )
-from stateroom.state import decode, differences, encode, readable, schema_of
+from stateroom.state import decode, diff, encode, readable, schema_of
 from stateroom.store import Commit, Entry, Store, open_store
 
 Reads = Literal["skip", "check"]
 """What to do with calls that changed nothing: those of `read` tools, and those that failed."""
 
-COPIED = ("started", "failed", "asked", "message", "compaction", "checkpoint", "abandoned", "migrated")
+COPIED = ("started", "failed", "asked", "message", "compaction", "checkpoint", "abandoned", "migrated", "edit", "fork")
 """Kinds of entries that run nothing: they are copied, so that revisions are the same."""
 
 UNRECORDED = frozenset({"rng", "clock", "new_id"})
@@ -88,6 +88,8 @@ class Replay:
     left_out: int = 0
     """Calls that changed nothing, and were left out."""
     differences: list[ReplayDifference] = field(default_factory=list)
+    edited: list[str] = field(default_factory=list)
+    """The edits by people that led to the state, which are copied from the log: the episode is not comparable."""
     refused: str | None = None
     """Why the episode cannot be replayed."""
 
@@ -214,6 +216,8 @@ class Replayer:
         for entry in entries:
             self._refuse_shared(session, entry)
         progress = (await history.outline(session, 1)).progress
+        edits = await history.line(session, kinds={"edit"})
+        replay.edited = [f"by {entry.facts['by']} at revision {entry.revision}" for entry in edits]
         calls = [*recorded_calls(response, environment.tools)]
         stored = _StoredStates(Reader(store, environment.state_type), session)
         await self._replay(replay, stored, entries[0].input, progress, [*merged(entries[1:], calls)])
@@ -235,6 +239,8 @@ class Replayer:
         self, replay: Replay, row: Row, inputs: Mapping[Key, Row], judge: Judge | None = None
     ) -> Verdict | None:
         environment = self._sessions.environment
+        if row.get(EDITED):
+            raise BadTask("a person edited the state, and without the session nothing tells what that changed")
         calls = [*recorded_calls(row.get("response"), environment.tools)]
         for call in calls:
             tool = environment.tools.get(call.name)
@@ -409,20 +415,21 @@ class _Player:
         """What differs between the recorded state at a revision and the replayed one."""
         assert self._stored is not None
         here = _StoredStates(self._sessions.runtime.reader, self.session.id)
-        return differences(await self._stored.state(revision), await here.state(self._revisions[revision]))
+        found = diff(await self._stored.state(revision), await here.state(self._revisions[revision]))
+        return [str(difference) for difference in found]
 
     async def _copy(self, entry: LogEntry) -> None:
         """Append a recorded entry to the session, as another process would."""
         if entry.patch and not self._is_current:
-            raise SessionError(
-                self.session.id, f"what {entry.name} did outside is on record in an older schema of the state"
-            )
+            what = "an edit" if entry.kind == "edit" else f"what {entry.name} did outside"
+            raise SessionError(self.session.id, f"{what} is on record in an older schema of the state")
         store, head = self._sessions.store, await self._sessions.store.head(self.session.id)
         facts = {name: value for name, value in entry.facts.items() if name != "schema"}
         body = write_body(facts, entry.patch, store.large)
         call_id = entry.call_id if entry.kind != "checkpoint" else None  # a fork and its parent may have the same one
         copy = Entry(head.revision + 1, entry.kind, self._sessions.runtime.now(), body.data, call_id)
-        await store.append(Commit(head.id, copy, expires=None, fence=head.fence, blobs=body.blobs))
+        phase = entry.facts["agent"]["phase"] if "agent" in entry.facts else None
+        await store.append(Commit(head.id, copy, expires=None, fence=head.fence, blobs=body.blobs, phase=phase))
         self.session = await self._sessions.open(head.id)
 
     async def _recorded_call(self, call: RecordedCall) -> None:

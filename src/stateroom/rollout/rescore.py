@@ -19,10 +19,12 @@ from stateroom.errors import BadTask, CannotWrite, NotFound, StoreUnavailable
 from stateroom.jsonl import Appender, line_of, quick_line_of, read_lines, repair, replace_lines
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles, refuse_existing
-from stateroom.rollout.metrics import SOLVED, Measurements, aggregate
+from stateroom.rollout.inputs import inputs_of
+from stateroom.rollout.metrics import SOLVED, Measurements, aggregate_lazily
 from stateroom.rollout.plan import agent_ref
 from stateroom.rollout.rows import (
     COST,
+    EDITED,
     FAILURE,
     REVERIFIED,
     SESSION,
@@ -30,7 +32,6 @@ from stateroom.rollout.rows import (
     Key,
     Row,
     failure_fields,
-    inputs_of,
     key_of,
     parse_row,
     response_fields,
@@ -38,6 +39,7 @@ from stateroom.rollout.rows import (
 )
 from stateroom.rollout.runner import run_all
 from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_scorer
+from stateroom.rollout.spool import SpooledRows
 from stateroom.rollout.tasks import find_inputs
 from stateroom.session import contained
 from stateroom.store import Store
@@ -64,6 +66,8 @@ class RescoreReport:
     """The scored rows: the measurements of each, its indices, and the reward `_before`."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Why rows were refused, with the number of rows per reason."""
+    edited: int = 0
+    """Scored rows whose state a person has changed: they are not comparable."""
     resumed: int = 0
     """Rows that had been scored before an interruption."""
     agent: Any = None
@@ -155,7 +159,7 @@ async def rescore_rollouts(
             await run_all(read_lines(rollouts), concurrency, score)
     if not (report.rows or report.refused):
         raise BadTask(f"{rollouts} has no rows")
-    report.metrics = aggregate(report.rows, description.solved_at)
+    report.metrics = aggregate_lazily(report.rows, description.solved_at)
     files.write_metrics(report.agent or agent_ref(environment), report.metrics)
     return report
 
@@ -202,10 +206,10 @@ def _refuse_duplicate(row: Row, seen: set[Key]) -> None:
 def _rescored_row(row: Row, scored: Scored, digest: str) -> Row:
     """A row with a new verdict in place of the old one."""
     fields = _checked_fields(scored)
-    others = {name: value for name, value in row.items() if name not in scored.old}
+    others = {name: value for name, value in row.items() if name not in scored.old and name != EDITED}
     uncovered = {name: scored.task[name] for name in scored.old if name in scored.task}
     change = {"reward": row.get("reward"), "revision": scored.revision, "fields": [*fields], "of": digest}
-    return {**others, **uncovered, **fields, **_runners_fields(row), REVERIFIED: change}
+    return {**others, **uncovered, **fields, **_runners_fields(row, scored), REVERIFIED: change}
 
 
 def _checked_fields(scored: Scored) -> Row:
@@ -215,8 +219,10 @@ def _checked_fields(scored: Scored) -> Row:
     return fields
 
 
-def _runners_fields(row: Row) -> Row:
-    return {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
+def _runners_fields(row: Row, scored: Scored) -> Row:
+    found = {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
+    found.pop(EDITED, None)  # of the state that was scored before
+    return {**found, EDITED: True} if scored.edited else found
 
 
 def _add(report: RescoreReport, row: Row) -> None:
@@ -225,6 +231,7 @@ def _add(report: RescoreReport, row: Row) -> None:
     names = {*change["fields"], *RUNNERS_FIELDS, "_ng_task_index", "_ng_rollout_index"} - {"response"}
     before = change["reward"] if isinstance(change["reward"], int | float) else None
     report.rows.append({**{name: value for name, value in row.items() if name in names}, "_before": before})
+    report.edited += bool(row.get(EDITED))
     report.agent = report.agent or row.get("agent_ref")
 
 
@@ -300,7 +307,7 @@ async def _score_failures(
 ) -> RescoreReport:
     repair(files.rollouts)
     report, waiting, inputs = RescoreReport(), unscored_rows(files), inputs_of(files.inputs)
-    measurements = Measurements(inputs)
+    measurements = Measurements(inputs, SpooledRows(folder=files.rollouts.parent))
     for number, line in read_lines(files.rollouts):
         row = parse_row(line, number)
         measured = measurements.add(row)
@@ -318,6 +325,7 @@ async def _score_failures(
                         done = _scored_row(row, await scorer.score(row))
                         rollouts.write(line_of(done))
                         report.rows.append({**measurements.add(done), "_before": None})
+                        report.edited += bool(done.get(EDITED))
                 except (StoreUnavailable, CannotWrite):
                     raise  # not the row's fault
                 except Exception as error:  # noqa: BLE001 - the author's code may raise anything
@@ -328,7 +336,7 @@ async def _score_failures(
     if solved_at is None:
         described = RunDescription.read(files)
         solved_at = SOLVED if described is None else described.solved_at
-    report.metrics = aggregate(measurements.rows(), solved_at)
+    report.metrics = aggregate_lazily(measurements.rows(), solved_at)
     if report.rows:
         _remove_scored(files.failures, {key_of(row) for row in report.rows})
         files.write_metrics(measurements.agent, report.metrics)
@@ -371,4 +379,4 @@ def _refuse_scored(row: Row) -> None:
 def _scored_row(row: Row, scored: Scored) -> Row:
     """The row that the run would have written with this verdict."""
     fields = _checked_fields(scored)
-    return {**scored.task, **fields, **response_fields(row.get("response")), **_runners_fields(row)}
+    return {**scored.task, **fields, **response_fields(row.get("response")), **_runners_fields(row, scored)}

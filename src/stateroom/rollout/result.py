@@ -6,6 +6,7 @@ from collections import defaultdict
 from functools import cached_property
 from html import escape
 from importlib import import_module
+from operator import itemgetter
 from statistics import fmean
 from threading import Thread
 from typing import Any
@@ -16,8 +17,9 @@ from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines
 from stateroom.model import Item
 from stateroom.rollout.files import RunFiles
+from stateroom.rollout.plan import Run
 from stateroom.rollout.rows import SESSION, Row, key_of, parse_row
-from stateroom.rollout.runner import Report, Run
+from stateroom.rollout.runner import Report
 from stateroom.session import LogEntries
 
 NOT_COLUMNS = frozenset({"responses_create_params", "response", "agent_ref"})
@@ -124,8 +126,9 @@ class RunResult:
     def rewards_by_task(self) -> dict[int, list[float]]:
         """The rewards of each task's episodes."""
         found: dict[int, list[float]] = defaultdict(list)
-        for row in sorted(self.report.rows, key=key_of):
-            found[row["_ng_task_index"]].append(float(row["reward"]))
+        rewards = ((key_of(row), float(row["reward"])) for row in self.report.rows)
+        for (task, _), reward in sorted(rewards, key=itemgetter(0)):
+            found[task].append(reward)
         return dict(found)
 
     def to_dataframe(self) -> Any:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stateroom.errors import CannotWrite, NotFound
 from stateroom.jsonl import read_lines, repair, replace_lines
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
+from stateroom.rollout.inputs import InputRows
+from stateroom.rollout.lazy import LazyMap
 from stateroom.rollout.metrics import Measurements
-from stateroom.rollout.rows import Key, Row, inputs_of, key_of, parse_row
+from stateroom.rollout.rows import Key, Row, key_of, parse_row
+from stateroom.rollout.spool import SpooledRows
 
 
 @dataclass
 class Left:
     """What a run has left to do."""
 
-    rows: list[Row]
-    """The rows to run."""
-    done: list[Row] = field(default_factory=list)
+    rows: Iterable[Row]
+    """The rows to run, read from the inputs file one by one: they are there when the run has begun."""
+    unfinished: int
+    """How many these are."""
+    tasks: int
+    """All tasks of the run."""
+    done: Sequence[Row] = ()
     """The measurements of episodes that have finished."""
     failed: int = 0
     """Episodes that failed for good."""
@@ -33,7 +41,7 @@ class Left:
     @property
     def episodes(self) -> int:
         """All episodes of the run."""
-        return len(self.rows) + self.over
+        return self.unfinished + self.over
 
 
 def what_is_left(files: RunFiles, model: str) -> Left:
@@ -42,22 +50,63 @@ def what_is_left(files: RunFiles, model: str) -> Left:
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
     """
     inputs = _inputs(files, model)
-    measurements = Measurements(inputs)
-    finished: dict[Key, int] = {}
+    measurements = Measurements(inputs, SpooledRows(folder=files.rollouts.parent))
+    over = _Keys(inputs)
+    repeated: set[int] = set()
     for number, row in _rows(files.rollouts):  # one by one: all of them may not fit into memory
-        if finished.setdefault(key_of(row), number) == number:
+        if over.add(key_of(row)):
             measurements.add(row)
+        else:
+            repeated.add(number)
+    ended, others = _failures(files.failures, over)
+    _remove(files.rollouts, repeated)
+    _remove(files.failures, others)
+    for key in ended:
+        over.add(key)
+    unfinished = array("I", (place for place, key in enumerate(inputs) if key not in over))
+    return Left(LazyMap(inputs.at, unfinished), len(unfinished), inputs.tasks, measurements.rows(), len(ended))
+
+
+def _failures(path: Path, finished: _Keys) -> tuple[set[Key], set[int]]:
+    """The episodes that failed for good, and the numbers of all lines of the failures but the last one of each."""
     ended: dict[Key, int] = {}
-    for number, row in _rows(files.failures):
-        if row.get("_ng_failure_terminal", True) and key_of(row) not in finished:
-            ended[key_of(row)] = number
-    _keep(files.rollouts, {*finished.values()})
-    _keep(files.failures, {*ended.values()})
-    over = {*finished, *ended}
-    return Left([row for key, row in inputs.items() if key not in over], measurements.rows(), len(ended))
+    others: set[int] = set()
+    for number, row in _rows(path):
+        key = key_of(row)
+        if not row.get("_ng_failure_terminal", True) or key in finished:
+            others.add(number)
+            continue
+        if key in ended:
+            others.add(ended[key])
+        ended[key] = number
+    return {*ended}, others
 
 
-def _inputs(files: RunFiles, model: str) -> dict[Key, Row]:
+class _Keys:
+    """A set of keys: of each that is among the inputs, a byte is in memory."""
+
+    def __init__(self, inputs: InputRows) -> None:
+        self._inputs = inputs
+        self._flags = bytearray(len(inputs))
+        self._others: set[Key] = set()
+
+    def __contains__(self, key: Key) -> bool:
+        place = self._inputs.place_of(key)
+        return key in self._others if place is None else bool(self._flags[place])
+
+    def add(self, key: Key) -> bool:
+        """Add a key; gives whether it is new."""
+        if key in self:
+            return False
+        place = self._inputs.place_of(key)
+        if place is None:
+            self._others.add(key)
+        else:
+            self._flags[place] = True
+        return True
+
+
+def _inputs(files: RunFiles, model: str) -> InputRows:
     """The episodes of the run; `CannotWrite` if another model ran them."""
     if not files.inputs.is_file():
         told = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
@@ -65,7 +114,7 @@ def _inputs(files: RunFiles, model: str) -> dict[Key, Row]:
     described = RunDescription.read(files)
     if described is not None and described.model != model:
         raise CannotWrite(f"{files.rollouts} is of a run by {described.model!r}; resume it with the same --model")
-    return inputs_of(files.inputs)
+    return InputRows(files.inputs)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -75,8 +124,8 @@ def _rows(path: Path) -> Iterator[tuple[int, Row]]:
         yield from ((number, parse_row(line, number)) for number, line in read_lines(path))
 
 
-def _keep(path: Path, numbers: Container[int]) -> None:
-    """Remove all other lines from a file, if there is one."""
-    if path.exists():
+def _remove(path: Path, numbers: set[int]) -> None:
+    """Remove lines from a file."""
+    if numbers:
         with path.open("rb") as file:
-            replace_lines(path, (line for number, line in enumerate(file, 1) if number in numbers))
+            replace_lines(path, (line for number, line in enumerate(file, 1) if number not in numbers))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from stateroom.errors import (
@@ -22,7 +21,7 @@ from stateroom.errors import (
     StoreError,
     TimedOut,
 )
-from stateroom.jsonl import parse_object, read_lines
+from stateroom.jsonl import parse_object
 from stateroom.session import Verdict, cause_of
 
 logger = logging.getLogger(__name__)
@@ -44,6 +43,9 @@ PARENT = "_stateroom_parent"
 REVERIFIED = "_stateroom_reverified"
 """The field that a rescored row has: the `reward` before, the `revision` whose state was scored, the names of the new
 verdict's `fields`, and `of`, a digest of the old row."""
+
+EDITED = "_stateroom_edited"
+"""The field that is true where a person has changed the state: the episode is not comparable with others."""
 
 TIMES = "_stateroom_times"
 """The field with the seconds that the episode took: `wall`, `model` and `tool`. Alone it differs when a run with a
@@ -79,15 +81,10 @@ def parse_row(line: bytes, number: int) -> Row:
     except ValueError as error:
         raise BadTask(f"line {number}: {error}") from None
     for name, default in zip(INDICES, (number - 1, 0), strict=True):
-        if type(row.setdefault(name, default)) is not int:
+        value = row.setdefault(name, default)
+        if type(value) is not int or abs(value) >= 1 << 63:
             raise BadTask(f"line {number}: {name} should be a whole number")
     return row
-
-
-def inputs_of(path: Path) -> dict[Key, Row]:
-    """The rows before they had a verdict, from the inputs file of a run; none if there is no such file."""
-    found = (parse_row(line, number) for number, line in read_lines(path)) if path.exists() else ()
-    return {key_of(row): row for row in found}
 
 
 def given_row(row: Row) -> Row:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from stateroom.agent import task_items, transcript
@@ -17,13 +17,14 @@ from stateroom.jsonl import read_lines
 from stateroom.model import Item, text_of
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
-from stateroom.rollout.metrics import SOLVED, aggregate
-from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, inputs_of, key_of, parse_row
+from stateroom.rollout.index import CHOSEN, NODE
+from stateroom.rollout.inputs import inputs_of
+from stateroom.rollout.metrics import SOLVED, agent_metrics, key_metrics
+from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, key_of, parse_row
+from stateroom.rollout.search import Search
 from stateroom.session import LogEntry, RecordedCall, Transcript, recorded_calls
+from stateroom.state import lines
 from stateroom.store import Store
-
-CHOSEN = "_stateroom_chosen"
-"""The field that an end of a tree has: whether it is the answer."""
 
 Said = list[tuple[Item, list[str]]]
 """A conversation: each item with what it changed in the state."""
@@ -53,7 +54,7 @@ class StoredEpisode:
         """
         if store is None or self.session is None:
             return [(item, []) for item in self.items]
-        steps = [step async for step in Transcript(store, self.session).read()]
+        steps = [(entry, lines(changes)) async for entry, changes in Transcript(store, self.session).read()]
         items = self.items
         if not self.row.get("response"):
             items = [item for each in await transcript(store, self.session) for item in each.items]
@@ -130,6 +131,15 @@ class StoredRun:
             raise NotFound(f"{path} has {len(runs)} runs; name the rollouts file of one: {names}")
         return runs[0]
 
+    @classmethod
+    def named(cls, folder: Path, name: str) -> StoredRun:
+        """The run below a folder that `find_runs` finds there, by its place without its ending."""
+        with suppress(OSError, ValueError):  # no name of a file
+            run = _run_of(folder / name) if name and not {"..", ""} & {*name.split("/")} else None
+            if run is not None and (run.files.description.is_file() or run.files.inputs.is_file()):
+                return run
+        raise NotFound(f"there is no run {name!r} in {folder}")
+
     @cached_property
     def description(self) -> RunDescription | None:
         """What the run says of itself, if that can be read."""
@@ -146,7 +156,7 @@ class StoredRun:
         return None if told is None or told.startswith("memory:") else told
 
     @cached_property
-    def inputs(self) -> dict[Key, Row]:
+    def inputs(self) -> Mapping[Key, Row]:
         """The rows before they had a verdict; none if there is no such file."""
         return inputs_of(self.files.inputs)
 
@@ -156,7 +166,7 @@ class StoredRun:
         for path in (self.files.rollouts, self.files.failures):
             for row in _rows(path):
                 key = key_of(row)
-                if (keys is None or key in keys) and (key not in seen or "_stateroom_node" in row):
+                if (keys is None or key in keys) and (key not in seen or NODE in row):
                     seen.add(key)
                     yield StoredEpisode(row)
 
@@ -164,34 +174,40 @@ class StoredRun:
         """The episodes that count: of a tree, only the one that is its answer."""
         return (each for each in self.episodes() if each.row.get(CHOSEN, True) and not each.failed)
 
-    def summary(self, within: Path) -> RunSummary:
-        """The run in one line; it is named by its place in a folder."""
+    @property
+    def branches(self) -> bool:
+        """Whether its episodes are trees."""
+        return self.description is not None and "rule" in self.description.settings
+
+    @property
+    def solved_at(self) -> float:
+        """The reward from which an episode counts as solved."""
+        return SOLVED if self.description is None else self.description.solved_at
+
+    def summary(self, within: Path, search: Search) -> RunSummary:
+        """The run in one line, by what is indexed of it; it is named by its place in a folder."""
         known = self.description
-        branches = known is not None and "rule" in known.settings
-        rows: list[Row] = []
-        done, broken = set[Any](), set[Any]()
-        model = None if known is None else known.model
-        for episode in self.episodes():
-            model = model or (episode.row.get("response") or {}).get("model")
-            place = episode.task if branches else (episode.task, episode.rollout)
-            if episode.failed:
-                broken.add(place)
-            elif episode.row.get(CHOSEN, True):
-                done.add(place)
-                rows.append({"_ng_task_index": episode.task, "reward": episode.reward})
-        failed = len(broken - done)
+        rewards = search.rewards()
+        failed = search.failed(by_task=self.branches)
         started = known.started if known is not None else None
         return RunSummary(
             name=str(self.files.rollouts.relative_to(within).with_suffix("")),
             environment=None if known is None else known.environment,
-            model=model,
-            done=len(rows),
-            episodes=known.episodes if known is not None else len(self.inputs) or len(rows) + failed,
+            model=(None if known is None else known.model) or search.model(),
+            done=len(rewards),
+            episodes=known.episodes if known is not None else search.inputs() or len(rewards) + failed,
             failed=failed,
-            metrics=aggregate(rows, SOLVED if known is None else known.solved_at)["key_metrics"],
+            metrics=key_metrics(agent_metrics(rewards, self.solved_at)),
             started=datetime.fromisoformat(started) if started else _modified(self.files.rollouts),
             finished=known is not None and known.finished is not None,
         )
+
+    def metrics(self, search: Search) -> dict[str, float]:
+        """The metrics over all rows that are indexed: the `agent_metrics` that the run writes to its file at its end.
+
+        What a run that branches measures in its trees is only in the file.
+        """
+        return agent_metrics(search.measured(by_task=self.branches), self.solved_at)
 
 
 def find_runs(folder: Path) -> list[StoredRun]:
@@ -203,9 +219,13 @@ def find_runs(folder: Path) -> list[StoredRun]:
         for ending in ("_run.json", "_materialized_inputs.jsonl")
         for path in folder.rglob(f"*{ending}")
     }
-    named = ((stem.with_name(stem.name + suffix) for suffix in (".jsonl", ".json", "")) for stem in sorted(stems))
-    found = (next((path for path in paths if path.is_file()), None) for paths in named)
-    return [StoredRun(RunFiles(path)) for path in found if path is not None]
+    return [run for stem in sorted(stems) if (run := _run_of(stem)) is not None]
+
+
+def _run_of(stem: Path) -> StoredRun | None:
+    """The run whose files have names that start like this."""
+    paths = (stem.with_name(stem.name + suffix) for suffix in (".jsonl", ".json", ""))
+    return next((StoredRun(RunFiles(path)) for path in paths if path.is_file()), None)
 
 
 def _rows(path: Path) -> Iterator[Row]:

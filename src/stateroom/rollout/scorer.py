@@ -10,6 +10,7 @@ from stateroom.environment import Environment, variant_of
 from stateroom.errors import BadTask, DefinitionError
 from stateroom.rollout.replay import UNRECORDED, Replayer, open_replayer
 from stateroom.rollout.rows import (
+    EDITED,
     SESSION,
     VERDICT,
     Key,
@@ -34,6 +35,8 @@ class Scored(NamedTuple):
     """The row before it had any verdict, as far as that is known."""
     old: frozenset[str]
     """The fields of the row that belong to the old verdict."""
+    edited: bool = False
+    """Whether a person has changed the state."""
 
 
 class Scorer(Protocol):
@@ -56,7 +59,7 @@ class StoredScorer:
     async def score(self, row: Row) -> Scored:
         found = await self._rescorer.judge(_session_of(row), row.get("response"), at=self._at)
         known = VERDICT if found.before is None else frozenset(verdict_fields(found.before))
-        return Scored(found.verdict, found.revision, found.row, rescored_fields(row) or known)
+        return Scored(found.verdict, found.revision, found.row, rescored_fields(row) or known, found.edited)
 
     async def stop(self) -> None:
         await self._rescorer.stop()
@@ -76,7 +79,7 @@ class FirstScorer:
         session = await self._sessions.open(_session_of(row), closed_too=True)
         verdict = await session.verify(row.get("response"))
         await session.close()
-        return Scored(verdict, session.revision, task_of(row, self._inputs), frozenset())
+        return Scored(verdict, session.revision, task_of(row, self._inputs), frozenset(), session.edited)
 
     async def stop(self) -> None:
         await self._sessions.stop()
@@ -153,7 +156,7 @@ def _scored(verdict: Verdict, row: Row, inputs: Mapping[Key, Row]) -> Scored:
     """A new verdict on a row, by what is known of the row before it had any."""
     given = inputs.get(key_of(row))
     old = rescored_fields(row) or (VERDICT if given is None else changed_fields(given, row))
-    return Scored(verdict, None, task_of(row, inputs), old)
+    return Scored(verdict, None, task_of(row, inputs), old, bool(row.get(EDITED)))
 
 
 class VariantScorer:

@@ -16,7 +16,8 @@ from stateroom.errors import BadTask, NotFound
 from stateroom.jsonl import parse_object, read_lines
 from stateroom.model import input_items, text_of
 from stateroom.rollout.files import RunFiles
-from stateroom.rollout.rows import INDICES, Key, Row, given_row, inputs_of, key_of, parse_row
+from stateroom.rollout.inputs import inputs_of
+from stateroom.rollout.rows import INDICES, Key, Row, given_row, key_of, parse_row
 
 Prompt = tuple[tuple[Any, str], ...]
 """What a model is asked: the roles and texts of the messages."""

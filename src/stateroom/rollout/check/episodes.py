@@ -21,7 +21,7 @@ from stateroom.rollout.files import RunFiles
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row
 from stateroom.session import Reader, Result, Session, Verdict, contained, same
-from stateroom.state import Patch, Sameness, brief, committed, decode, differences, encode, encode_patch, readable
+from stateroom.state import Patch, Sameness, brief, committed, decode, diff, encode, encode_patch, readable
 
 LARGE = 4096
 """Bytes of a patch from which its share of the state is measured."""
@@ -141,7 +141,7 @@ class _RecordingSession:
         if self._reader is not None and self._play.unstored is None:
             held, read = committed(self._session.state), (await self._reader.read(self._session.id))[0].state
             if not Sameness()(held, read):
-                lines = differences(*(readable(decode(encode(state))) for state in (read, held)))
+                lines = list(diff(*(readable(decode(encode(state))) for state in (read, held))))
                 self._play.unstored = f"after {name}: {listed(lines) or 'a type differs'}"
         return result
 

@@ -28,7 +28,7 @@ from stateroom.rollout.check.findings import (
 from stateroom.rollout.check.instance import Instance
 from stateroom.rollout.rows import Row
 from stateroom.session import Session, contained, same
-from stateroom.state import brief, decode, differences, encode, readable
+from stateroom.state import brief, decode, diff, encode, readable
 
 USE_RNG = "take chance, time and ids from `rng`, `clock` and `new_id`, and keep nothing in a module or class"
 USE_METHODS = "change it by its own fields and methods only"
@@ -68,7 +68,7 @@ async def _first_differences(episodes: Episodes, task: int, row: Row) -> list[st
     for instance in (episodes.instance, episodes.other):
         async with instance.seed(task, row) as seeded:
             states.append(readable(decode(encode(seeded.session.state))))
-    return differences(*states)
+    return [str(difference) for difference in diff(*states)]
 
 
 async def check_determinism(episodes: Episodes) -> Finding:

@@ -13,11 +13,12 @@ from stateroom.errors import ModelFailed
 from stateroom.jsonl import Appender
 from stateroom.rollout.backend import Backend
 from stateroom.rollout.description import described
+from stateroom.rollout.episode import session_fields
 from stateroom.rollout.failures import ToolFailures, cause_line
-from stateroom.rollout.metrics import aggregate
+from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.plan import EPOCH, Plan
 from stateroom.rollout.rows import Row, failure_fields
-from stateroom.rollout.runner import run_all, session_fields
+from stateroom.rollout.runner import run_all
 from stateroom.rollout.trees.files import TreeFiles, node_row
 from stateroom.rollout.trees.rules import BestOf, Rule
 from stateroom.rollout.trees.tree import Budget, Node, Tree
@@ -63,8 +64,8 @@ async def branch(
 
     `on_branch` and `on_tree` are called with each that is done.
     """
-    inputs = plan.inputs_for(1)
-    plan.check_model(inputs)
+    plan.check_model()
+    inputs = [*plan.inputs_for(1)]
     plan.files.prepare(force=plan.force)
     async with plan.model, plan.backend(forks=True) as backend:
         started = perf_counter()
@@ -80,7 +81,7 @@ async def branch(
             runner = _Runner(plan, backend, writer, on_branch, on_tree)
             await run_all(inputs, min(plan.concurrency, len(inputs)), runner.grow)
             report = writer.report
-            report.metrics = aggregate(report.rows, plan.solved_at) | tool_failures.metrics()
+            report.metrics = aggregate_lazily(report.rows, plan.solved_at) | tool_failures.metrics()
             plan.files.write_metrics(plan.agent, report.metrics)
             report.elapsed = perf_counter() - started
     return report

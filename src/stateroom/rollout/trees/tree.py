@@ -15,10 +15,10 @@ from stateroom.agent import AgentLog, Times, Trajectory, act, recall
 from stateroom.errors import ModelFailed
 from stateroom.model import Item
 from stateroom.rollout.backend import Backend, EpisodeSession
+from stateroom.rollout.episode import close_quietly, measured_fields, session_fields, time_fields
 from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row, failure_fields
-from stateroom.rollout.runner import close_quietly, measured_fields, session_fields, time_fields
 from stateroom.session import AgentInMemory, contained
 
 Status = Literal["open", "completed", "incomplete", "failed"]

@@ -1,0 +1,111 @@
+"""Engines: what a second process gains, what Ray costs, and what the driver of many episodes keeps in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks.timing import Figure, interleaved
+from benchmarks.work import TASK, WorkEnvironment
+from stateroom.rollout import plan_run, run
+from tests.servers.redis import RedisServer
+
+EPISODES = 300
+FEW, MANY = 1_000, 50_000
+
+DRIVER = """
+import asyncio, resource
+from stateroom.rollout import plan_run, run
+plan = plan_run("counter", repeats={}, engine="processes:2", store="memory://", concurrency=32, output="run.jsonl")
+assert asyncio.run(run(plan)).failed == 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+SETTLED = 0.2
+"""The share of the episodes at the beginning and at the end that is not measured: workers start, and run dry."""
+
+
+async def engines() -> list[Figure]:
+    """Two processes against one, Ray against processes, and the driver's memory."""
+    figures = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
+        RedisServer() as redis,
+    ):
+        stores = {"Redis": redis.url, "SQLite in memory": f"sqlite:///{memory}/a.db", "SQLite on a disk": None}
+        rates = {name: await _gain(Path(folder), url) for name, url in stores.items()}
+        for name, (one, two) in rates.items():
+            what = f"episodes that keep a core busy, {name}: two processes against one"
+            bar = 0.8 if name == "SQLite on a disk" else 1.7  # its one log reaches the disk once at a time
+            figures.append(Figure(what, one / two, bar, "at least", f"{1 / two:,.0f}/s / {1 / one:,.0f}/s"))
+        figures += await _on_ray(Path(folder))
+        figures.append(await _memory())
+    return figures
+
+
+async def _gain(folder: Path, store: str | None) -> tuple[float, float]:
+    """Seconds per episode with one process and with two."""
+    one, two = (partial(_seconds, folder, f"processes:{number}", store) for number in (1, 2))
+    return await interleaved(one, two, rounds=5)
+
+
+async def _memory() -> Figure:
+    """The most memory that a driver takes, for many episodes and for few."""
+    few, many = [int(await _peak(episodes)) for episodes in (FEW, MANY)]
+    told = f"{many / 1000:.0f} MB / {few / 1000:.0f} MB"
+    return Figure(f"memory of the driver of {MANY:,} episodes against {FEW:,}", many / few, 1.3, "at most", told)
+
+
+async def _peak(episodes: int) -> str:
+    command = [sys.executable, "-c", DRIVER.format(episodes // 8)]
+    with tempfile.TemporaryDirectory() as folder:
+        process = await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=asyncio.subprocess.PIPE)
+        said, _ = await process.communicate()
+    return said.decode().split()[-1]
+
+
+async def _on_ray(folder: Path) -> list[Figure]:
+    """The counter's episodes, which take no time themselves, on two workers of each kind."""
+    import ray  # noqa: PLC0415 - an extra
+
+    ray.init("local", num_cpus=2, include_dashboard=False, logging_level="WARNING")
+    try:
+        counter = partial(_seconds, folder, environment="counter", repeats=250, store="memory://")
+        processes, on_ray = await interleaved(partial(counter, "processes:2"), partial(counter, "ray"), 5)
+    finally:
+        ray.shutdown()
+    overhead = 2 * (on_ray - processes) * 1000
+    told = f"{1 / on_ray:,.0f}/s / {1 / processes:,.0f}/s"
+    return [
+        Figure(
+            "counter episodes on Ray against processes, two workers each", processes / on_ray, 0.8, "at least", told
+        ),
+        Figure("what Ray adds to an episode, against 5 ms", overhead / 5, 1, "at most", f"{overhead:.2f} ms"),
+    ]
+
+
+async def _seconds(
+    folder: Path, engine: str, store: str | None = None, environment: Any = WorkEnvironment, repeats: int = EPISODES
+) -> float:
+    """Seconds per episode, while all workers are busy."""
+    given: dict[str, Any] = {} if environment == "counter" else {"input": [TASK], "model": "gold"}
+    plan = plan_run(
+        environment,
+        **given,
+        repeats=repeats,
+        concurrency=16,
+        store=store,
+        engine=engine,
+        output=folder / "run.jsonl",
+        force=True,
+    )
+    ended: list[float] = []
+    report = await run(plan, lambda finished: ended.append(perf_counter()))
+    assert report.failed == 0, report.first_error
+    first, last = int(SETTLED * len(ended)), int((1 - SETTLED) * len(ended))
+    return (ended[last] - ended[first]) / (last - first)

@@ -1,0 +1,118 @@
+"""Remote models: what they are asked, and how their replies are read, in OpenAI's Responses or Chat Completions API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stateroom.errors import ModelFailed, ModelUnavailable
+from stateroom.model.chat import chat_tools, completion_items, messages_of
+from stateroom.model.model import Answer, Model, Request
+from stateroom.model.pool import Pool
+from stateroom.model.settings import chat_settings, usage_of
+
+NOT_SETTINGS = frozenset({"model", "input", "messages", "tools", "stream", "stream_options", "background", "n"})
+"""Parameters that settings cannot set."""
+
+ENCRYPTED = "reasoning.encrypted_content"
+"""What to include, so that the next request can send the model its reasoning back."""
+
+PASSING_CODES = frozenset({"server_error", "rate_limit_exceeded"})
+"""Error codes after which the same request may succeed later."""
+
+
+class ResponsesModel(Model):
+    """A model with the Responses API; the server stores nothing.
+
+    That API has no seed. With `tells_seed` the request has the seed in its `metadata`, for servers that look there.
+    """
+
+    def __init__(self, pool: Pool, *, tells_seed: bool) -> None:
+        self.name = pool.name
+        self._pool = pool
+        self._tells_seed = tells_seed
+        self._seals = True
+
+    async def answer(self, request: Request) -> Answer:
+        body = self._body(request)
+        try:
+            reply = await self._pool.ask("responses", body, request)
+        except ModelFailed as error:
+            if "include" in request.settings or "encrypted" not in str(error).lower():
+                raise
+            self._seals = False  # it does not reason, and refuses this parameter
+            reply = await self._pool.ask("responses", self._body(request), request)
+        return self._read(reply)
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        body: dict[str, Any] = {"store": False} | ({"include": [ENCRYPTED]} if self._seals else {})
+        body |= settings_of(request.settings)
+        if self._tells_seed:
+            body["metadata"] = {"seed": str(request.seed), **body.get("metadata", {})}
+        if request.tools:
+            body["tools"] = [*request.tools]
+        return body | {"input": [*request.items]}
+
+    def _read(self, reply: dict[str, Any]) -> Answer:
+        status, error, why = reply.get("status"), _fields(reply, "error"), _fields(reply, "incomplete_details")
+        if status not in (None, "completed", "incomplete") or why.get("reason") == "content_filter":
+            kind = ModelUnavailable if error.get("code") in PASSING_CODES else ModelFailed
+            raise kind(f"{self.name} gave no answer: the response is {status}, {error or why!r:.500}")
+        output = reply.get("output")
+        if not isinstance(output, list):
+            raise ModelFailed(f"{self.name} answered with a response that has no output: {reply!r:.300}")
+        return Answer(output, usage_of(reply.get("usage")), truncated=status == "incomplete")
+
+
+def _fields(reply: dict[str, Any], name: str) -> dict[str, Any]:
+    found = reply.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+class ChatModel(Model):
+    """A model with the Chat Completions API."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.name = pool.name
+        self._pool = pool
+
+    async def answer(self, request: Request) -> Answer:
+        reply = await self._pool.ask("chat", _chat_body(request), request)
+        try:
+            choice, message = _choice(reply)
+            items = completion_items(message)
+        except ModelFailed as error:
+            raise ModelFailed(f"{self.name}: {error}") from None
+        return Answer(items, usage_of(reply.get("usage")), truncated=choice.get("finish_reason") == "length")
+
+
+def _chat_body(request: Request) -> dict[str, Any]:
+    settings = settings_of(request.settings)
+    instructions = settings.pop("instructions", None)
+    messages = messages_of(request.items)
+    if instructions:
+        messages = [{"role": "system", "content": instructions}, *messages]
+    body = {"seed": request.seed, **chat_settings(settings), "messages": messages}
+    return body | ({"tools": chat_tools(request.tools)} if request.tools else {})
+
+
+def _choice(reply: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The first choice of a completion, and its message."""
+    choices = reply.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+        raise ModelFailed(f"a completion must have a choice with a message: {reply!r:.300}")
+    if choice.get("finish_reason") == "content_filter":
+        raise ModelFailed("a content filter withheld the answer")
+    return choice, choice["message"] | _token_ids(reply, choice)
+
+
+def _token_ids(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+    """Token ids for training, where vLLM reports them next to the message."""
+    reported = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
+    return {name: value for name, value in reported.items() if value is not None}
+
+
+def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings to send with a request: those that are not None."""
+    return {name: value for name, value in given.items() if value is not None and name not in NOT_SETTINGS}

@@ -1,0 +1,174 @@
+"""`Crew`: the workers of a run. It shares out rows, and gives what comes of each, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from types import TracebackType
+from typing import Self
+
+from stateroom.errors import EngineFailed
+from stateroom.model import LocalLimiter, ModelLimits
+from stateroom.rollout.engines.engine import Engine, Worker, WorkerLost
+from stateroom.rollout.engines.messages import (
+    AboutRequest,
+    Finished,
+    FromWorker,
+    Given,
+    ToolFailed,
+    ToWorker,
+    Written,
+)
+from stateroom.rollout.engines.permits import Permits
+from stateroom.rollout.rows import Key, Row, key_of
+
+logger = logging.getLogger(__name__)
+
+Collect = Callable[[Finished | ToolFailed], None]
+
+MOST_LOSSES = 5
+"""Workers that may be lost in a row without finishing an episode between them."""
+
+FIRST_PAUSE = 0.2
+"""Seconds after which a worker takes the place of one that was lost; it doubles with each that is lost in a row."""
+
+AHEAD = 2
+"""Rows that a worker has at a time, for each episode that it runs: so it never waits for its driver."""
+
+
+class Crew:
+    """The workers of an engine. Use it as an async context manager; the first worker starts then."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        origin = engine.plan.origin
+        self._limiter = LocalLimiter((origin and origin.limits) or ModelLimits())
+        self._first: Worker | None = None
+        self._left: Iterator[Given] = iter(())
+        self._again: deque[Given] = deque()
+        """Rows of workers that were lost."""
+        self._given = 0
+        """Rows that workers have."""
+        self._losses = 0
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self._engine.__aenter__()
+        try:
+            self._first = await self._engine.start()
+        except BaseException as error:
+            await self._engine.__aexit__(None, None, None)
+            if isinstance(error, WorkerLost):
+                raise EngineFailed(f"no worker could be started: {error}") from error
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._engine.__aexit__(kind, error, trace)
+
+    async def run(self, rows: Iterable[Row], collect: Collect, *, resumes: bool) -> None:
+        """Run the episodes of all rows. `collect` is called with what workers tell, and writes rows.
+
+        With `resumes`, an earlier process may have begun them.
+        """
+        self._left = (Given(batch, resumes) for batch in self._batches(rows))
+        self._collect = collect
+        first, self._first = self._first, None
+        tasks = [asyncio.create_task(self._employ(worker)) for worker in (first, *[None] * (self._engine.workers - 1))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)  # the first to end: all rows are done
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+                raise error
+
+    def _batches(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
+        """Rows as they are given: the episodes of a group together, others one by one."""
+        if self._engine.plan.group is None:
+            return ([row] for row in rows)
+        return ([*members] for _, members in groupby(rows, lambda row: row["_ng_task_index"]))
+
+    async def _employ(self, worker: Worker | None) -> None:
+        """Keep one worker at work until all rows are done; if it is lost, start another."""
+        while True:
+            given: dict[Key, Row] = {}
+            try:
+                worker = worker or await self._engine.start()
+                return await self._feed(worker, given)
+            except WorkerLost as error:
+                self._losses += 1
+                if self._losses > MOST_LOSSES:
+                    why = f"{self._losses} workers were lost in a row"
+                    raise EngineFailed(f"{why}, the last one: {error}; what is done is kept for --resume") from error
+                logger.warning("%s; its %d episodes go on elsewhere", error, len(given))
+                self._return(given)
+            finally:
+                if worker is not None:
+                    await worker.stop()
+            worker = None
+            await asyncio.sleep(FIRST_PAUSE * 2**self._losses)
+
+    async def _feed(self, worker: Worker, given: dict[Key, Row]) -> None:
+        """Give a worker rows, and collect what it tells, until all rows are done."""
+        permits = Permits(self._limiter, worker.send)
+        messages: list[ToWorker] = []
+        try:
+            while True:
+                messages += self._take(given)
+                if messages:
+                    await worker.send(messages)
+                if given:
+                    messages = self._collected(await worker.receive(), given, permits)
+                elif self._given:
+                    messages = []
+                    await self._changed.wait()
+                else:
+                    return
+        finally:
+            permits.close()
+
+    def _take(self, given: dict[Key, Row]) -> Iterator[Given]:
+        """Rows for a worker that has others to do, or none."""
+        while len(given) < AHEAD * self._engine.slots:
+            batch = self._again.popleft() if self._again else next(self._left, None)
+            if batch is None:
+                return
+            given.update((key_of(row), row) for row in batch.rows)
+            self._given += len(batch.rows)
+            yield batch
+
+    def _collected(self, messages: Iterable[FromWorker], given: dict[Key, Row], permits: Permits) -> list[ToWorker]:
+        """Collect what a worker tells; gives the reply."""
+        written: list[Key] = []
+        for message in messages:
+            if isinstance(message, AboutRequest):
+                permits.hear(message)
+                continue
+            self._collect(message)
+            if isinstance(message, Finished):
+                del given[message.key]
+                self._losses = 0
+                written.append(message.key)
+        self._given -= len(written)
+        if not self._given:
+            self._wake()
+        return [Written(written)] if written else []
+
+    def _return(self, given: dict[Key, Row]) -> None:
+        """Take the rows of a worker that is lost."""
+        self._given -= len(given)
+        self._again.extend(Given(batch, resumes=True) for batch in self._batches(given.values()))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let workers without rows look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,93 @@
+"""Requests to models, which the workers of a run share: each asks the driver, who has the one limiter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+
+from stateroom.errors import ModelUnavailable
+from stateroom.model import Limiter, Report
+from stateroom.rollout.engines.messages import AboutRequest, Asked, Permitted, Released, ToWorker, Withdrawn
+
+
+class DriversLimiter:
+    """The limiter of a worker: it asks the driver."""
+
+    def __init__(self, tell: Callable[[AboutRequest], None]) -> None:
+        self._tell = tell
+        self._numbers = count()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._permitted: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        """The numbers of requests under way, by endpoint and tokens."""
+
+    async def acquire(self, endpoint: str, tokens: int) -> None:
+        number = next(self._numbers)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._tell(Asked(number, endpoint, tokens))
+        try:
+            await self._waiting[number]
+        except asyncio.CancelledError:
+            self._tell(Withdrawn(number))  # the permit may be on its way
+            raise
+        finally:
+            del self._waiting[number]
+        self._permitted[endpoint, tokens].append(number)
+
+    def release(self, endpoint: str, report: Report) -> None:
+        self._tell(Released(self._permitted[endpoint, report.reserved].pop(), report))
+
+    def hear(self, permitted: Permitted) -> None:
+        """Let a request pass, or not."""
+        waiting = self._waiting.get(permitted.number)
+        if waiting is None or waiting.done():
+            return
+        if permitted.error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(ModelUnavailable(permitted.error))
+
+
+class Permits:
+    """The requests of one worker, at the driver's limiter."""
+
+    def __init__(self, limiter: Limiter, send: Callable[[Sequence[ToWorker]], Awaitable[None]]) -> None:
+        self._limiter = limiter
+        self._send = send
+        self._asked: dict[int, Asked] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+
+    def hear(self, message: AboutRequest) -> None:
+        number = message.number
+        match message:
+            case Asked():
+                self._asked[number] = message
+                self._waiting[number] = asyncio.create_task(self._permit(message))
+            case Withdrawn():
+                self._withdraw(number)
+            case Released():
+                self._limiter.release(self._asked.pop(number).endpoint, message.report)
+
+    async def _permit(self, asked: Asked) -> None:
+        error: str | None = None
+        try:
+            await self._limiter.acquire(asked.endpoint, asked.tokens)
+        except ModelUnavailable as unavailable:
+            error = str(unavailable)
+            del self._asked[asked.number]
+        del self._waiting[asked.number]
+        await self._send([Permitted(asked.number, error)])
+
+    def _withdraw(self, number: int) -> None:
+        if number in self._waiting:
+            self._waiting.pop(number).cancel()
+            del self._asked[number]
+        elif number in self._asked:
+            asked = self._asked.pop(number)
+            self._limiter.release(asked.endpoint, Report(asked.tokens, None, ok=None))
+
+    def close(self) -> None:
+        """Give back all that a worker has, which is gone."""
+        for number in [*self._asked]:
+            self._withdraw(number)

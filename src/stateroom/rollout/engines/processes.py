@@ -1,0 +1,177 @@
+"""`ProcessEngine`: workers in processes of this machine, each at the other end of a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import sys
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Timer
+from typing import Any
+
+from stateroom.errors import StateroomError
+from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
+from stateroom.rollout.engines.portable import Portable
+from stateroom.rollout.engines.tenure import Tenure
+from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
+from stateroom.rollout.plan import Run
+
+STOPPING = 10.0
+"""Seconds that a worker has to end."""
+
+PROGRAM = "from stateroom.rollout.engines.processes import main; main()"
+
+SIZE = 4
+"""Bytes before each message: its length."""
+
+
+class ProcessEngine(Engine):
+    """A worker in each of some processes; by default as many as there are cores."""
+
+    def __init__(self, plan: Run, workers: int | None) -> None:
+        super().__init__(plan, min(workers or os.cpu_count() or 1, plan.concurrency))
+        self._portable = Portable(plan)
+
+    async def start(self) -> Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                reader, writer = await asyncio.open_connection(sock=ours)
+            except BaseException:
+                ours.close()
+                raise
+            self.resources.callback(writer.close)
+            process = await asyncio.create_subprocess_exec(  # last, so that no process is left if this is cancelled
+                sys.executable, "-c", PROGRAM, str(theirs.fileno()), pass_fds=[theirs.fileno()]
+            )
+        worker = _ProcessWorker(process, reader, writer, silence=self.plan.lease)
+        self.resources.push_async_callback(worker.stop)
+        await worker.introduce(self._portable, self.slots)
+        return worker
+
+
+class _ProcessWorker:
+    """The driver's end."""
+
+    def __init__(self, process: Process, reader: StreamReader, writer: StreamWriter, *, silence: float) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._silence = silence
+
+    async def introduce(self, plan: Portable, slots: int) -> None:
+        """Tell it its plan, and wait until it is ready."""
+        await self._write((plan, slots))
+        if isinstance(refused := await self._read(), Refused):
+            raise_refusal(refused)
+
+    async def send(self, messages: Sequence[ToWorker]) -> None:
+        await self._write(messages)
+
+    async def receive(self) -> Sequence[FromWorker]:
+        try:
+            async with asyncio.timeout(self._silence):
+                found: Sequence[FromWorker] | Refused = await self._read()
+        except TimeoutError:
+            raise WorkerLost(f"worker process {self._process.pid} is silent") from None
+        if isinstance(found, Refused):
+            raise_refusal(found)
+        return found
+
+    async def _write(self, message: Any) -> None:
+        try:
+            await write(self._writer, message)
+        except OSError as error:
+            raise self._lost() from error
+
+    async def _read(self) -> Any:
+        try:
+            return await read(self._reader)
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise self._lost() from error
+
+    def _lost(self) -> WorkerLost:
+        return WorkerLost(f"worker process {self._process.pid} has died")
+
+    async def stop(self) -> None:
+        """Hang up, at which the process ends; one that does not is killed."""
+        self._writer.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOPPING):
+                await self._process.wait()
+                return
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+async def write(writer: StreamWriter, message: Any) -> None:
+    """Send a message to our own process at the other end."""
+    content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    writer.write(len(content).to_bytes(SIZE, "big") + content)
+    await writer.drain()
+
+
+async def read(reader: StreamReader) -> Any:
+    size = int.from_bytes(await reader.readexactly(SIZE), "big")
+    return pickle.loads(await reader.readexactly(size))
+
+
+# In the worker's process.
+
+
+def main() -> None:
+    """Work for the driver at the other end of a socket, until it hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        asyncio.run(_work(connection))
+
+
+async def _work(connection: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=connection)
+    try:
+        portable, slots = await read(reader)
+        try:
+            link = Link(Tenure(portable.lease))
+            async with open_worker(portable.open(link.limiter), slots, link) as worker:
+                await write(writer, None)
+                await _talk(worker, link.tenure, reader, writer, beat=portable.lease / BEATS)
+        except StateroomError as error:
+            await write(writer, refusal(error))
+    except (asyncio.IncompleteReadError, OSError):
+        pass  # the driver is gone
+
+
+async def _talk(
+    worker: EpisodeWorker, tenure: Tenure, reader: StreamReader, writer: StreamWriter, *, beat: float
+) -> None:
+    """Pass messages on, until the driver hangs up."""
+
+    async def hear() -> None:
+        while True:
+            await worker.send(await read(reader))
+
+    hearing = asyncio.create_task(hear())
+    try:
+        while not hearing.done():
+            receiving = asyncio.create_task(worker.receive())
+            await asyncio.wait({receiving, hearing}, timeout=beat, return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done():
+                await write(writer, receiving.result())
+            else:
+                receiving.cancel()
+                await write(writer, [])
+            tenure.renew()
+        hearing.result()
+    finally:
+        hearing.cancel()
+        end = Timer(STOPPING, os._exit, [1])  # nobody is left who could kill a process that does not end
+        end.daemon = True
+        end.start()

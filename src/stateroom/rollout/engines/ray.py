@@ -1,0 +1,160 @@
+"""`RayEngine`: workers on a Ray cluster, each an actor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError
+
+from stateroom.errors import EngineFailed, InvalidArguments, StateroomError
+from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
+from stateroom.rollout.engines.portable import Portable
+from stateroom.rollout.engines.tenure import Tenure
+from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
+from stateroom.rollout.plan import Run
+from stateroom.store import without_secrets
+
+STOPPING = 10.0
+"""Seconds that a worker has to end."""
+
+CONNECT = 10.0
+"""Seconds to connect to a cluster."""
+
+OF_ONE_MACHINE = ("memory", "sqlite", "file")
+"""Stores that other machines cannot reach."""
+
+
+class RayEngine(Engine):
+    """A worker on each core of a cluster: the one at an address, or a new one on this machine."""
+
+    def __init__(self, plan: Run, address: str | None) -> None:
+        super().__init__(plan, 1)
+        self._address = address = address or os.environ.get("RAY_ADDRESS")
+        if address is not None and (plan.keeps_sessions or plan.keeps_transcripts):
+            _refuse_local_store(plan.store)
+        self._portable = Portable(plan, cloudpickle.dumps)
+
+    async def __aenter__(self) -> Self:
+        if not ray.is_initialized():
+            try:
+                await _check_answers(self._address)
+                ray.init(self._address or "local", logging_level="WARNING", include_dashboard=False)
+            except (OSError, RayError) as error:
+                raise EngineFailed(f"the Ray cluster at {self._address} cannot be reached: {error}") from error
+            self.resources.callback(ray.shutdown)
+        self.workers = max(1, min(int(ray.cluster_resources().get("CPU", 1)), self.plan.concurrency))
+        return self
+
+    async def start(self) -> Worker:
+        actor = ray.remote(_Actor).options(num_cpus=1, max_concurrency=8)
+        worker = _RayWorker(actor.remote(self._portable, self.slots), silence=self.plan.lease)
+        self.resources.push_async_callback(worker.stop)
+        await worker.introduce()
+        return worker
+
+
+async def _check_answers(address: str | None) -> None:
+    """Raise `OSError` if nothing listens at HOST:PORT: Ray itself would go on trying for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdecimal():
+        async with asyncio.timeout(CONNECT):
+            _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+
+
+def _refuse_local_store(url: str) -> None:
+    if url.partition(":")[0] in OF_ONE_MACHINE:
+        raise InvalidArguments(
+            f"--store: the workers of a Ray cluster cannot all reach {without_secrets(url)}; give one that they share, "
+            "such as redis://HOST or postgresql://HOST/DATABASE"
+        )
+
+
+class _RayWorker:
+    """The driver's end."""
+
+    def __init__(self, actor: Any, *, silence: float) -> None:
+        self._actor = actor
+        self._silence = silence
+
+    async def introduce(self) -> None:
+        """Wait until it is ready."""
+        if (refused := await self._call("start")) is not None:
+            raise_refusal(refused)
+
+    async def send(self, messages: Sequence[ToWorker]) -> None:
+        await self._call("send", messages)
+
+    async def receive(self) -> Sequence[FromWorker]:
+        try:
+            async with asyncio.timeout(self._silence):
+                return await self._call("receive")  # type: ignore[no-any-return]
+        except TimeoutError:
+            raise WorkerLost("a worker on Ray is silent") from None
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return await getattr(self._actor, name).remote(*arguments)
+        except RayError as error:
+            raise WorkerLost(f"a worker on Ray has died: {error}") from error
+
+    async def stop(self) -> None:
+        with suppress(WorkerLost, TimeoutError):
+            async with asyncio.timeout(STOPPING):
+                await self._call("stop")
+        ray.kill(self._actor)
+
+
+class _Actor:
+    """A worker, in its process on the cluster."""
+
+    def __init__(self, portable: Portable, slots: int) -> None:
+        self._portable = portable
+        self._slots = slots
+        self._link = Link(Tenure(portable.lease))
+        self._stopped = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> Refused | None:
+        """Begin."""
+        opened: asyncio.Future[EpisodeWorker] = asyncio.get_running_loop().create_future()
+        try:
+            plan = self._portable.open(self._link.limiter)
+            self._running = asyncio.create_task(self._run(plan, opened))
+            self._worker = await opened
+        except StateroomError as error:
+            return refusal(error)
+        return None
+
+    async def _run(self, plan: Run, opened: asyncio.Future[EpisodeWorker]) -> None:
+        try:
+            async with open_worker(plan, self._slots, self._link) as worker:
+                opened.set_result(worker)
+                await self._stopped.wait()
+        except Exception as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    async def send(self, messages: Sequence[ToWorker]) -> None:
+        await self._worker.send(messages)
+
+    async def receive(self) -> Sequence[FromWorker]:
+        self._link.tenure.renew()
+        try:
+            async with asyncio.timeout(self._portable.lease / BEATS):
+                return await self._worker.receive()
+        except TimeoutError:
+            return []
+
+    async def stop(self) -> None:
+        self._stopped.set()
+        if self._running is not None:
+            await self._running

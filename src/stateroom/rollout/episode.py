@@ -1,0 +1,136 @@
+"""One episode: an agent acts in a session until it is done, and the verifier gives its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from stateroom.agent import AgentLog, Times, Workspace, act, recall
+from stateroom.errors import JudgeFailed, ModelFailed, SessionError, StateroomError
+from stateroom.jsonl import line_of
+from stateroom.rollout.backend import EpisodeSession
+from stateroom.rollout.plan import Run
+from stateroom.rollout.rows import (
+    INDICES,
+    PARENT,
+    SESSION,
+    TIMES,
+    TRANSIENT,
+    Row,
+    failure_fields,
+    given_row,
+    response_fields,
+    verdict_fields,
+)
+from stateroom.session import Session, Verdict, contained
+
+
+class Started(NamedTuple):
+    """An episode's session, and where its agent's transcript is kept."""
+
+    session: EpisodeSession
+    transcript: AgentLog
+    stored: Session[Any] | None = None
+    """The session in the run's store that keeps the transcript; a worker that takes over the episode leases it."""
+
+
+Start = Callable[[], Awaitable[Started]]
+
+Watch = Callable[[EpisodeSession, Row], Workspace]
+
+
+class Ended(NamedTuple):
+    """An episode that ended, or waits."""
+
+    row: Row
+    line: bytes = b""
+    measured: Row | None = None
+    """None when it failed."""
+    waits_in: str | None = None
+    """The session, when it waits for input."""
+    session: EpisodeSession | None = None
+    """The session to close."""
+
+
+async def run_episode(plan: Run, start: Start, row: Row, watch: Watch = lambda session, row: session) -> Ended:
+    """Run one episode, from its start or from where it was interrupted; if it fails, its row says why.
+
+    `watch` gives the workspace in which the agent calls the tools of a session.
+    """
+    began = perf_counter()
+    started: Started | None = None
+    try:
+        with contained:
+            started = await start()
+            return await _act_and_verify(plan, started, row, began, watch)
+    except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+        session = None if started is None else started.session
+        known = given_row(row) if session is None else row  # else the row names a session that was not seeded
+        failure = {**known, **failure_fields(error), **session_fields(session)}
+        if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
+            failure["_ng_failure_terminal"] = False
+        return Ended(failure, line_of(failure), session=None if isinstance(error, TRANSIENT) else session)
+
+
+async def _act_and_verify(plan: Run, started: Started, row: Row, began: float, watch: Watch) -> Ended:
+    session, transcript, _ = started
+    seed, tools = plan.seed_for(row), plan.tools_for(row)
+    before = await recall(transcript)
+    workspace = watch(session, {**row, **session_fields(session)})
+    trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
+    trajectory = trajectory.following(before)
+    if trajectory.status == "waiting":
+        return Ended(row, waits_in=session.id)
+    if trajectory.status == "failed":  # in an earlier process, which did not write its row
+        raise ModelFailed(trajectory.reason)
+    response = plan.response(trajectory, tools, seed)
+    try:
+        verdict = await session.verify(response)
+    except JudgeFailed as error:  # its row has all that a later verdict needs
+        spent = time_fields(began, trajectory.times, before.times) | plan.cost_of(response)
+        failure = {**row, "response": response, **spent, **failure_fields(error), **session_fields(session)}
+        return Ended(failure, line_of(failure))
+    measured = {
+        **measured_fields(row, session, verdict, response),
+        **plan.cost_of(response),
+        **time_fields(began, trajectory.times, before.times),
+    }
+    done = {**row, **measured, "response": response}
+    return Ended(done, line_of(done), measured, session=session)
+
+
+async def close_quietly(session: EpisodeSession) -> None:
+    """Close the session of an episode that is over, so that it releases its resources; else it expires."""
+    with suppress(StateroomError):
+        await session.close()
+
+
+def measured_fields(row: Row, session: EpisodeSession, verdict: Verdict, response: Row) -> Row:
+    """The measurements of an episode that ended, with its indices and its session."""
+    return {
+        **verdict_fields(verdict),
+        **response_fields(response),
+        **{name: row[name] for name in INDICES if name in row},
+        **session_fields(session),
+    }
+
+
+def time_fields(began: float, times: Times, before: Times) -> Row:
+    """The field of a row with the times of an episode, of which an earlier process may have run a part.
+
+    Of that part, only the model's and the tools' times are known.
+    """
+    wall = perf_counter() - began + before.model + before.tool
+    return {TIMES: {"wall": round(wall, 6), "model": times.model, "tool": times.tool}}
+
+
+def session_fields(session: EpisodeSession | None) -> Row:
+    """The fields of a row that name its session and the session's parent, if they are known."""
+    found: Row = {}
+    if session is not None and session.id is not None:
+        found[SESSION] = session.id
+    if session is not None and session.parent is not None:
+        found[PARENT] = dict(zip(("session", "revision"), session.parent, strict=True))
+    return found

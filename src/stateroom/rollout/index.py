@@ -1,0 +1,422 @@
+"""The index of a run: where each row of its files is, and the row's scalars.
+
+It is an SQLite database beside the rollouts file, and only a cache: it may be deleted. Files grow while they are
+indexed: each batch continues after the last whole line, and a file that was replaced or shortened is indexed anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from io import BufferedReader
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+from weakref import finalize
+
+import msgspec
+from msgspec import Raw
+
+from stateroom.errors import BadTask, NotFound
+from stateroom.jsonl import BOM, parse_object
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.metrics import ALWAYS
+from stateroom.rollout.rows import (
+    COST,
+    INDICES,
+    REVERIFIED,
+    SESSION,
+    TIMES,
+    Row,
+    key_of,
+    parse_row,
+    rescored_fields,
+)
+
+CHOSEN = "_stateroom_chosen"
+"""The field that an end of a tree has: whether it is the answer."""
+
+NODE = "_stateroom_node"
+"""The field with the node of a tree that a row is of."""
+
+INDEXED = ("rollouts", "failures", "tool_failures", "inputs")
+"""The files of a run that are indexed, in this order."""
+
+FIRST_BATCH, BATCH = 2 << 20, 8 << 20
+"""Bytes that are indexed at once. The first batch of a file is small, so that there are rows to show soon."""
+
+KEPT = 8 << 20
+"""Bytes of a rollouts file from which its index is kept beside it; that of a smaller one is made in a moment."""
+
+EDGE = 4096
+"""Bytes at the start and at the end of the indexed part by which a file is recognised."""
+
+WAIT = 30.0
+"""Seconds to wait for another process that writes the same index."""
+
+VERSION = 1
+"""The version of the tables below; an index of another version is made anew."""
+
+TABLES = (
+    "DROP TABLE IF EXISTS files",
+    "DROP TABLE IF EXISTS rows",
+    "DROP TABLE IF EXISTS about",
+    """CREATE TABLE files (
+        file TEXT PRIMARY KEY, offset INTEGER, lines INTEGER, unread INTEGER, first_unread INTEGER, torn INTEGER,
+        size INTEGER, modified INTEGER, mark TEXT
+    )""",
+    """CREATE TABLE rows (
+        file TEXT, line INTEGER, offset INTEGER, length INTEGER, task INTEGER, rollout INTEGER, reward REAL,
+        failure TEXT, session TEXT, tool_calls REAL, turns INTEGER, tokens REAL, seconds REAL, cost REAL,
+        chosen INTEGER, node TEXT, tool TEXT, model TEXT, rescored INTEGER, numbers BLOB, again INTEGER,
+        id INTEGER PRIMARY KEY
+    )""",
+    "CREATE INDEX by_task ON rows (file, task, rollout)",
+    "CREATE TABLE about (made TEXT, changes INTEGER)",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+INSERT = f"""INSERT INTO rows VALUES ({", ".join("?" * 20)},
+    ? IS NULL AND EXISTS (SELECT 1 FROM rows WHERE file = ? AND task = ? AND rollout = ?), ?)"""
+
+LINES = 1 << 40
+"""Ids that each file has for its lines: those of the rollouts come first."""
+
+
+class Position(NamedTuple):
+    """How far a file is indexed."""
+
+    offset: int = 0
+    lines: int = 0
+    unread: int = 0
+    """Lines that are no rows."""
+    first_unread: int | None = None
+    torn: int = 0
+    """Bytes after the last whole line, when the end was reached."""
+    size: int | None = None
+    """Bytes that the file had when its end was reached; None before."""
+    modified: int = 0
+    mark: str = ""
+    """Identifies the file and what was indexed of it."""
+
+
+class RunIndex:
+    """An index of the files of a run. Threads may share it, and processes may index the same files at once."""
+
+    def __init__(self, files: RunFiles) -> None:
+        self.files = files
+        self._lock = Lock()
+        self._database = _open(files)
+        finalize(self, self._database.close)  # as an index may be dropped without `close`
+        [(self._made,)] = self.select("SELECT made FROM about")
+
+    @classmethod
+    def of(cls, files: RunFiles) -> Self:
+        """The index of a run, with all rows that its files have now."""
+        index = cls(files)
+        while index.advance():
+            pass
+        return index
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def select(self, query: str, given: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """The rows that a query finds."""
+        with self._lock:
+            return self._database.execute(query, given).fetchall()
+
+    @property
+    def version(self) -> str:
+        """Another one after each change of the index."""
+        return f"{self._made}-{self.select('SELECT changes FROM about')[0][0]}"
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes that are indexed, and bytes of the files."""
+        done = whole = 0
+        for name in INDEXED:
+            position, path = self._position(name), self._path(name)
+            size = path.stat().st_size if path.exists() else 0
+            done += size if position.size == size else min(position.offset, size)
+            whole += size
+        return done, whole
+
+    def warnings(self) -> list[str]:
+        """What is wrong with the files: lines that are cut short, or are no rows."""
+        found = []
+        for name in INDEXED:
+            position, path = self._position(name), self._path(name)
+            if position.unread:
+                lines = "1 line is no row" if position.unread == 1 else f"{position.unread:,} lines are no rows"
+                found.append(f"{path.name}: {lines} and left out; see line {position.first_unread}")
+            if position.torn:
+                found.append(
+                    f"{path.name}: line {position.lines + 1} is cut short and left out: a process was killed while it "
+                    "wrote, or still writes"
+                )
+        return found
+
+    def row(self, file: str, line: int) -> Row:
+        """The whole row in a line; `NotFound` if it is not there, or no longer."""
+        places = self.select("SELECT offset, length, task, rollout FROM rows WHERE id = ?", (_id(file, line),))
+        for offset, length, task, rollout in places:
+            with suppress(OSError, BadTask), self._path(file).open("rb") as content:
+                content.seek(offset)
+                row = parse_row(content.read(length).removeprefix(BOM), line)
+                if key_of(row) == (task, rollout):
+                    return row
+        raise NotFound(f"{self._path(file).name} has no row in line {line}, or was replaced: load the run again")
+
+    # Reading.
+
+    def advance(self) -> bool:
+        """Index the next batch of lines; False if there is nothing new."""
+        return any(self._advance(name) for name in INDEXED)
+
+    def _advance(self, name: str) -> bool:
+        known = self._position(name)
+        try:
+            file = self._path(name).open("rb")
+        except OSError:
+            return known != Position() and self._commit(name, known, Position(), [], anew=True)
+        with file:
+            now = os.fstat(file.fileno())
+            if (known.size, known.modified) == (now.st_size, now.st_mtime_ns):
+                return False
+            anew = known.size == now.st_size or known.mark != _mark(file, known.offset)
+            start = Position() if anew else known
+            rows, position = _read(file, name, start)
+            mark = _mark(file, position.offset)
+        if position.size is not None:
+            position = position._replace(size=now.st_size, modified=now.st_mtime_ns)
+        return self._commit(name, known, position._replace(mark=mark), rows, anew=anew)
+
+    def _commit(self, name: str, known: Position, position: Position, rows: list[Any], *, anew: bool) -> bool:
+        """Write a batch, unless another process was faster."""
+        with self._lock, _transaction(self._database) as database:
+            if self._stored(name) == known:
+                if anew:
+                    database.execute("DELETE FROM rows WHERE file = ?", (name,))
+                database.executemany(INSERT, map(_to_insert, rows))
+                database.execute("REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (name, *position))
+                database.execute("UPDATE about SET changes = changes + 1")
+        return True
+
+    def _position(self, name: str) -> Position:
+        with self._lock:
+            return self._stored(name)
+
+    def _stored(self, name: str) -> Position:
+        found = self._database.execute("SELECT * FROM files WHERE file = ?", (name,)).fetchone()
+        return Position() if found is None else Position(*found[1:])
+
+    def _path(self, name: str) -> Path:
+        return getattr(self.files, name)  # type: ignore[no-any-return]
+
+
+# The database.
+
+
+def _open(files: RunFiles) -> sqlite3.Connection:
+    """The index beside a large file, if it can be written there; else one that is gone with the process."""
+    path = files.index
+    large = files.rollouts.exists() and files.rollouts.stat().st_size >= KEPT
+    for _ in range(2 if large and not path.is_symlink() else 0):
+        try:
+            return _connect(str(path))
+        except sqlite3.OperationalError:  # the folder is read-only
+            break
+        except sqlite3.DatabaseError:  # it is broken
+            path.unlink(missing_ok=True)
+    return _connect("")
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA synchronous = OFF")  # what a loss of power breaks is made anew
+        with _transaction(database):
+            if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
+                for statement in TABLES:
+                    database.execute(statement)
+                database.execute("INSERT INTO about VALUES (?, 0)", (uuid4().hex,))
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        yield database
+
+
+# The files.
+
+
+def _mark(file: BufferedReader, offset: int) -> str:
+    """Identifies a file and its first bytes up to an offset, by their edges."""
+    file.seek(0)
+    digest = blake2b(file.read(min(EDGE, offset)), digest_size=16)
+    file.seek(max(0, offset - EDGE))
+    digest.update(file.read(min(EDGE, offset)))
+    return f"{os.fstat(file.fileno()).st_ino}-{digest.hexdigest()}" if offset else ""
+
+
+def _id(name: str, line: int) -> int:
+    return LINES * INDEXED.index(name) + line
+
+
+def _to_insert(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of `INSERT`; some come twice, since the first releases of 3.12 warn of numbered placeholders."""
+    *values, identity = row
+    file, task, rollout, node = row[0], row[4], row[5], row[15]
+    return (*values, node, file, task, rollout, identity)
+
+
+def _read(file: BufferedReader, name: str, start: Position) -> tuple[list[tuple[Any, ...]], Position]:
+    """The rows of the next batch of lines, and the position after them."""
+    size, first = BATCH if start.offset else FIRST_BATCH, _id(name, 0)
+    file.seek(start.offset)
+    read = file.read(size)
+    while len(read) >= size and b"\n" not in read[-size:] and (more := file.read(size)):  # a long line
+        read += more
+    *lines, rest = read.split(b"\n")
+    rows: list[tuple[Any, ...]] = []
+    offset, count, unread, first_unread = start.offset, start.lines, start.unread, start.first_unread
+    for line in lines:
+        count += 1
+        try:
+            if line and not line.isspace():
+                rows.append((name, count, offset, len(line), *_scalars(line, count), first + count))
+        except BadTask:
+            unread, first_unread = unread + 1, first_unread or count
+        offset += len(line) + 1
+    if len(read) >= size:
+        return rows, Position(offset, count, unread, first_unread)
+    try:
+        if rest and not rest.isspace():  # the last row may lack only its line end
+            rows.append((name, count + 1, offset, len(rest), *_scalars(rest, count + 1), first + count + 1))
+        offset, rest = offset + len(rest), b""
+    except BadTask:
+        pass
+    return rows, Position(offset, count, unread, first_unread, len(rest), size=0)
+
+
+class _Item(msgspec.Struct):
+    type: str | None = None
+    role: str | None = None
+
+    @property
+    def answers(self) -> bool:
+        """Whether it answers the model: the result of a call, or a message of the user."""
+        return self.type == "function_call_output" or (self.type == "message" and self.role != "assistant")
+
+
+class _Response(msgspec.Struct):
+    model: str | None = None
+    output: list[_Item] | None = None
+
+    @property
+    def turns(self) -> int:
+        """Times that the model spoke."""
+        answers = [True, *(item.answers for item in self.output or ())]
+        return sum(before and not now for before, now in pairwise(answers))
+
+
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_response = msgspec.json.Decoder(_Response).decode
+_value = msgspec.json.Decoder().decode
+_pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder(dict[str, float | dict[str, float]]).decode
+"""The numbers of a row, from the index."""
+
+NUMERIC = frozenset(b"-0123456789tf")
+NAMED = {*INDICES, SESSION, TIMES, CHOSEN, NODE, REVERIFIED, "_ng_failure_class", "reward_components", "tool"}
+
+
+def _scalars(line: bytes, number: int) -> tuple[Any, ...]:
+    """What the index keeps of a row; `BadTask` if it is none."""
+    row, response = _parse(line.removeprefix(BOM), number)
+    times, failure = row.get(TIMES), row.get("_ng_failure_class")
+    failed = "_ng_failure_class" in row
+    return (
+        *_key(row, number),
+        None if failed else _float(row.get("reward")),
+        _text(str(failure)) if failed else None,
+        _text(row.get(SESSION)),
+        _float(row.get("tool_calls")),
+        response.turns,
+        _float(row.get("total_tokens")),
+        _float(times.get("wall")) if isinstance(times, dict) else None,
+        _float(row.get(COST)),
+        bool(row.get(CHOSEN, True)),
+        _text(row.get(NODE)),
+        _text(row.get("tool")),
+        _text(response.model),
+        REVERIFIED in row,
+        _pack(_numbers(row)),
+    )
+
+
+def _parse(line: bytes, number: int) -> tuple[Row, _Response]:
+    """The fields of a row that are indexed, and its response.
+
+    Conversations are skipped, which is many times as fast as parsing them.
+    """
+    try:
+        fields = _fields(line)
+        found = fields.pop("response", None)
+        row = {name: _value(raw) for name, raw in fields.items() if name in NAMED or memoryview(raw)[0] in NUMERIC}
+        return row, _Response() if found is None else _response(found)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it may be NaN, or a response of another shape
+        pass
+    try:
+        row = parse_object(line)
+    except ValueError as error:
+        raise BadTask(f"line {number}: {error}") from None
+    response = _Response()
+    with suppress(msgspec.ValidationError):
+        response = msgspec.convert(row.get("response"), _Response)
+    return row, response
+
+
+def _key(row: Row, number: int) -> tuple[int, int]:
+    task, rollout = (row.get(name, default) for name, default in zip(INDICES, (number - 1, 0), strict=True))
+    for value in (task, rollout):
+        if type(value) is not int or abs(value) >= 1 << 63:
+            raise BadTask(f"line {number}: the indices should be whole numbers")
+    return task, rollout
+
+
+def _numbers(row: Row) -> dict[str, Any]:
+    """The numbers in a row that can be metrics; of a rescored one, those of its verdict and of the runner."""
+    names = {*rescored_fields(row), *ALWAYS} if REVERIFIED in row else row.keys()
+    found = _floats({name: value for name, value in row.items() if name in names and name[:1] != "_"})
+    parts = row.get("reward_components")
+    return {**found, "reward_components": _floats(parts)} if isinstance(parts, dict) else found
+
+
+def _floats(fields: Row) -> dict[str, Any]:
+    return {name: number for name, value in fields.items() if (number := _float(value)) is not None}
+
+
+def _float(value: Any) -> float | None:
+    with suppress(OverflowError):
+        return float(value) if isinstance(value, int | float) else None
+    return None
+
+
+def _text(value: Any) -> str | None:
+    """A text that can be stored: half of a surrogate pair cannot."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else None

@@ -1,0 +1,107 @@
+"""`LazySequence`: items that are made when they are read, so that a long list of them is never in memory."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Generic, TypeVar, overload
+
+from pydantic_core import to_json
+
+SCALARS = frozenset({bool, int, float, str, type(None)})
+
+AT_ONCE = 100
+"""Items of a sequence that are written at once with the object that it is in."""
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class LazySequence(Sequence[T_co]):
+    """Reads like a list, but for its items, which are made each time that they are read."""
+
+    @abstractmethod
+    def _item(self, index: int) -> T_co:
+        """Make the item at an index from 0."""
+
+    @overload
+    def __getitem__(self, index: int) -> T_co: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T_co]: ...
+
+    def __getitem__(self, index: int | slice) -> T_co | Sequence[T_co]:
+        found = range(len(self))[index]
+        return self._item(found) if isinstance(found, int) else LazyMap(self._item, found)
+
+    def __iter__(self) -> Iterator[T_co]:
+        return map(self._item, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | LazySequence):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} items>"
+
+
+class LazyMap(LazySequence[T_co], Generic[T, T_co]):
+    """What a function makes of each of some keys."""
+
+    def __init__(self, make: Callable[[T], T_co], keys: Sequence[T]) -> None:
+        self._make = make
+        self._keys = keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _item(self, index: int) -> T_co:
+        return self._make(self._keys[index])
+
+
+def plain(value: Any) -> Any:
+    """A value with lists in place of lazy sequences."""
+    if isinstance(value, dict):
+        return {name: each if type(each) in SCALARS else plain(each) for name, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, LazySequence) else value
+
+
+def json_pieces(value: Any, newline: bytes = b"\n") -> Iterator[bytes]:
+    """A value as indented JSON, piece by piece. `newline` is the end of a line with the indent of the next one."""
+    inner = newline + b"  "
+    if isinstance(value, LazySequence):
+        parts = (json_pieces(each, inner) if _is_long(each) else [_json(plain(each), inner)] for each in value)
+        yield from _enclosed(b"[", parts, b"]", newline)
+    elif isinstance(value, dict) and not SCALARS.issuperset(map(type, value.values())):
+        fields = (chain([_json(name) + b": "], json_pieces(each, inner)) for name, each in value.items())
+        yield from _enclosed(b"{", fields, b"}", newline)
+    else:
+        yield _json(value, newline)
+
+
+def _is_long(value: dict[str, Any]) -> bool:
+    """Whether an object has too long a sequence to be made at once."""
+    return any(type(each) not in SCALARS and len(each) > AT_ONCE for each in value.values())
+
+
+def _enclosed(start: bytes, parts: Iterable[Iterable[bytes]], end: bytes, newline: bytes) -> Iterator[bytes]:
+    yield start
+    between = b""
+    for part in parts:
+        yield between + newline + b"  "
+        yield from part
+        between = b","
+    yield newline + end if between else end
+
+
+def _json(value: Any, newline: bytes = b"\n") -> bytes:
+    try:
+        text = to_json(value, indent=2, inf_nan_mode="constants")  # many times as fast
+    except ValueError:  # half of a surrogate pair
+        text = json.dumps(value, indent=2).encode()
+    return text.replace(b"\n", newline)

@@ -1,0 +1,193 @@
+"""Searches in the index of a run: pages of episodes, counts, rewards and metrics, without reading its files."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stateroom.rollout.index import RunIndex, unpack
+from stateroom.rollout.metrics import Measurements
+from stateroom.rollout.rows import INDICES, Row
+
+COLUMNS = (
+    *("file", "line", "task", "rollout", "reward", "failure", "session", "tool_calls", "turns", "tokens", "seconds"),
+    *("cost", "chosen", "node"),
+)
+"""What a page tells of an episode. All of it can be sorted by."""
+
+EPISODES = """rows AS e WHERE file IN ('rollouts', 'failures') AND NOT again AND (
+    file = 'rollouts' OR node IS NOT NULL
+    OR NOT EXISTS (SELECT 1 FROM rows WHERE file = 'rollouts' AND task = e.task AND rollout = e.rollout)
+)"""
+"""The episodes: of each the first row, and a failure only if it has no reward; of a tree, all its ends."""
+
+ANSWERS = "rows WHERE file = 'rollouts' AND NOT again AND chosen AND failure IS NULL"
+"""The episodes that count: of a tree, only the one that is its answer."""
+
+BINS = 20
+"""Bars of a histogram."""
+
+
+@dataclass(frozen=True)
+class EpisodeFilter:
+    """Which episodes to find; a field that is None leaves none out."""
+
+    task: int | None = None
+    low: float | None = None
+    """The lowest reward."""
+    high: float | None = None
+    """The highest reward."""
+    below: float | None = None
+    """Rewards are below this one."""
+    failure: str | None = None
+    """The class of the failure."""
+    failed: bool | None = None
+    tool: str | None = None
+    """A tool that failed in the episode."""
+    session: bool | None = None
+    """Whether the row names a session."""
+    chosen: bool | None = None
+    """Of a tree, whether it is the answer."""
+
+    def conditions(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """The conditions in SQL, with their parameters."""
+        failures = "SELECT {} FROM rows WHERE file = 'tool_failures' AND tool = ?"
+        by_session = f"session IN ({failures.format('session')} AND session IS NOT NULL)"
+        by_key = f"(task, rollout) IN ({failures.format('task, rollout')} AND session IS NULL)"
+        for condition, value, times in (
+            ("task = ?", self.task, 1),
+            ("reward >= ?", self.low, 1),
+            ("reward <= ?", self.high, 1),
+            ("reward < ?", self.below, 1),
+            ("failure = ?", self.failure, 1),
+            ("(failure IS NOT NULL) = ?", self.failed, 1),
+            (f"({by_session} OR {by_key})", self.tool, 2),
+            ("(session IS NOT NULL) = ?", self.session, 1),
+            ("chosen = ?", self.chosen, 1),
+        ):
+            if value is not None:
+                yield condition, (value,) * times
+
+
+class Search:
+    """Searches in an index."""
+
+    def __init__(self, index: RunIndex) -> None:
+        self.index = index
+        self._select = index.select
+        self._last: tuple[Any, array[int]] = (None, array("q"))
+
+    # Episodes.
+
+    def page(
+        self,
+        wanted: EpisodeFilter,
+        sort: str = "line",
+        order: Literal["ascending", "descending"] = "ascending",
+        offset: int = 0,
+        limit: int = 100,
+    ) -> tuple[list[Row], int]:
+        """Some of the episodes that are wanted, and the number of all of them. Those without a value come last."""
+        ids = self._order(wanted, sort, order)
+        page = ids[offset : offset + limit]
+        rows = self._select(f"SELECT id, {', '.join(COLUMNS)} FROM rows WHERE id IN ({', '.join(map(str, page))})")
+        found = {row[0]: _data(row[1:]) for row in rows}
+        return [found[id] for id in page if id in found], len(ids)
+
+    def _order(self, wanted: EpisodeFilter, sort: str, order: str) -> array[int]:
+        """The ids of the episodes that are wanted; the last answer is kept, since a reader turns many pages of it."""
+        asked = self.index.version, wanted, sort, order
+        known, ids = self._last
+        if known == asked:
+            return ids
+        found = [*wanted.conditions()]
+        where = " AND ".join([EPISODES, *(condition for condition, _ in found)])
+        given = tuple(value for _, values in found for value in values)
+        column = "id" if sort == "line" else COLUMNS[COLUMNS.index(sort)]
+        by = f"{column} {'DESC' if order == 'descending' else 'ASC'} NULLS LAST, id"
+        ids = array("q", (id for (id,) in self._select(f"SELECT id FROM {where} ORDER BY {by}", given)))
+        self._last = asked, ids
+        return ids
+
+    def matrix(self, offset: int, limit: int) -> tuple[list[tuple[int, list[Row]]], int]:
+        """Some tasks, each with its episodes by rollout, and the number of all tasks, also of those without any."""
+        every = "FROM rows WHERE file IN ('rollouts', 'failures', 'inputs')"
+        tasks = self._select(f"SELECT DISTINCT task {every} ORDER BY task LIMIT ? OFFSET ?", (limit, offset))
+        [(total,)] = self._select(f"SELECT count(DISTINCT task) {every}")
+        cells: dict[int, list[Row]] = {task: [] for (task,) in tasks}
+        if cells:
+            between = f"SELECT {', '.join(COLUMNS)} FROM {EPISODES} AND task BETWEEN ? AND ? ORDER BY rollout, id"
+            for row in self._select(between, (min(cells), max(cells))):
+                cells[row[COLUMNS.index("task")]].append(_data(row))
+        return [*cells.items()], total
+
+    # Counts.
+
+    def inputs(self) -> int:
+        """The number of episodes that the run has."""
+        [(count,)] = self._select("SELECT count(*) FROM rows WHERE file = 'inputs' AND NOT again")
+        return count  # type: ignore[no-any-return]
+
+    def failed(self, *, by_task: bool) -> int:
+        """The number of episodes, or of tasks, that failed and have no answer."""
+        place = "task" if by_task else "task, rollout"
+        failed = f"SELECT {place} FROM {EPISODES} AND failure IS NOT NULL"
+        [(count,)] = self._select(f"SELECT count(*) FROM ({failed} EXCEPT SELECT {place} FROM {ANSWERS})")
+        return count  # type: ignore[no-any-return]
+
+    def failures(self) -> dict[str, int]:
+        """The number of failed episodes by the class of the failure."""
+        return dict(self._select(f"SELECT failure, count(*) FROM {EPISODES} AND failure IS NOT NULL GROUP BY 1"))
+
+    def tool_failures(self) -> dict[str, int]:
+        """The number of failed calls by tool."""
+        failures = "FROM rows WHERE file = 'tool_failures' AND tool IS NOT NULL"
+        return dict(self._select(f"SELECT tool, count(*) {failures} GROUP BY tool ORDER BY min(id)"))
+
+    def model(self) -> str | None:
+        """The model in the first response that names one."""
+        found = self._select(f"SELECT model FROM {EPISODES} AND model IS NOT NULL ORDER BY id LIMIT 1")
+        return found[0][0] if found else None
+
+    # Measurements.
+
+    def rewards(self) -> list[Row]:
+        """The task and the reward of each episode that counts."""
+        found = self._select(f"SELECT task, reward FROM {ANSWERS} ORDER BY id")
+        return [{"_ng_task_index": task, "reward": reward} for task, reward in found]
+
+    def histogram(self) -> list[Row]:
+        """The number of episodes by reward: from `low` to below `high`, and in the last bar to `high`."""
+        found = self._select(f"SELECT reward, count(*) FROM {ANSWERS} AND abs(reward) < 1e300 GROUP BY 1 ORDER BY 1")
+        if not found:
+            return []
+        low, high = found[0][0], found[-1][0]
+        inner = sorted({low + (high - low) * place / BINS for place in range(1, BINS)} - {low, high})
+        counts = Counter[int]()
+        for reward, count in found:
+            counts[bisect_right(inner, reward)] += count
+        edges = [low, *inner, high]
+        return [{"low": edges[bar], "high": edges[bar + 1], "count": counts[bar]} for bar in range(len(edges) - 1)]
+
+    def measured(self, *, by_task: bool) -> list[Row]:
+        """The measurements of the episodes that count; `by_task`: each task has one, its tree's answer."""
+        inputs = self._select("SELECT task, rollout, numbers FROM rows WHERE file = 'inputs' AND NOT again")
+        measurements = Measurements({(task, rollout): unpack(numbers) for task, rollout, numbers in inputs})
+        rescored: list[Row] = []
+        rows = self._select(f"SELECT task, rollout, rescored, numbers FROM {ANSWERS} ORDER BY id")
+        for task, rollout, again, numbers in rows:
+            row = {**dict(zip(INDICES, (task, 0 if by_task else rollout), strict=True)), **unpack(numbers)}
+            if again:
+                rescored.append(row)
+            else:
+                measurements.add(row)
+        return [*measurements.rows(), *rescored]
+
+
+def _data(row: tuple[Any, ...]) -> Row:
+    found = dict(zip(COLUMNS, row, strict=True))
+    return {**found, "chosen": bool(found["chosen"])}
