@@ -1,6 +1,5 @@
 /** A list of any length, of which only the rows in sight are in the page. */
 import { html, useEffect, useId, useLayoutEffect, useRef, useSignal } from "./html.js";
-import { useKeys } from "./keys.js";
 import { layout, scrollTo } from "./layout.js";
 
 const MOVES = /** @type {Record<string, (index: number, page: number, size: number) => number>} */ ({
@@ -118,32 +117,6 @@ export function List({
       </div>
     </div>
   `;
-}
-
-/**
- * Keys for the one list of a screen, also where it has not the focus, and others.
- * @template T
- * @param {string} title
- * @param {string} one what a row is
- * @param {import("./source.js").Source<T>} source
- * @param {import("./html.js").Signal<number>} active
- * @param {(row: T) => void} open
- * @param {Record<string, [string, (number: number) => void]>} [others]
- */
-export function useListKeys(title, one, source, active, open, others = {}) {
-  const move = (/** @type {number} */ by) => () => {
-    active.value = Math.max(0, Math.min(source.size.value - 1, active.value + by));
-  };
-  const enter = () => {
-    const row = source.at(active.value);
-    if (row !== undefined) open(row);
-  };
-  useKeys(title, {
-    j: [`Next ${one}`, move(1)],
-    k: [`Previous ${one}`, move(-1)],
-    Enter: [`Open the ${one}`, enter],
-    ...others,
-  });
 }
 
 /**

@@ -1,7 +1,8 @@
 /** All runs below a folder; those that grow are followed. */
 import { Filters, sortHeaders, TextFilter } from "../filters.js";
 import { html, useMemo, useSignal } from "../html.js";
-import { List, useListKeys } from "../list.js";
+import { useListKeys } from "../keys.js";
+import { List } from "../list.js";
 import { Problem, usePoll } from "../load.js";
 import { Link, navigate, query, useTitle } from "../route.js";
 import { useServed } from "../served.js";

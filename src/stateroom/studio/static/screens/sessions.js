@@ -2,7 +2,8 @@
 import { get } from "../api.js";
 import { ChoiceFilter, Filters, TextFilter } from "../filters.js";
 import { html, useEffect, useMemo, useRef, useSignal } from "../html.js";
-import { List, useListKeys } from "../list.js";
+import { useListKeys } from "../keys.js";
+import { List } from "../list.js";
 import { Problem, useLoad } from "../load.js";
 import { Link, navigate, query, useTitle } from "../route.js";
 import { pathOf } from "../session.js";

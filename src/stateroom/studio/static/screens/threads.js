@@ -3,9 +3,9 @@ import { useProgress, useWork } from "../actions.js";
 import { get, post } from "../api.js";
 import { Chat } from "../chat.js";
 import { ChoiceFilter, Filters } from "../filters.js";
-import { html, useEffect, useLayoutEffect, useRef, useSignal } from "../html.js";
-import { useKeys } from "../keys.js";
-import { List, useListKeys } from "../list.js";
+import { html, useEffect, useRef, useSignal } from "../html.js";
+import { useKeys, useListKeys } from "../keys.js";
+import { List } from "../list.js";
 import { Problem, useLoad } from "../load.js";
 import { itemsOf, TALK } from "../log.js";
 import { Link, navigate, query, useTitle, view } from "../route.js";
@@ -114,12 +114,12 @@ function useConversation(id) {
 /** @param {{id: string, mayChange: boolean}} properties */
 function Thread({ id, mayChange }) {
   const { head, entries, before, read, error, retry } = useConversation(id);
-  const end = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const talk = useRef(/** @type {HTMLDivElement | null} */ (null));
   const newest = entries.value.at(-1)?.revision;
-  useLayoutEffect(() => end.current?.scrollIntoView({ block: "end" }), [newest, head]);
   if (error) return html`<section><${Problem} error=${error} retry=${retry} /></section>`;
   if (!head) return html`<section></section>`;
   const earlier = () => read(/** @type {number} */ (before.value));
+  const toEnd = () => talk.current?.scrollTo(0, 0); // the end is where `.talk` begins
   const items = itemsOf(entries.value);
   return html`
     <section aria-label="Thread">
@@ -128,21 +128,22 @@ function Thread({ id, mayChange }) {
         ${head.status !== "live" && html`<span class=${`badge ${head.status}`}>${head.status}</span>`}
         <${Link} to=${pathOf("", id)}>Timeline<//>
       </div>
-      <div class="scroll talk" tabindex="0" role="region" aria-label="Conversation" aria-live="polite">
-        ${before.value && html`<button type="button" class="quiet" onClick=${earlier}>Show earlier messages</button>`}
-        ${items.length ? html`<${Chat} items=${items} />` : html`<p class="empty">There are no messages yet.</p>`}
-        <div ref=${end}></div>
+      <div ref=${talk} class="scroll talk" tabindex="0" role="region" aria-label="Conversation" aria-live="polite">
+        <div>
+          ${before.value && html`<button type="button" class="quiet" onClick=${earlier}>Show earlier messages</button>`}
+          ${items.length ? html`<${Chat} items=${items} />` : html`<p class="empty">There are no messages yet.</p>`}
+        </div>
       </div>
-      ${mayChange && head.status === "live" && html`<${Composer} id=${id} revision=${newest} />`}
+      ${mayChange && head.status === "live" && html`<${Composer} id=${id} revision=${newest} onSend=${toEnd} />`}
     </section>
   `;
 }
 
 /**
  * Sends a message, which the model answers.
- * @param {{id: string, revision: number | undefined}} properties
+ * @param {{id: string, revision: number | undefined, onSend: () => void}} properties
  */
-function Composer({ id, revision }) {
+function Composer({ id, revision, onSend }) {
   const here = pathOf("", id);
   const { running, error, refresh } = useProgress(here, revision);
   const { busy, error: problem, run } = useWork();
@@ -150,6 +151,7 @@ function Composer({ id, revision }) {
   const send = run(async () => {
     const message = field.current?.value.trim();
     if (!message || running) return;
+    onSend();
     await post(`${here}/continue`, { message }).finally(refresh);
     if (field.current) field.current.value = "";
   });
