@@ -15,6 +15,7 @@ import stateroom
 from stateroom import errors
 from stateroom.cli.app import app
 from tests.pages import FENCE, PageError, reader_variables, run_page, shows, steps_of, warm_commands
+from tests.servers.ray import ray_folder
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "stateroom"
@@ -40,7 +41,7 @@ def commands() -> Iterator[Path]:
         yield folder
 
 
-NEEDS = {"local-models.md": "a local model"}
+NEEDS = {"local-models.md": "a local model", "many-machines.md": "Ray"}
 
 
 def with_its_needs(page: Path) -> object:
@@ -49,7 +50,8 @@ def with_its_needs(page: Path) -> object:
 
 @pytest.mark.parametrize("page", [with_its_needs(page) for page in PAGES], ids=name_of)
 def test_what_a_page_shows_works(page: Path, tmp_path: Path, commands: Path) -> None:
-    run_page(page.read_text(encoding="utf-8"), tmp_path, page.stem.lower(), commands=commands)
+    with ray_folder():
+        run_page(page.read_text(encoding="utf-8"), tmp_path, page.stem.lower(), commands=commands)
 
 
 def console(text: str) -> str:

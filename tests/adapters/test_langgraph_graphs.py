@@ -34,6 +34,7 @@ async def test_a_graph_waits_for_a_person_and_goes_on_with_another_saver(store: 
     assert said((await graph.aget_state(CONFIG)).values) == said(done)
 
 
+@pytest.mark.more("time")
 async def test_a_thread_goes_on_where_another_process_left_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
     command = [sys.executable, "-m", "tests.adapters.graphs", url, "t", "hello"]

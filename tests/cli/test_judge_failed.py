@@ -99,6 +99,7 @@ def served(model: str, port: int = 0) -> Iterator[tuple[str, int]]:
             server.terminate()
 
 
+@pytest.mark.more("time")
 @pytest.mark.parametrize("api", ["chat", "responses"])
 def test_a_judge_on_a_server_may_fail_and_come_back(stateroom: Any, monkeypatch: pytest.MonkeyPatch, api: str) -> None:
     """The first server mumbles; another one takes its place, under the same address."""

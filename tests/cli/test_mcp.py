@@ -45,7 +45,7 @@ def started(folder: Path, *arguments: str) -> Any:
     return stdio_client(given, errlog=sys.__stderr__)
 
 
-@pytest.mark.parametrize("era", ["legacy", "auto"])
+@pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.more("time")), "auto"])
 async def test_a_connection_is_a_session(tmp_path: Path, era: str) -> None:
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
     async with Client(started(tmp_path, "counter", "--task", "1", "--store", url), mode=era) as client:

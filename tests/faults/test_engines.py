@@ -77,7 +77,7 @@ class Disturbed:
         self._options = {**(options or {"environment": f"{ERRANDS}:ErrandEnvironment", **OPTIONS}), "concurrency": 12}
         self.driver: Process | None = None
         self.done = 0
-        self.stops = 0
+        self.stopped: list[int] = []
         """Workers that were stopped for longer than their lease."""
 
     async def start(self) -> None:
@@ -131,7 +131,7 @@ class Disturbed:
             before = recorded[session].get((what, *more))
             if before is not None and before < float(at):
                 again.append(line)
-        assert len(again) <= self.stops, again
+        assert len(again) <= len(self.stopped), again
 
     async def _recorded(self, row: dict[str, Any]) -> dict[tuple[str, ...], float]:
         """When the outcome of each act in a session was recorded."""
@@ -185,7 +185,7 @@ async def disturb(run: Disturbed, luck: random.Random, faults: dict[str, Callabl
             case "stop" if workers:
                 sleeper = luck.choice(workers)
                 harm(sleeper, signal.SIGSTOP)
-                run.stops += 1
+                run.stopped.append(sleeper)
                 asyncio.get_running_loop().call_later(1.5 * LEASE, harm, sleeper, signal.SIGCONT)
             case "driver":
                 assert run.driver is not None
@@ -207,6 +207,8 @@ async def survive(disturbed: Disturbed, luck: random.Random, faults: dict[str, C
         if disturbed.driver.returncode is None:
             disturbed.driver.kill()
             await disturbed.driver.wait()
+        for sleeper in disturbed.stopped:  # its driver may be gone, and then nobody else wakes it
+            harm(sleeper, signal.SIGCONT)
 
 
 async def come_to_the_same(

@@ -26,6 +26,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
+NOT_IMPORTED = ("stateroom.adapters", "stateroom.rollout.engines.ray")
+
 CLIENT = """#!{python} -IS
 import array, json, os, signal, socket, sys
 
@@ -193,10 +195,13 @@ def finish(job: Any) -> NoReturn:
 
 
 def import_everything() -> None:
-    """Import all modules of Stateroom but the adapters, whose frameworks take longer than all the rest."""
+    """Import all modules of Stateroom but those whose frameworks take longer than all the rest.
+
+    Ray also reads its variables when it is imported, and those that a page sets come later.
+    """
     package = import_module("stateroom")
     for module in pkgutil.walk_packages(package.__path__, "stateroom.", onerror=lambda _: None):
-        if not module.name.startswith("stateroom.adapters") and not module.name.endswith("__main__"):
+        if not module.name.startswith(NOT_IMPORTED) and not module.name.endswith("__main__"):
             with suppress(ImportError):
                 import_module(module.name)
 

@@ -28,6 +28,19 @@ from tests.patience import PATIENCE
 SECRET = "a secret that is only good for tests"
 
 
+class Impatient:
+    """What uvicorn takes for asyncio: it looks ten times a second whether it is to stop, here a hundred times."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+
+uvicorn.server.asyncio = Impatient()  # type: ignore[attr-defined]
+
+
 @dataclass
 class Client:
     """A client that keeps cookies."""

@@ -16,6 +16,7 @@ def shared(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> s
     return fresh_url(request.param)
 
 
+@pytest.mark.more("time")
 async def test_every_episode_is_right_whichever_server_each_request_comes_to(
     launch: Any, connect: Any, shared: str
 ) -> None:

@@ -129,6 +129,7 @@ async def test_the_log_has_what_a_tool_raised(launch: Any, connect: Any, room: s
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ WARNING stateroom\.", command.said)
 
 
+@pytest.mark.more("time")
 async def test_it_outlives_its_terminal_under_nohup(launch: Any, connect: Any) -> None:
     nohup = shutil.which("nohup")
     if nohup is None:

@@ -270,6 +270,7 @@ def test_a_secret_is_made_on_first_use_and_kept(secret_file: Path) -> None:
     assert list(secret_file.parent.iterdir()) == [secret_file]
 
 
+@pytest.mark.more("time")
 def test_of_many_that_start_at_once_one_makes_the_secret(secret_file: Path) -> None:
     code = "from stateroom.server.tokens import find_secrets; print(flush=True); input(); print(find_secrets()[0])"
     started = [

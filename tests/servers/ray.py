@@ -13,18 +13,23 @@ import pytest
 
 
 @contextmanager
-def ray_cluster(nodes: int) -> Iterator[Any]:
-    """A cluster of nodes with one core each; its `address` is for drivers in other processes.
-
-    It is in a folder in which no other program looks for a cluster to join, as NeMo Gym would.
-    """
+def ray_folder() -> Iterator[None]:
+    """Ray keeps its files in a folder in which no other program looks for a cluster to join, as NeMo Gym would."""
     with (
         TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,  # the path must be short
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("RAY_TMPDIR", folder)
-        for name, value in {"USAGE_STATS_ENABLED": "0", "AUTH_MODE": "token", "AUTH_TOKEN": token_hex(32)}.items():
-            patch.setenv(f"RAY_{name}", value)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        yield
+
+
+@contextmanager
+def ray_cluster(nodes: int) -> Iterator[Any]:
+    """A cluster of nodes with one core each; its `address` is for drivers in other processes."""
+    with ray_folder(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", token_hex(32))
         patch.setenv("PYTHONPATH", os.getcwd())
         from ray.cluster_utils import Cluster  # noqa: PLC0415 - only `make test-more` installs it
 

@@ -20,7 +20,7 @@ SEED = Entry(1, "seed", 1.0, b"seed", "seed")
 BODY = bytes(range(256)) * 8
 
 
-@pytest.fixture(params=["redis", "postgresql", "s3"])
+@pytest.fixture(params=["redis", "postgresql", pytest.param("s3", marks=pytest.mark.more("time"))])
 def direct(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh store on a real server."""
     url = request.getfixturevalue(f"{request.param}_url")

@@ -39,6 +39,7 @@ class TestFolder(StoreConformance):
         return f"file://{tmp_path / 'rooms'}"
 
 
+@pytest.mark.more("time")
 class TestS3(AppendPromises, ConcurrencyPromises):
     """What a bucket has a part in; all else is the same code as on a folder."""
 
@@ -56,7 +57,7 @@ def s3_store_url(s3_url: str) -> str:
     return f"{address.rstrip('/')}/{uuid4().hex}?{options}"
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.more("time"))])
 def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return f"file://{tmp_path / 'rooms'}"

@@ -4,6 +4,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from stateroom.store.conformance.stateful import check_against_model
 from tests.examples import share
 from tests.servers.postgresql import fresh_schema
@@ -30,6 +32,7 @@ def test_a_folder_does_what_a_model_does(tmp_path: Path) -> None:
     check_against_model(lambda: f"file://{tmp_path / uuid4().hex}", examples=share(0.4))
 
 
+@pytest.mark.more("time")
 def test_s3_does_what_a_model_does(s3_url: str) -> None:
     address, _, options = s3_url.partition("?")
     check_against_model(lambda: f"{address}/{uuid4().hex}?{options}", examples=share(0.1))

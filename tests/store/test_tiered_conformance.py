@@ -51,6 +51,7 @@ async def test_redis_over_postgresql(warm: str, postgresql_url: str, durable: st
 
 
 @pytest.mark.parametrize("durable", ["warm", "cold"])
+@pytest.mark.more("time")
 async def test_redis_over_s3(warm: str, s3_url: str, durable: str) -> None:
     address, _, query = s3_url.partition("?")
     await go_down_and_up(tiered(warm, f"{address}/{uuid4().hex}?{query}", durable=durable, cool=1))

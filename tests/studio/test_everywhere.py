@@ -14,7 +14,7 @@ from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, axe, until
 from tests.studio.hostile import patterns, serve, views
 
-pytestmark = BROWSER
+pytestmark = [*BROWSER, pytest.mark.more("time")]
 expect.set_options(timeout=PATIENCE * 1000)
 
 CONTROLS = """() => [...document.querySelectorAll("main :is(button, form:not([role=search]), textarea, input)")]

@@ -11,7 +11,7 @@ from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage
 from tests.studio.hostile import FIELDS, IMAGE, patterns, views
 
-pytestmark = BROWSER
+pytestmark = [*BROWSER, pytest.mark.more("time")]
 expect.set_options(timeout=PATIENCE * 1000)
 
 FAULTS = r"""() => {
