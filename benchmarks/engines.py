@@ -16,14 +16,15 @@ from stateroom.rollout import plan_run, run
 from tests.servers.redis import RedisServer
 
 EPISODES = 300
+"""Of each worker."""
 FEW, MANY = 1_000, 50_000
 
 DRIVER = """
-import asyncio, resource
+import asyncio, re
 from stateroom.rollout import plan_run, run
 plan = plan_run("counter", repeats={}, engine="processes:2", store="memory://", concurrency=32, output="run.jsonl")
 assert asyncio.run(run(plan)).failed == 0
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 SETTLED = 0.2
 """The share of the episodes at the beginning and at the end that is not measured: workers start, and run dry."""
@@ -37,8 +38,8 @@ async def engines() -> list[Figure]:
         tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
         RedisServer() as redis,
     ):
-        stores = {"Redis": redis.url, "SQLite in memory": f"sqlite:///{memory}/a.db", "SQLite on a disk": None}
-        rates = {name: await _gain(Path(folder), url) for name, url in stores.items()}
+        stores = {"Redis": (folder, redis.url), "SQLite in memory": (memory, None), "SQLite on a disk": (folder, None)}
+        rates = {name: await _gain(Path(output), url) for name, (output, url) in stores.items()}
         for name, (one, two) in rates.items():
             what = f"episodes that keep a core busy, {name}: two processes against one"
             bar = 0.8 if name == "SQLite on a disk" else 1.7  # its one log reaches the disk once at a time
@@ -50,8 +51,8 @@ async def engines() -> list[Figure]:
 
 async def _gain(folder: Path, store: str | None) -> tuple[float, float]:
     """Seconds per episode with one process and with two."""
-    one, two = (partial(_seconds, folder, f"processes:{number}", store) for number in (1, 2))
-    return await interleaved(one, two, rounds=5)
+    one, two = (partial(_seconds, folder, f"processes:{number}", store, number * EPISODES) for number in (1, 2))
+    return await interleaved(one, two, rounds=3)
 
 
 async def _memory() -> Figure:
@@ -75,7 +76,7 @@ async def _on_ray(folder: Path) -> list[Figure]:
 
     ray.init("local", num_cpus=2, include_dashboard=False, logging_level="WARNING")
     try:
-        counter = partial(_seconds, folder, environment="counter", repeats=250, store="memory://")
+        counter = partial(_seconds, folder, store="memory://", repeats=1_000, environment="counter")
         processes, on_ray = await interleaved(partial(counter, "processes:2"), partial(counter, "ray"), 5)
     finally:
         ray.shutdown()
@@ -90,7 +91,7 @@ async def _on_ray(folder: Path) -> list[Figure]:
 
 
 async def _seconds(
-    folder: Path, engine: str, store: str | None = None, environment: Any = WorkEnvironment, repeats: int = EPISODES
+    folder: Path, engine: str, store: str | None, repeats: int, environment: Any = WorkEnvironment
 ) -> float:
     """Seconds per episode, while all workers are busy."""
     given: dict[str, Any] = {} if environment == "counter" else {"input": [TASK], "model": "gold"}

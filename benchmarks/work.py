@@ -5,8 +5,8 @@ from __future__ import annotations
 from stateroom import Environment, State, tool
 
 CALLS = 5
-ROUNDS = 30_000
-"""About a millisecond's work."""
+ROUNDS = 100_000
+"""About five milliseconds' work."""
 
 
 class Work(State):

@@ -36,7 +36,7 @@ FIRST_PAUSE = 0.2
 """Seconds after which a worker takes the place of one that was lost; it doubles with each that is lost in a row."""
 
 AHEAD = 2
-"""Rows that a worker has at a time, for each episode that it runs: so it never waits for its driver."""
+"""A worker has this many times the rows that it has just finished before it could be told more: it never waits."""
 
 
 class Crew:
@@ -119,25 +119,26 @@ class Crew:
     async def _feed(self, worker: Worker, given: dict[Key, Row]) -> None:
         """Give a worker rows, and collect what it tells, until all rows are done."""
         permits = Permits(self._limiter, worker.send)
-        messages: list[ToWorker] = []
+        slots = self._engine.slots
+        written: list[Key] = []
         try:
             while True:
-                messages += self._take(given)
-                if messages:
+                rows = [*self._take(given, slots + max(slots, AHEAD * len(written)))]
+                if messages := [*([Written(written)] if written else []), *rows]:
                     await worker.send(messages)
                 if given:
-                    messages = self._collected(await worker.receive(), given, permits)
+                    written = self._collected(await worker.receive(), given, permits)
                 elif self._given:
-                    messages = []
+                    written = []
                     await self._changed.wait()
                 else:
                     return
         finally:
             permits.close()
 
-    def _take(self, given: dict[Key, Row]) -> Iterator[Given]:
-        """Rows for a worker that has others to do, or none."""
-        while len(given) < AHEAD * self._engine.slots:
+    def _take(self, given: dict[Key, Row], most: int) -> Iterator[Given]:
+        """Rows for a worker, until it has as many as it should."""
+        while len(given) < most:
             batch = self._again.popleft() if self._again else next(self._left, None)
             if batch is None:
                 return
@@ -145,8 +146,8 @@ class Crew:
             self._given += len(batch.rows)
             yield batch
 
-    def _collected(self, messages: Iterable[FromWorker], given: dict[Key, Row], permits: Permits) -> list[ToWorker]:
-        """Collect what a worker tells; gives the reply."""
+    def _collected(self, messages: Iterable[FromWorker], given: dict[Key, Row], permits: Permits) -> list[Key]:
+        """Collect what a worker tells; gives the episodes whose rows are written now."""
         written: list[Key] = []
         for message in messages:
             if isinstance(message, AboutRequest):
@@ -160,7 +161,7 @@ class Crew:
         self._given -= len(written)
         if not self._given:
             self._wake()
-        return [Written(written)] if written else []
+        return written
 
     def _return(self, given: dict[Key, Row]) -> None:
         """Take the rows of a worker that is lost."""

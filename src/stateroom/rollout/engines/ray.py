@@ -24,6 +24,9 @@ from stateroom.store import without_secrets
 STOPPING = 10.0
 """Seconds that a worker has to end."""
 
+GATHER = 0.02
+"""Seconds in which a worker gathers what it has to tell: a call on Ray costs more than a short episode."""
+
 CONNECT = 10.0
 """Seconds to connect to a cluster."""
 
@@ -90,7 +93,7 @@ class _RayWorker:
             raise_refusal(refused)
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
-        await self._call("send", messages)
+        self._actor.send.remote(messages)  # a busy actor replies late, and one that is gone is noticed by `receive`
 
     async def receive(self) -> Sequence[FromWorker]:
         try:
@@ -148,6 +151,7 @@ class _Actor:
 
     async def receive(self) -> Sequence[FromWorker]:
         self._link.tenure.renew()
+        await asyncio.sleep(GATHER)
         try:
             async with asyncio.timeout(self._portable.lease / BEATS):
                 return await self._worker.receive()
