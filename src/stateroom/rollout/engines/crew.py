@@ -36,7 +36,7 @@ FIRST_PAUSE = 0.2
 """Seconds after which a worker takes the place of one that was lost; it doubles with each that is lost in a row."""
 
 AHEAD = 2
-"""A worker has this many times the rows that it has just finished before it could be told more: it never waits."""
+"""Rows that wait at a worker, for each that it finished since it was last given some: it never waits for its driver."""
 
 
 class Crew:
@@ -123,8 +123,9 @@ class Crew:
         written: list[Key] = []
         try:
             while True:
-                rows = [*self._take(given, slots + max(slots, AHEAD * len(written)))]
-                if messages := [*([Written(written)] if written else []), *rows]:
+                rows = self._take(given, slots + max(slots, AHEAD * len(written)))
+                messages: list[ToWorker] = [Written(written), *rows] if written else [*rows]
+                if messages:
                     await worker.send(messages)
                 if given:
                     written = self._collected(await worker.receive(), given, permits)
