@@ -113,13 +113,13 @@ def problems() -> list[str]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def open_page(browser: Browser, studio: Served, problems: list[str]) -> AsyncIterator[OpenPage]:
+async def open_page(browser: Browser, studio: Served, problems: list[str], tmp_path: Path) -> AsyncIterator[OpenPage]:
     """Opens a tab with a storage of its own, by path and with Playwright's options, such as `color_scheme="dark"`.
 
     It is a tab of `studio`, or of another server by its `url`.
 
     At the end the test fails if a page logged an error, broke its content security policy, or asked another origin for
-    something.
+    something. Pages are closed before servers stop and `tmp_path` is removed.
     """
     async with AsyncExitStack() as stack:
 
