@@ -9,7 +9,6 @@ from hypothesis import given, strategies as st
 from stateroom.errors import ModelFailed
 from stateroom.model import Item, function_call, function_call_output, message
 from stateroom.model.chat import (
-    TRAINING,
     chat_tools,
     completion_items,
     completion_message,
@@ -17,6 +16,7 @@ from stateroom.model.chat import (
     messages_of,
     responses_tools,
 )
+from stateroom.model.tokens import TOKEN_LISTS
 
 USER = {"type": "message", "role": "user", "content": "Add 3."}
 
@@ -139,10 +139,10 @@ def test_a_reasoning_is_known_by_either_of_its_names() -> None:
 def test_what_trainers_need_is_on_the_last_item_of_a_turn() -> None:
     tokens = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
     items = completion_items({"content": "So.", "tool_calls": [tool_call("c", "add", "{}")], **tokens})
-    assert [TRAINING[0] in item for item in items] == [False, True]
-    assert {name: items[-1][name] for name in TRAINING} == tokens
+    assert [TOKEN_LISTS[0] in item for item in items] == [False, True]
+    assert {name: items[-1][name] for name in TOKEN_LISTS} == tokens
     assert items_of(messages_of(items)) == items
-    assert {name: completion_message(items)[name] for name in TRAINING} == tokens
+    assert {name: completion_message(items)[name] for name in TOKEN_LISTS} == tokens
 
 
 def test_a_completion_is_one_message() -> None:
@@ -218,7 +218,7 @@ def test_tools_in_both_forms() -> None:
 texts = st.text(max_size=8)
 words = st.text(min_size=1, max_size=8)
 call_ids = st.sampled_from(["c1", "c2", "c3"])
-tokens = st.fixed_dictionaries({}, optional={name: st.lists(st.integers(0, 9), max_size=3) for name in TRAINING})
+tokens = st.fixed_dictionaries({}, optional={name: st.lists(st.integers(0, 9), max_size=3) for name in TOKEN_LISTS})
 other_parts = st.one_of(
     st.builds(lambda text: {"type": "input_text", "text": text}, texts),
     st.builds(lambda url, detail: {"type": "input_image", "image_url": url, "detail": detail}, words, words),

@@ -12,8 +12,9 @@ import pytest
 
 from stateroom.errors import ModelFailed, NotFound
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import Request, local as local_module, open_model, text_of
+from stateroom.model import Request, Segment, function_call_output, local as local_module, open_model, text_of
 from stateroom.model.local import LocalModel
+from stateroom.training import sequences
 from tests.patience import PATIENCE
 
 TOOLS = CounterEnvironment().tool_definitions()
@@ -105,6 +106,32 @@ async def test_a_named_tool_is_called(local: LocalModel) -> None:
         }
     ]
     assert not answer.truncated
+
+
+@needs_model
+@pytest.mark.parametrize("tools", [TOOLS, []])
+async def test_tokens_continue_those_before_and_spell_the_answer(local: LocalModel, tools: list[Any]) -> None:
+    items: list[Any] = [{"type": "message", "role": "user", "content": "Add 3 to the counter."}]
+    segment, seen = Segment(), 0
+    for step in range(3):
+        settings = {"tool_choice": "required" if tools else "none", "max_output_tokens": 64}
+        answer = await local.answer(Request(items, tools, settings, seed=5, step=step, tokens=True))
+        assert len(answer.items[-1]["prompt_token_ids"]) > seen
+        items += segment.extend(answer.items, local.name, "exact")
+        seen = len(segment.ids)
+        result = function_call_output(answer.items[-1].get("call_id", ""), "{}")
+        items.append(result if tools else {"type": "message", "role": "user", "content": "And now?"})
+    row = {"response": {"output": items[1:]}}
+    (sequence,) = sequences(row)
+    assert len(sequence.steps) == 3
+    assert all(value < 0 for value, own in zip(sequence.log_probs, sequence.mask, strict=True) if own)
+
+
+@needs_model
+async def test_a_character_of_several_tokens_is_refused(local: LocalModel) -> None:
+    asked = [{"type": "message", "role": "user", "content": "Say hello in Chinese 你好 and emoji"}]
+    with pytest.raises(ModelFailed, match="several tokens"):
+        await local.answer(Request(asked, [], {"max_output_tokens": 40}, seed=3, tokens=True))
 
 
 @needs_model

@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 import pytest
 
 from stateroom.rollout import plan_run, run
-from tests.servers.vllm import BLOCK, VLLM, VLLMProcess, by_policy, serving, tokens_of
+from tests.servers.vllm import BLOCK, VLLM, VLLMProcess, by_policy, serving, tokens_of, written
 
 HELLO = {"role": "user", "content": "Add 3, then add 4. " * 5}
 
@@ -48,7 +48,7 @@ def test_a_process_answers_fails_refuses_and_says_what_it_saw(process: VLLMProce
     first = ask("a", return_token_ids=True, logprobs=True, top_logprobs=2)
     (choice,) = first["choices"]
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "increment_counter"
-    assert choice["token_ids"] == tokens_of(json.dumps(choice["message"]))
+    assert choice["token_ids"] == tokens_of(written(choice["message"]))
     assert len(choice["logprobs"]["content"]) == len(choice["token_ids"]) == first["usage"]["completion_tokens"]
     assert len(choice["logprobs"]["content"][0]["top_logprobs"]) == 2
     assert len(first["prompt_token_ids"]) == first["usage"]["prompt_tokens"]

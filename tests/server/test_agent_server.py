@@ -22,8 +22,10 @@ from stateroom.rollout import Run, RunFiles, generate_tasks, run
 from stateroom.server import Key, Limits
 from stateroom.server.agent import LEASE
 from stateroom.session import Ask
+from stateroom.training import sequences
 from tests.patience import PATIENCE
 from tests.server.agent_models import Waits
+from tests.servers.vllm import VLLM, by_policy, serving
 
 ROW: dict[str, Any] = {
     "responses_create_params": {"input": "add 4, then add 2"},
@@ -94,6 +96,19 @@ async def test_the_reply_is_the_row_of_a_run(
         return row["_ng_task_index"], row["_ng_rollout_index"]
 
     assert [comparable(reply) for reply in replies] == [comparable(row) for row in sorted(rows, key=place)]
+
+
+async def test_tokens_come_with_whole_prompts(serve: Any) -> None:
+    async with serving(VLLM(by_policy("counter:reference"))) as models:
+        served = await serve(agent=f"chat:m@{models}", tokens=True)
+        reply = await ran(served, ROW)
+    seen: list[int] = []
+    for item in reply["response"]["output"]:
+        if "generation_token_ids" in item:  # as NeMo RL walks them
+            assert item["prompt_token_ids"][: len(seen)] == seen
+            assert "prompt_is_delta" not in item
+            seen = item["prompt_token_ids"] + item["generation_token_ids"]
+    assert [step.answer for step in sequences(reply)[0].steps] == [0, 1, 2, 3]
 
 
 async def test_gym_s_own_fields_stay_in_the_row_and_set_the_model_s_parameters(serve: Any) -> None:

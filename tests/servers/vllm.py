@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.error import URLError
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -62,9 +63,35 @@ def by_policy(spec: str) -> Answers:
     return answers
 
 
+END = "\3"
+"""Ends a turn, in the tokens of this server."""
+
+
 def tokens_of(text: str) -> list[int]:
-    """One token for each byte."""
-    return list(text.encode())
+    """One token for each two bytes, and one that ends a turn."""
+    said, end, _ = text.partition(END)
+    data = said.encode()
+    found = [int.from_bytes(data[place : place + 2]) for place in range(0, len(data), 2)]
+    return [*found, ord(END)] if end else found
+
+
+def text_of_tokens(tokens: Sequence[int]) -> str:
+    """The text of tokens."""
+    return b"".join(token.to_bytes(2 if token > 255 else 1) for token in tokens).decode()
+
+
+def written(message: dict[str, Any]) -> str:
+    """An assistant's message as the model writes it."""
+    return json.dumps({name: message.get(name) for name in ("content", "tool_calls")}) + END
+
+
+def prompt_of(body: dict[str, Any], *, anew: bool) -> list[int]:
+    """The tokens of a request. With `anew`, earlier answers are written differently from how the model wrote them."""
+    texts = [json.dumps(body.get("tools"))]
+    for each in body["messages"]:
+        said = written(each) if each["role"] == "assistant" else json.dumps(each) + END
+        texts += [f"{each['role']}:", said.replace(": ", ":") if anew else said]
+    return [token for text in [*texts, "assistant:"] for token in tokens_of(text)]
 
 
 @dataclass
@@ -103,6 +130,8 @@ class VLLM:
     """Whether a repeated Idempotency-Key gets the stored answer."""
     latency: float = 0.0
     """Seconds per answer."""
+    retokenises: bool = False
+    """Whether a prompt has other tokens for an answer than the model has written."""
     model: str = "m"
     recorded: list[Recorded] = field(default_factory=list)
     paid: int = 0
@@ -136,7 +165,7 @@ class VLLM:
                 return refusal
             if self.latency:
                 await asyncio.sleep(self.latency)
-            return JSONResponse(await self._answer(body, key))
+            return Response(msgspec.json.encode(await self._answer(body, key)), media_type="application/json")
         finally:
             self.running -= 1
 
@@ -165,8 +194,8 @@ class VLLM:
         return reply
 
     def _completion(self, body: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-        prompt = tokens_of(json.dumps([body.get("tools"), body["messages"]]))
-        output = tokens_of(json.dumps(said))[: body.get("max_tokens") or body.get("max_completion_tokens")]
+        prompt = prompt_of(body, anew=self.retokenises)
+        output = tokens_of(written(said))[: body.get("max_tokens") or body.get("max_completion_tokens")]
         cached = self._cached(prompt)
         for name, count in (("prompt_tokens", prompt), ("generation_tokens", output), ("prefix_cache_queries", prompt)):
             self.counts[name] += len(count)
@@ -193,7 +222,7 @@ class VLLM:
         """How many tokens of a prompt are in the cache, which has all of them from now on."""
         found, digest, broken = 0, blake2b(), False
         for start in range(0, len(prompt) - BLOCK, BLOCK):
-            digest.update(bytes(prompt[start : start + BLOCK]))
+            digest.update(str(prompt[start : start + BLOCK]).encode())
             block = digest.digest()
             broken = broken or block not in self._blocks
             found += 0 if broken else BLOCK
@@ -220,8 +249,11 @@ def _log_probs(output: list[int], body: dict[str, Any]) -> list[dict[str, Any]]:
     """A made-up log probability for each token, the same for the same token at the same place."""
     found = []
     for place, token in enumerate(output):
-        digest = blake2b(bytes((token,)) + place.to_bytes(8), digest_size=4).digest()
-        own = {"token": chr(token), "logprob": -int.from_bytes(digest) / 2**32, "bytes": [token]}
+        own: dict[str, Any] = {
+            "token": text_of_tokens([token]),
+            "logprob": -1 / (2 + (token * 31 + place) % 97),
+            "bytes": [token],
+        }
         others = [{**own, "logprob": own["logprob"] - rank} for rank in range(body.get("top_logprobs") or 0)]
         found.append({**own, "top_logprobs": others})
     return found
@@ -309,6 +341,7 @@ def main() -> None:
     parser.add_argument("--retry-after", default="1")
     parser.add_argument("--fail", type=int, nargs="*", default=())
     parser.add_argument("--honour-keys", action="store_true")
+    parser.add_argument("--retokenise", action="store_true")
     given = parser.parse_args()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # not to outlive whoever started it
@@ -317,6 +350,7 @@ def main() -> None:
         Limits(given.concurrency, given.per_minute, given.retry_after, given.fail),
         given.honour_keys,
         given.latency,
+        given.retokenise,
     )
     _program(server).run([socket.create_server(("127.0.0.1", given.port))])
 

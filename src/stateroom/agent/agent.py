@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stateroom.agent.context import Context
-from stateroom.model import Item, Model
+from stateroom.model import Exactness, Item, Model
 from stateroom.session import AgentStatus, LogEntry, Update
 
 MAX_STEPS = 50
@@ -52,6 +52,8 @@ class Agent:
     """Consecutive tool calls that could not run: of unknown tools, or with invalid arguments."""
     asks: bool = False
     """Whether the model can ask for input, with the tool `ask_user`."""
+    tokens: Exactness | None = None
+    """Whether each answer has its exact tokens, and what becomes of those that do not continue the ones before."""
 
 
 class Outcome(Protocol):

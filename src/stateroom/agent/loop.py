@@ -23,7 +23,7 @@ from stateroom.agent.context import Anchor
 from stateroom.agent.transcript import Recalled, Times
 from stateroom.agent.window import Window
 from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
-from stateroom.model import Answer, Item, Request, Usage, answer_of, input_items, message_text
+from stateroom.model import Answer, Item, Request, Segment, Usage, answer_of, input_items, message_text, without_tokens
 from stateroom.session import AgentStatus, Session, Update, ended_call
 
 OnStep = Callable[[list[Item]], Awaitable[None]]
@@ -102,6 +102,7 @@ class _Turn:
         self._settings = {**agent.settings, **told}
         self._on_step = on_step
         self._window = Window(self._beside())
+        self._segment = Segment()
         self._output: list[Item] = []
         self._reported = 0
         """How many items of the output `on_step` was given."""
@@ -154,6 +155,7 @@ class _Turn:
         for entry in await self._log.said(status.view) if status.said else ():
             items = entry.facts["items"]
             window.add(items, entry.facts.get("tokens") or context.count(items), entry.facts.get("pinned", ()))
+            self._segment.recall(items)
             if entry.facts.get("by") == "model":
                 self._newest = items
             self._reason = entry.facts.get("reason") if status.phase in _ENDED else None
@@ -235,7 +237,8 @@ class _Turn:
                 if compacted is None:
                     return await self._end(status, [], "deadline")
                 status = compacted
-            request = Request(self._window.items, self._tools, self._settings, agent.seed, status.answers)
+            wants_tokens = agent.tokens is not None
+            request = Request(self._window.items, self._tools, self._settings, agent.seed, status.answers, wants_tokens)
             counted = self._window.total
             given: list[Answer] = []
             if not await self._in_time(lambda: self._ask(request, given), "model"):
@@ -270,7 +273,11 @@ class _Turn:
         return await self._tell(said, status, **changes)
 
     async def _ask(self, request: Request, given: list[Answer]) -> None:
-        given.append(await answer_of(self._agent.model, request))
+        model, exactness = self._agent.model, self._agent.tokens
+        answer = await answer_of(model, request)
+        if exactness is not None:
+            answer = structs.replace(answer, items=self._segment.extend(answer.items, model.name, exactness))
+        given.append(answer)
 
     async def _compact(self, status: AgentStatus) -> AgentStatus | None:
         """Make the model's view smaller; None if the deadline passes before."""
@@ -280,6 +287,7 @@ class _Turn:
 
         if not await self._in_time(shorten, "model"):
             return None
+        self._window.items, self._segment = without_tokens(self._window.items), Segment()
         return await self._log.compact(self._window.plain(), after=status)
 
     async def _hear_reply(self, status: AgentStatus) -> AgentStatus:

@@ -28,10 +28,13 @@ from stateroom.cli.options import (
     Seed,
     ServerURL,
     SolvedAt,
+    SplitTokens,
     StoreChoice,
     TaskFile,
+    Tokens,
     TokensPerMinute,
     env_args_of,
+    exactness_of,
     warn_of_missing_prompts,
 )
 from stateroom.cli.output import console, counted, errors, number, print_json, show_files, table
@@ -104,6 +107,8 @@ def branch(
     max_branches: Annotated[int | None, typer.Option(min=1, help="Branches per task.")] = None,
     max_nodes: Annotated[int | None, typer.Option(min=1, help="Nodes per task after which no branch begins.")] = None,
     deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that a branch may take.")] = None,
+    tokens: Tokens = False,
+    split_tokens: SplitTokens = False,
     solved_at: SolvedAt = SOLVED,
     json_output: AsJSON = False,
 ) -> None:
@@ -142,6 +147,7 @@ def branch(
         seed=seed,
         max_steps=max_steps,
         deadline=deadline,
+        tokens=exactness_of(tokens, split_tokens),
         solved_at=solved_at,
         rule=find_rule(rule, {name: value for name, value in given.items() if value is not None}),
         budget=Budget(max_branches, max_nodes),

@@ -12,6 +12,7 @@ import typer
 from stateroom.cli.output import errors
 from stateroom.environment import TypedText
 from stateroom.errors import BadData
+from stateroom.model import Exactness
 from stateroom.rollout import Price, missing_prompts
 
 EnvName = Annotated[
@@ -74,6 +75,22 @@ Settings = Annotated[
 ]
 ContextTokens = Annotated[
     int | None, typer.Option(min=1, help="Tokens of the conversation that the model sees; the oldest are dropped.")
+]
+Tokens = Annotated[
+    bool,
+    typer.Option(
+        "--tokens",
+        help="Store the exact tokens of each answer and their log-probabilities, for training; the model's server must "
+        "report them, as vLLM does.",
+    ),
+]
+SplitTokens = Annotated[
+    bool,
+    typer.Option(
+        "--split-tokens",
+        help="The same, but a prompt that does not begin with all tokens before starts a new segment, instead of "
+        "failing the episode.",
+    ),
 ]
 Repeats = Annotated[
     int, typer.Option("--repeats", "-r", min=1, help="Episodes per task, each with a random seed of its own.")
@@ -175,6 +192,11 @@ def price_of(given: str | None) -> Price | None:
         return None if given is None else Price.parse(given)
     except BadData as error:
         raise typer.BadParameter(str(error), param_hint="--price") from None
+
+
+def exactness_of(tokens: bool, split_tokens: bool) -> Exactness | None:
+    """What --tokens and --split-tokens stand for."""
+    return "split" if split_tokens else "exact" if tokens else None
 
 
 def settings_of(given: list[str] | None) -> dict[str, Any]:

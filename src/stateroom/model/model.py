@@ -12,6 +12,7 @@ import msgspec
 
 from stateroom.errors import ModelFailed, StateroomError
 from stateroom.model.items import Item, is_content
+from stateroom.model.tokens import without_tokens
 from stateroom.session import contained
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
@@ -30,6 +31,8 @@ class Request(msgspec.Struct, frozen=True):
     """The seed of the episode, for models that take one."""
     step: int = 0
     """The number of answers that the model has given in the episode so far."""
+    tokens: bool = False
+    """Whether the answer should have its exact tokens (see `stateroom.model.tokens`)."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -95,21 +98,21 @@ async def answer_of(model: Model, request: Request) -> Answer:
     """Ask a model, and check its answer; `ModelFailed` says what is wrong with it."""
     try:
         with contained:
-            return _checked(await model.answer(request), model.name)
+            return _checked(await model.answer(request), model.name, request)
     except StateroomError:
         raise
     except Exception as error:
         raise ModelFailed(f"{model.name} raised {type(error).__name__}: {error}") from error
 
 
-def _checked(answer: Any, name: str) -> Answer:
+def _checked(answer: Any, name: str, request: Request) -> Answer:
     if not isinstance(answer, Answer):
         raise ModelFailed(f"{name} must return an Answer, not {answer!r:.200}")
     items = answer.items
     if not isinstance(items, list) or not all(map(_is_item, items)):
         raise ModelFailed(f"{name} must answer with a list of Responses items, not {items!r:.200}")
     try:
-        json.dumps(items)
+        json.dumps(without_tokens(items) if request.tokens else items)  # whoever asks for tokens checks them
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelFailed(f"{name} answered with items that are not JSON: {error}") from error
     for item in items:

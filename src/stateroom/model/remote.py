@@ -10,12 +10,16 @@ from stateroom.model.chat import chat_tools, completion_items, messages_of
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.pool import Pool
 from stateroom.model.settings import chat_settings, usage_of
+from stateroom.model.tokens import without_tokens
 
 NOT_SETTINGS = frozenset({"model", "input", "messages", "tools", "stream", "stream_options", "background", "n"})
 """Parameters that settings cannot set."""
 
 ENCRYPTED = "reasoning.encrypted_content"
 """What to include, so that the next request can send the model its reasoning back."""
+
+TOKENS = {"return_token_ids": True, "logprobs": True, "top_logprobs": 0}
+"""The parameters of chat with which vLLM reports an answer's tokens and their log-probabilities."""
 
 PASSING_CODES = frozenset({"server_error", "rate_limit_exceeded"})
 """Error codes after which the same request may succeed later."""
@@ -51,7 +55,7 @@ class ResponsesModel(Model):
             body["metadata"] = {"seed": str(request.seed), **body.get("metadata", {})}
         if request.tools:
             body["tools"] = [*request.tools]
-        return body | {"input": [*request.items]}
+        return body | {"input": without_tokens(request.items)}
 
     def _read(self, reply: dict[str, Any]) -> Answer:
         status, error, why = reply.get("status"), _fields(reply, "error"), _fields(reply, "incomplete_details")
@@ -89,10 +93,11 @@ class ChatModel(Model):
 def _chat_body(request: Request) -> dict[str, Any]:
     settings = settings_of(request.settings)
     instructions = settings.pop("instructions", None)
-    messages = messages_of(request.items)
+    messages = messages_of(without_tokens(request.items))
     if instructions:
         messages = [{"role": "system", "content": instructions}, *messages]
     body = {"seed": request.seed, **chat_settings(settings), "messages": messages}
+    body |= TOKENS if request.tokens else {}
     return body | ({"tools": chat_tools(request.tools)} if request.tools else {})
 
 
@@ -104,13 +109,16 @@ def _choice(reply: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ModelFailed(f"a completion must have a choice with a message: {reply!r:.300}")
     if choice.get("finish_reason") == "content_filter":
         raise ModelFailed("a content filter withheld the answer")
-    return choice, choice["message"] | _token_ids(reply, choice)
+    return choice, choice["message"] | _tokens(reply, choice)
 
 
-def _token_ids(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-    """Token ids for training, where vLLM reports them next to the message."""
-    reported = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
-    return {name: value for name, value in reported.items() if value is not None}
+def _tokens(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
+    """The token fields of an answer, where vLLM reports them next to the message."""
+    found = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
+    told = _fields(choice, "logprobs").get("content")
+    if found["generation_token_ids"] is not None and isinstance(told, list):
+        found["generation_log_probs"] = [token.get("logprob") for token in told if isinstance(token, dict)]
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:

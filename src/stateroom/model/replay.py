@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from stateroom.errors import BadTask, ModelFailed
 from stateroom.jsonl import parse_object, read_lines
-from stateroom.model.items import Item, decoded, input_items, is_content, text_of
+from stateroom.model.items import Item, answers_in, decoded, input_items, is_content, is_models, text_of
 from stateroom.model.model import Answer, Model, Request
 
 Row = Mapping[str, Any]
@@ -107,8 +107,8 @@ def _recorded(row: Row, number: int) -> tuple[Key, Recorded]:
         raise BadTask(f"episode {number} has something in its input or output that is not an item of a conversation")
     opening = tuple(map(_digest, _significant(input_items(given))))
     key = _index(row, "_ng_task_index", 0), _index(row, "_ng_rollout_index", number)
-    answers = list(_answers(output))
-    if response.get("status") == "completed" and not (output and _is_models(output[-1])):
+    answers = answers_in(output)
+    if response.get("status") == "completed" and not (output and is_models(output[-1])):
         answers.append(range(len(output), len(output)))  # the model ended it with an empty answer
     return opening, Recorded(key, response.get("id"), output, answers)
 
@@ -116,22 +116,6 @@ def _recorded(row: Row, number: int) -> tuple[Key, Recorded]:
 def _index(row: Row, name: str, default: int) -> int:
     found = row.get(name)
     return found if isinstance(found, int) else default
-
-
-def _answers(output: list[Item]) -> Iterator[range]:
-    """The runs of items that the model made; tool results or user messages separate them."""
-    start = 0
-    for place, item in enumerate([*output, None]):
-        if item is not None and _is_models(item):
-            continue
-        if place > start:
-            yield range(start, place)
-        start = place + 1
-
-
-def _is_models(item: Item) -> bool:
-    kind = item.get("type", "message")
-    return kind != "function_call_output" and (kind != "message" or item.get("role") == "assistant")
 
 
 def _significant(items: Iterable[Item]) -> list[Item]:

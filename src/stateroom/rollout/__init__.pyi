@@ -16,7 +16,10 @@ from .episode import (
 )
 from .failures import ToolFailures as ToolFailures
 from .files import RunFiles as RunFiles
-from .index import RunIndex as RunIndex
+from .index import (
+    NODE as NODE,
+    RunIndex as RunIndex,
+)
 from .metrics import (
     SOLVED as SOLVED,
     Price as Price,
@@ -60,6 +63,7 @@ from .result import (
 )
 from .resume import Left as Left
 from .rows import (
+    PARENT as PARENT,
     SESSION as SESSION,
     given_row as given_row,
     verdict_fields as verdict_fields,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stateroom.agent import MAX_STEPS, Context
 from stateroom.environment import Environment
 from stateroom.errors import InvalidArguments, NotFound
-from stateroom.model import Model, ModelLimits, ModelSource
+from stateroom.model import Exactness, Model, ModelLimits, ModelSource
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.plan import Origin, Run
@@ -52,6 +52,7 @@ def plan_run(
     deadline: float | None = None,
     context_tokens: int | None = None,
     settings: Mapping[str, Any] = NOTHING,
+    tokens: Exactness | None = None,
     solved_at: float = SOLVED,
     price: str | Price | None = None,
     resume: bool = False,
@@ -63,7 +64,9 @@ def plan_run(
     arguments of its constructor. `model` is what `--model` takes, or a `Policy` or `Model` class or object. `input` is
     a path or a list of task rows. `api_key_env` names the environment variable with the key of the model's server;
     `model_concurrency`, `requests_per_minute` and `tokens_per_minute` are limits on the requests to that server.
-    `settings` are parameters of the model's requests, as `--set` gives them. `price` is `in=0.15,out=0.6`, per million
+    `settings` are parameters of the model's requests, as `--set` gives them. With `tokens` each answer has its exact
+    tokens; a prompt that does not begin with those before fails its episode (`exact`), or starts a new segment
+    (`split`). `price` is `in=0.15,out=0.6`, per million
     tokens.
     """
     if group is not None and repeats != 1:
@@ -101,6 +104,7 @@ def plan_run(
         deadline=deadline,
         context=Context(context_tokens),
         settings=settings,
+        tokens=tokens,
         solved_at=solved_at,
         price=Price.parse(price) if isinstance(price, str) else price,
         resume=resume,

@@ -11,7 +11,17 @@ from typing import Any
 from stateroom.agent import MAX_STEPS, Agent, Context, Trajectory
 from stateroom.environment import Environment, make_environment, variant_of
 from stateroom.errors import BadTask, NotFound
-from stateroom.model import Item, Limiter, Model, ModelLimits, ModelSource, input_items, open_model, with_ids
+from stateroom.model import (
+    Exactness,
+    Item,
+    Limiter,
+    Model,
+    ModelLimits,
+    ModelSource,
+    input_items,
+    open_model,
+    with_ids,
+)
 from stateroom.rollout.backend import Backend, local_backend
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
@@ -81,6 +91,8 @@ class Plan:
     """How much of its conversation the model sees."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the Responses API that replace those in the rows."""
+    tokens: Exactness | None = None
+    """Whether each answer has its exact tokens, and what becomes of those that do not continue the ones before."""
     solved_at: float = SOLVED
     """The reward from which an episode counts as solved."""
     price: Price | None = None
@@ -144,6 +156,7 @@ class Plan:
             seed=seed,
             max_steps=max_steps or self.max_steps,
             deadline=self.deadline,
+            tokens=self.tokens,
         )
 
     def check_model(self) -> None:

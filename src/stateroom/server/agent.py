@@ -29,7 +29,7 @@ from stateroom.agent import (
 )
 from stateroom.environment import ENV_ARGS, Environment
 from stateroom.errors import Busy, Conflict, ModelFailed, NotFound, SessionLeased, StateroomError
-from stateroom.model import Answer, ModelSource, open_model
+from stateroom.model import Answer, Exactness, ModelSource, open_model, with_whole_prompts
 from stateroom.rollout import EPOCH, SESSION, Run, RunFiles, Started, checked_row, given_row, run_episode
 from stateroom.server.asgi import ROLLOUT
 from stateroom.server.environment import ServedEnvironment
@@ -111,8 +111,10 @@ class AgentAPI:
         self.served = served
         self.transcripts = services.session_environments[ThreadEnvironment.name]
         """Keeps what is said in requests with an id, where the session does not: as plain threads."""
-        context = Context(services.options.context_tokens)
-        self.plan = Run(served.environment, model, [], RunFiles(Path()), context=context)  # which writes no file
+        options = services.options
+        context, files = Context(options.context_tokens), RunFiles(Path())  # which are not written
+        tokens: Exactness | None = "exact" if options.tokens else None
+        self.plan = Run(served.environment, model, [], files, context=context, tokens=tokens)
         self.slots = slots
         """The agents that may be at work in this process, over all environments."""
 
@@ -171,7 +173,7 @@ class AgentAPI:
                 raise _waits(session)
             if ended.session is not None:  # else the request can be repeated, to go on
                 await self._close(session)
-            return ended.row
+            return _with_whole_prompts(ended.row)
 
     async def _session(self, request: HTTPRequest, row: Row, name: str | None) -> Session[Any]:
         """The session of an episode: a new one, or that of an earlier request with the same id."""
@@ -225,7 +227,8 @@ class AgentAPI:
         return trajectory
 
     def _response(self, trajectory: Trajectory, asked: ModelRequest, turn: str) -> Row:
-        answer = Answer(trajectory.output, trajectory.usage, trajectory.reason == "max_output_tokens")
+        output = with_whole_prompts(trajectory.output)
+        answer = Answer(output, trajectory.usage, trajectory.reason == "max_output_tokens")
         made = responses.whole(ModelResponse(asked, answer, self.plan.model.name, turn, EPOCH))
         usage = None if trajectory.usage is None else trajectory.usage.plain()  # what the model reports, no estimate
         return {**made, "status": trajectory.status, "usage": usage}
@@ -237,6 +240,14 @@ class AgentAPI:
         session = await self.transcripts.named_session(f"{self.served.name}/{name}", given)
         async with _in_use(self.transcripts, session, alone=True):
             yield session
+
+
+def _with_whole_prompts(row: Row) -> Row:
+    """A row whose reader need not know deltas."""
+    response = row.get("response")
+    return (
+        row if response is None else {**row, "response": {**response, "output": with_whole_prompts(response["output"])}}
+    )
 
 
 def agents_of(services: Services, models: EnvironmentModels) -> dict[str, AgentAPI]:

@@ -59,6 +59,8 @@ class Options:
     """The model that answers in threads, as `--model` names it; None: threads get no answers."""
     agent: str | None = None
     """The model that runs whole episodes at `/run`, as `--model` of a run names it; None: there is no `/run`."""
+    tokens: bool = False
+    """Whether the answers of the agent's model have their exact tokens."""
     api_key_env: str | None = None
     """The environment variable with the key of these models' server; None: the one of its host."""
     context_tokens: int | None = None

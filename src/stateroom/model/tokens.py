@@ -1,0 +1,130 @@
+"""Exact tokens: what a model has read and written, as its server reports it, on the last item of each answer.
+
+| field | holds |
+|---|---|
+| `prompt_token_ids` | the tokens that the model read: all, or those since its last answer if `prompt_is_delta` |
+| `generation_token_ids` | the tokens that it wrote |
+| `generation_log_probs` | the log-probability of each of these |
+| `prompt_is_delta` | false where a **segment** begins; missing where a server's report is stored as it came |
+
+A trainer takes a conversation as one sequence only if each prompt begins with everything before it: the prompt and the
+answer of the step before. So a segment is a part of a conversation in which that holds. A conversation is one segment,
+unless its view was compacted, or its server has tokenised earlier answers anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from stateroom.errors import ModelFailed
+from stateroom.model.items import Item
+
+TOKEN_LISTS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+
+TOKEN_FIELDS = (*TOKEN_LISTS, "prompt_is_delta")
+
+Exactness = Literal["exact", "split"]
+"""What becomes of a prompt that does not begin with everything before it: a failed episode, or a new segment."""
+
+
+class Segment:
+    """The tokens of a conversation since its last segment began."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def recall(self, items: Iterable[Item]) -> None:
+        """Add the tokens of items that are in the log."""
+        for item in items:
+            if item.get("generation_token_ids"):
+                if not item.get("prompt_is_delta"):
+                    self.ids = []
+                self.ids += [*item["prompt_token_ids"], *item["generation_token_ids"]]
+
+    def extend(self, items: Sequence[Item], model: str, exactness: Exactness) -> list[Item]:
+        """Add the tokens of an answer; gives its items with the tokens since the answer before.
+
+        Raises `ModelFailed` if the answer has no tokens, or, with `exact`, if they do not continue those before.
+        """
+        place = _place_of_tokens(items, model)
+        try:
+            found = AnswerTokens.of(items[place])
+        except ValueError as error:
+            raise ModelFailed(f"{model} reported tokens that do not fit: {error}") from None
+        prompt, written = found.prompt_token_ids, found.generation_token_ids
+        is_delta = bool(self.ids)
+        if is_delta and prompt[: len(self.ids)] != self.ids:
+            if exactness == "exact":
+                raise ModelFailed(self._difference(prompt, model))
+            is_delta, self.ids = False, []
+        added = prompt[len(self.ids) :]
+        self.ids += [*added, *written]
+        return [
+            {**item, "prompt_token_ids": added, "prompt_is_delta": is_delta} if number == place else item
+            for number, item in enumerate(items)
+        ]
+
+    def _difference(self, prompt: list[int], model: str) -> str:
+        both = zip(prompt, self.ids, strict=False)
+        place = next((place for place, (new, old) in enumerate(both) if new != old), len(prompt))
+        return (
+            f"{model} tokenises earlier answers anew: its prompt differs at token {place} from the {len(self.ids)} "
+            "tokens before, so a trainer could not take both as one sequence. Use a chat template that keeps earlier "
+            "turns as they are, or --split-tokens, which starts a new segment there"
+        )
+
+
+def without_tokens(items: Iterable[Item]) -> list[Item]:
+    """Items without their token fields; those that have none are the same objects."""
+    return [
+        {name: value for name, value in item.items() if name not in TOKEN_FIELDS}
+        if "generation_token_ids" in item
+        else item
+        for item in items
+    ]
+
+
+def with_whole_prompts(items: Iterable[Item]) -> list[Item]:
+    """Items in which each answer has its whole prompt, as NeMo RL reads them."""
+    segment = Segment()
+    found = []
+    for item in items:
+        if item.get("prompt_is_delta") is None:
+            found.append(item)
+            continue
+        before = segment.ids if item["prompt_is_delta"] else []
+        whole = {**item, "prompt_token_ids": [*before, *item["prompt_token_ids"]]}
+        segment.recall([item])
+        found.append({name: value for name, value in whole.items() if name != "prompt_is_delta"})
+    return found
+
+
+def _place_of_tokens(items: Sequence[Item], model: str) -> int:
+    places = [place for place, item in enumerate(items) if item.get("generation_token_ids") is not None]
+    if len(places) != 1:
+        told = "no tokens" if not places else f"the tokens of {len(places)} answers"
+        raise ModelFailed(
+            f"{model} reported {told} with its answer; --tokens needs a server that reports them for each, as vLLM "
+            "does with return_token_ids"
+        )
+    return places[0]
+
+
+class AnswerTokens(msgspec.Struct):
+    """The tokens of an answer, as the item has them that carries them."""
+
+    prompt_token_ids: list[int]
+    generation_token_ids: list[int]
+    generation_log_probs: list[float]
+
+    @classmethod
+    def of(cls, item: Item) -> AnswerTokens:
+        """The tokens on an item; `ValueError` says what is wrong with them."""
+        found = msgspec.convert(item, cls)
+        written, log_probs = len(found.generation_token_ids), len(found.generation_log_probs)
+        if written != log_probs:
+            raise ValueError(f"{written} tokens, and {log_probs} log-probabilities of them")
+        return found
