@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
 from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
 from stateroom.session.lifecycle import INITIAL, AgentStatus
-from stateroom.session.log import LogEntry, Stored, Weight, read_stored, write_body
+from stateroom.session.log import CHANGES, LogEntry, Stored, Weight, read_stored, write_body
 from stateroom.state import (
     Event,
     Large,
     State,
     apply,
+    digest_in_order,
     fold,
     large_in,
     put_in,
@@ -36,6 +37,27 @@ AGENT_PAGE = 32
 
 AT_ONCE = 16 * 2**20
 """Of large values in a log, no more bytes than this and one entry's are read at a time."""
+
+
+class StateDigest:
+    """The digest of a state as plain data, by its fields: after a change, only the changed ones are read again."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self._fields: dict[str, bytes] = {}
+
+    def apply(self, patch: Iterable[Any]) -> None:
+        """Change the state."""
+        patch = [*patch]
+        apply(self._state, patch)
+        for _, path, *_ in patch:
+            self._fields.pop(path[0], None)
+
+    @property
+    def value(self) -> str:
+        """The digest, as a text of 32 characters."""
+        self._fields |= {name: digest_in_order(self._state[name]) for name in self._state if name not in self._fields}
+        return digest_in_order(self._fields).hex()
 
 
 @dataclass(frozen=True)
@@ -208,6 +230,29 @@ class History:
             await self.document(session, max(after, 1))  # this tells that the past was pruned
             raise BadData(f"session {session!r} has no entry {start}")
         return [entry for entry in line if kinds is None or entry.kind in kinds]
+
+    async def digest(self, session: str, revision: int | None = None) -> str:
+        """A digest of the state at a revision, by default the newest: equal states have equal digests.
+
+        It costs O(the state): it is made when it is asked for.
+        """
+        return StateDigest((await self.document(session, revision)).state).value
+
+    async def digests(self, session: str, kinds: Container[str]) -> list[tuple[LogEntry, str]]:
+        """The entries of some kinds that lead to the newest revision, each with the digest of the state then.
+
+        Each costs O(the fields that changed since the one before it).
+        """
+        found: list[tuple[LogEntry, str]] = []
+        state: StateDigest | None = None
+        for entry in await self.line(session):
+            if state is None or "schema" in entry.facts:
+                state = StateDigest((await self.document(session, entry.revision)).state)
+            elif entry.kind in CHANGES:
+                state.apply(entry.patch)
+            if entry.kind in kinds:
+                found.append((entry, state.value))
+        return found
 
     async def agent(self, head: Head, revision: int) -> AgentStatus:
         """The status of the agent at a revision; quick, whatever the state's size, if the agent spoke not long before.

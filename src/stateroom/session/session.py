@@ -434,6 +434,10 @@ class Session(Generic[S]):
         await self._cache.look(self._cached)
         return draft_of((await self._cached.at(revision)).state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
 
+    async def digest(self, revision: int | None = None) -> str:
+        """A digest of the state at a revision, by default now; equal states of any sessions have equal digests."""
+        return await History(self._cached.store).digest(self.id, revision)
+
     async def diff(self, since: int, to: int | None = None) -> list[Difference]:
         """What differs between the states at two revisions, as they are stored; `to` is the newest by default."""
         head, history = await self._cache.look(self._cached), History(self._cached.store)

@@ -2,6 +2,7 @@ from .codec import (
     LONG_TEXT as LONG_TEXT,
     References as References,
     decode as decode,
+    digest_in_order as digest_in_order,
     encode as encode,
     encode_json as encode_json,
     encode_patch as encode_patch,

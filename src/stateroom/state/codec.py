@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from hashlib import blake2b
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -48,6 +49,7 @@ _LONGEST = re.compile(rb"\xdb(?:\0[^\0]|[^\0\x80-\xbf])")
 """How a text of 2**16 bytes or more begins in msgpack, and what is never within a text."""
 
 _pack = msgspec.msgpack.Encoder().encode
+_pack_in_order = msgspec.msgpack.Encoder(order="sorted").encode
 _json = msgspec.json.Encoder().encode
 
 _NO_PARTS = _pack([])
@@ -128,6 +130,21 @@ def to_json(value: Any) -> bytes:
         return _json(value)
     except (OverflowError, ValueError):  # a large int, half a surrogate pair
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+def digest_in_order(data: Any) -> bytes:
+    """A digest of plain data, in which the order of keys and members does not count."""
+    try:
+        body = _pack_in_order(data)
+    except (TypeError, ValueError, OverflowError):  # keys without an order, or values that msgpack lacks
+        body = encode(_in_order(data))
+    return blake2b(body, digest_size=16).digest()
+
+
+def _in_order(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _in_order(data[key]) for key in sorted(data, key=encode)}
+    return [_in_order(part) for part in data] if isinstance(data, list) else data
 
 
 def encode_patch(patch: Iterable[Sequence[Any]], references: References = _NO_REFERENCES) -> bytes:
