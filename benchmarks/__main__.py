@@ -15,6 +15,7 @@ from rich.table import Table
 from benchmarks import (
     agent,
     calls,
+    credit,
     disk,
     engines,
     history,
@@ -29,6 +30,7 @@ from benchmarks import (
     servers,
     state,
     studio,
+    tokens,
     travel,
 )
 from benchmarks.timing import Figure
@@ -64,6 +66,9 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure] | Table]]] = {
     "shown": office.shown,
     "runs_index": rollouts.runs_index,
     "engines": engines.engines,
+    "tokens": tokens.tokens,
+    "digests": tokens.digests,
+    "credit": credit.credit,
     "studio": studio.studio,
 }
 

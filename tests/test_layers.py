@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "stateroom"
 ORDER = [
-    *("state", "store", "session", "environment", "model", "agent", "adapters", "rollout", "server"),
+    *("state", "store", "session", "environment", "model", "agent", "rollout", "training", "adapters", "server"),
     *("studio", "cli", "gallery"),
 ]
 
@@ -76,7 +76,7 @@ def test_shared_modules_import_nothing_of_ours_but_the_errors(module: str) -> No
         ("store", "from .. import session"),
         ("session", "def later():\n    from stateroom.environment import Environment"),
         ("session", "if TYPE_CHECKING:\n    from stateroom.agent import Agent"),
-        ("adapters", "from stateroom.rollout import Run"),
+        ("rollout", "from stateroom.training import sequences"),
         ("environment", "from stateroom.adapters.langgraph import StateroomSaver"),
         ("cli", "from stateroom.gallery import counter"),
         ("gallery", "import stateroom.cli.output"),

@@ -19,6 +19,7 @@ from stateroom.cli import (
     compare,
     demo,
     environments,
+    export,
     init,
     mcp,
     migrate,
@@ -165,6 +166,7 @@ app.command()(runs_author_code(branch.branch))
 app.command()(runs.runs)
 app.command()(show.show)
 app.command()(compare.compare)
+app.command()(export.export)
 app.command()(tree.tree)
 app.command()(runs_author_code(reads_sessions(reverify.reverify)))
 app.command()(runs_author_code(reads_sessions(replay.replay)))

@@ -1,0 +1,292 @@
+"""Exports: the episodes of a run in the formats that trainers read.
+
+| format | a row is | for |
+|---|---|---|
+| `sft` | a solved episode: `messages`, `tools` | TRL's SFTTrainer, and others that take chat messages |
+| `dpo` | two continuations of one state: `prompt`, `chosen`, `rejected`, `tools` | TRL's DPOTrainer |
+| `grpo` | tokens: `prompt_ids`, `completion_ids`, `completion_mask`, `logprobs`, `advantages` | trainers of tokens |
+| `verl` | a task: `prompt`, and all of it in `extra_info` | verl's RLHFDataset, and the agent loop in `adapters.verl` |
+| `jsonl` | an episode: its messages, token sequences and advantages | your own trainer |
+
+Pairs for `dpo` are continuations of the same state: those that branch off one node of a tree, or the episodes of a run
+with `--group`. The best is paired with the worst, the second best with the second worst, and so on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from stateroom.agent import task_items
+from stateroom.errors import InvalidArguments, NotFound
+from stateroom.model import Item, Message, chat_tools, decoded, messages_of, without_tokens
+from stateroom.rollout import NODE, PARENT, SESSION, StoredEpisode, StoredRun, TreeFiles, read_trees
+from stateroom.store import open_store
+from stateroom.training.advantages import How, advantages, with_states
+from stateroom.training.sequences import sequences, token_advantages
+
+Row = dict[str, Any]
+Key = tuple[int, int]
+"""The indices of an episode's task and rollout."""
+
+To = Literal["sft", "dpo", "grpo", "verl", "jsonl"]
+
+Advantages = Mapping[Key, list[float]]
+
+
+class Format(NamedTuple):
+    """A format: the kind of value in each column, and how rows are made of a run."""
+
+    columns: Mapping[str, str]
+    rows: Callable[[StoredRun, Advantages, float], Iterator[Row]]
+    has_advantages: bool = False
+
+
+async def export_rows(
+    run: StoredRun, to: To, *, how: How = "grpo", min_reward: float | None = None
+) -> AsyncIterator[Row]:
+    """The rows of a run in a format.
+
+    `how` says how advantages are estimated, and `min_reward` from which reward an episode is exported as `sft`; by
+    default that from which the run counts it as solved. Raises `InvalidArguments` or `BadData` if the run does not have
+    what the format needs.
+    """
+    form = FORMATS[to]
+    values = await advantages_of(run, how) if form.has_advantages else {}
+    for row in form.rows(run, values, run.solved_at if min_reward is None else min_reward):
+        yield row
+
+
+async def advantages_of(run: StoredRun, how: How) -> dict[Key, list[float]]:
+    """The advantages of all answers in a run, by episode."""
+    if how in ("vine", "tree"):
+        return dict(_advantages_in_trees(run, how))
+    rows = [_outline(episode.row) for episode in _finished(run)]
+    if how == "gigpo":
+        if run.store is None:
+            raise NotFound("gigpo needs the sessions of the run, and does not know their store")
+        async with open_store(run.store) as store:
+            rows = await with_states(rows, store)
+    return dict(zip(map(_key, rows), advantages(rows, how), strict=True))
+
+
+# Episodes.
+
+
+def _finished(run: StoredRun) -> Iterator[StoredEpisode]:
+    return (episode for episode in run.episodes() if not episode.failed)
+
+
+def _outline(row: Row) -> Row:
+    """What advantages need of a row: all rows of a run are held in memory for them."""
+    output = [{name: item[name] for name in ("type", "role") if name in item} for item in row["response"]["output"]]
+    kept = ("_ng_task_index", "_ng_rollout_index", "reward", SESSION)
+    return {**{name: row[name] for name in kept if name in row}, "response": {"output": output}}
+
+
+def _key(row: Row) -> Key:
+    return row["_ng_task_index"], row["_ng_rollout_index"]
+
+
+def _about(row: Row) -> Row:
+    """The columns that all formats of episodes have."""
+    return {"task": row["_ng_task_index"], "rollout": row["_ng_rollout_index"], "reward": float(row["reward"])}
+
+
+ABOUT = {"task": "int", "rollout": "int", "reward": "float"}
+
+
+def _chat(items: list[Item]) -> list[Message]:
+    """Items as the chat messages that templates take: arguments are objects, and every message has a text."""
+    messages = messages_of(without_tokens(items))
+    for message in messages:
+        message["content"] = message["content"] or ""
+        for call in message.get("tool_calls", ()):
+            call["function"] = {**call["function"], "arguments": decoded(call["function"]["arguments"])}
+    return messages
+
+
+def _opening(row: Row) -> list[Item]:
+    """What an episode's conversation starts with."""
+    instructions = row.get("responses_create_params", {}).get("instructions")
+    system: list[Item] = [{"type": "message", "role": "system", "content": instructions}] if instructions else []
+    return [*system, *task_items(row)]
+
+
+def _tools(row: Row) -> str:
+    return json.dumps(chat_tools(row["response"].get("tools") or []), ensure_ascii=False)
+
+
+def _sft(run: StoredRun, _: Advantages, min_reward: float) -> Iterator[Row]:
+    for episode in _finished(run):
+        row = episode.row
+        if row["reward"] >= min_reward:
+            yield {"messages": _chat([*_opening(row), *row["response"]["output"]]), "tools": _tools(row), **_about(row)}
+
+
+def _grpo(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
+    for episode in _finished(run):
+        for number, sequence in enumerate(sequences(episode.row)):
+            completion = sequence.completion
+            yield {
+                **_about(episode.row),
+                "segment": number,
+                "prompt_ids": sequence.prompt,
+                "completion_ids": sequence.ids[completion],
+                "completion_mask": sequence.mask[completion],
+                "logprobs": sequence.log_probs[completion],
+                "advantages": token_advantages(sequence, values[_key(episode.row)])[completion],
+            }
+
+
+def _jsonl(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
+    for episode in _finished(run):
+        row = episode.row
+        has_tokens = any("generation_token_ids" in item for item in row["response"]["output"])
+        yield {
+            **_about(row),
+            "session": row.get(SESSION),
+            "messages": _chat([*_opening(row), *row["response"]["output"]]),
+            "tools": _tools(row),
+            "advantages": values[_key(row)],
+            "sequences": [msgspec.to_builtins(each) for each in sequences(row)] if has_tokens else [],
+        }
+
+
+def _verl(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
+    name = "stateroom" if run.description is None else run.description.environment
+    for (task, rollout), row in run.inputs.items():
+        if rollout == 0:
+            prompt = [{"role": each["role"], "content": each["content"]} for each in _chat(_opening(row))]
+            yield {
+                "data_source": name,
+                "prompt": prompt,
+                "ability": "agent",
+                "reward_model": {"style": "rule", "ground_truth": ""},
+                "extra_info": {"index": task, "row": json.dumps(_given(row), ensure_ascii=False)},
+                "agent_name": "stateroom",
+            }
+
+
+def _given(row: Row) -> Row:
+    """A task as it was given, without the indices and the session of an episode."""
+    return {name: value for name, value in row.items() if not name.startswith(("_ng_", "_stateroom_"))}
+
+
+# Continuations of one state.
+
+
+class Continuation(NamedTuple):
+    """What followed from a state, and the reward at the end."""
+
+    items: list[Item]
+    reward: float
+
+
+def _dpo(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
+    return _pairs_in_trees(run) if run.branches else _pairs_in_groups(run)
+
+
+def _pairs_in_groups(run: StoredRun) -> Iterator[Row]:
+    groups: defaultdict[int, list[Row]] = defaultdict(list)
+    for episode in _finished(run):
+        if PARENT not in episode.row:
+            raise InvalidArguments("--to: dpo needs continuations of one state: run with --group, or stateroom branch")
+        groups[episode.task].append(episode.row)
+    for task, rows in sorted(groups.items()):
+        found = [Continuation(row["response"]["output"], float(row["reward"])) for row in rows]
+        yield from _pairs(task, "", _opening(rows[0]), found, _tools(rows[0]))
+
+
+def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
+    tools = {episode.task: (_opening(episode.row), _tools(episode.row)) for episode in _finished(run)}
+    for task, nodes in read_trees(TreeFiles(run.files.rollouts).tree).items():
+        children: defaultdict[str | None, list[Row]] = defaultdict(list)
+        before: dict[str | None, list[Item]] = {None: []}
+        for node in nodes:
+            children[node["parent"]].append(node)
+            before[node["id"]] = [*before[node["parent"]], *node["items"]]
+        for node in nodes:
+            found = [each for child in children[node["id"]] if (each := _continuation(child, children)) is not None]
+            if len(found) > 1:
+                opening, offered = tools[task]
+                yield from _pairs(task, node["id"], [*opening, *before[node["id"]]], found, offered)
+
+
+def _continuation(node: Row, children: Mapping[str | None, list[Row]]) -> Continuation | None:
+    """A branch from a node to its end; None if it has none."""
+    items = [*node["items"]]
+    while node["reward"] is None:
+        following = children.get(node["id"])
+        if not following:
+            return None
+        node = following[0]
+        items += node["items"]
+    return Continuation(items, float(node["reward"]))
+
+
+def _pairs(task: int, node: str, prefix: list[Item], found: list[Continuation], tools: str) -> Iterator[Row]:
+    ranked = sorted(found, key=lambda each: -each.reward)
+    for best, worst in zip(ranked, reversed(ranked), strict=True):
+        if best.reward <= worst.reward:
+            return
+        yield {
+            "prompt": _chat(prefix),
+            "chosen": _chat(best.items),
+            "rejected": _chat(worst.items),
+            "tools": tools,
+            "task": task,
+            "node": node,
+            "margin": best.reward - worst.reward,
+        }
+
+
+def _advantages_in_trees(run: StoredRun, how: How) -> Iterator[tuple[Key, list[float]]]:
+    if not run.branches:
+        raise InvalidArguments(f"--advantages: {how} needs trees; grow them with `stateroom branch`")
+    paths: dict[tuple[int, str | None], list[float]] = {}
+    for task, nodes in read_trees(TreeFiles(run.files.rollouts).tree).items():
+        paths[task, None] = []
+        for node, values in zip(nodes, advantages(nodes, how), strict=True):
+            paths[task, node["id"]] = [*paths[task, node["parent"]], *values]
+    return ((_key(episode.row), paths[episode.task, episode.row[NODE]]) for episode in _finished(run))
+
+
+FORMATS: dict[To, Format] = {
+    "sft": Format({"messages": "jsons", "tools": "text", **ABOUT}, _sft),
+    "dpo": Format(
+        {
+            **{"prompt": "jsons", "chosen": "jsons", "rejected": "jsons", "tools": "text"},
+            **{"task": "int", "node": "text", "margin": "float"},
+        },
+        _dpo,
+    ),
+    "grpo": Format(
+        {
+            **ABOUT,
+            **{"segment": "int", "prompt_ids": "ints", "completion_ids": "ints", "completion_mask": "ints"},
+            **{"logprobs": "floats", "advantages": "floats"},
+        },
+        _grpo,
+        has_advantages=True,
+    ),
+    "verl": Format(
+        {
+            **{"data_source": "text", "prompt": "turns", "ability": "text", "reward_model": "reward_model"},
+            **{"extra_info": "extra_info", "agent_name": "text"},
+        },
+        _verl,
+    ),
+    "jsonl": Format(
+        {
+            **ABOUT,
+            **{"session": "text", "messages": "jsons", "tools": "text", "advantages": "floats", "sequences": "jsons"},
+        },
+        _jsonl,
+        has_advantages=True,
+    ),
+}

@@ -1,0 +1,107 @@
+"""Tables: rows of an export as a JSONL or a Parquet file, written in batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from stateroom.errors import CannotWrite, InvalidArguments, NotFound
+from stateroom.jsonl import line_of
+
+Row = dict[str, Any]
+
+BATCH = 1000
+"""Rows that are written to a Parquet file at a time."""
+
+
+async def write_table(
+    path: Path, columns: Mapping[str, str], rows: AsyncIterator[Row], on_row: Callable[[], None] = lambda: None
+) -> int:
+    """Write rows to a new file; its ending, .jsonl or .parquet, says how. Gives their number.
+
+    A file that is there is replaced when all rows are written. Without rows there is no file.
+    """
+    writer = _WRITERS.get(path.suffix)
+    if writer is None:
+        raise InvalidArguments(f"--output: {path} should end with .jsonl or .parquet")
+    new = path.with_name(path.name + ".new")
+    written = 0
+    try:
+        with writer(new, columns) as write:
+            async for row in rows:
+                write(row)
+                written += 1
+                on_row()
+        if written:
+            new.replace(path)
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+    return written
+
+
+@contextmanager
+def _jsonl(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row], None]]:
+    with path.open("wb") as file:
+
+        def write(row: Row) -> None:
+            file.write(line_of(row))
+
+        yield write
+
+
+@contextmanager
+def _parquet(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row], None]]:
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        from pyarrow import parquet  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise NotFound(f"a Parquet file needs {error.name}: pip install 'stateroom[data]', or write .jsonl") from error
+    text = pa.string()
+    kinds = {
+        "text": text,
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "ints": pa.list_(pa.int64()),
+        "floats": pa.list_(pa.float64()),
+        "jsons": pa.list_(pa.json_()),
+        "turns": pa.list_(pa.struct({"role": text, "content": text})),
+        "reward_model": pa.struct({"style": text, "ground_truth": text}),
+        "extra_info": pa.struct({"index": pa.int64(), "row": text}),
+    }
+    schema = pa.schema({name: kinds[kind] for name, kind in columns.items()})
+    waiting: list[Row] = []
+
+    def column(name: str, kind: str) -> Any:
+        values = [row[name] for row in waiting]
+        if kind != "jsons":
+            return pa.array(values, kinds[kind])
+        texts = pa.array([[json.dumps(part, ensure_ascii=False) for part in parts] for parts in values], pa.list_(text))
+        parts = pa.ExtensionArray.from_storage(pa.json_(), texts.values)
+        return pa.ListArray.from_arrays(texts.offsets, parts)
+
+    with parquet.ParquetWriter(path, schema) as file:
+
+        def flush() -> None:
+            file.write_table(pa.table([column(name, kind) for name, kind in columns.items()], schema=schema))
+            waiting.clear()
+
+        def write(row: Row) -> None:
+            waiting.append(row)
+            if len(waiting) == BATCH:
+                flush()
+
+        yield write
+        if waiting:
+            flush()
+
+
+_WRITERS: dict[str, Callable[[Path, Mapping[str, str]], AbstractContextManager[Callable[[Row], None]]]] = {
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,120 @@
+"""Exports of runs: what is in them, whichever trainer reads them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from stateroom.errors import BadData, InvalidArguments
+from stateroom.rollout import Branching, MonteCarlo, StoredRun, TreeFiles, branch, plan_fields, plan_run, run
+from stateroom.training import FORMATS, To, advantages, export_rows, sequences, write_table
+from tests.training.collecting import collect, rows_in
+
+
+async def exported(path: Path, to: To, **options: Any) -> list[dict[str, Any]]:
+    return [row async for row in export_rows(StoredRun.find(path), to, **options)]
+
+
+@pytest.fixture
+async def group(tmp_path: Path) -> Path:
+    """A run of groups by a policy that errs."""
+    path = tmp_path / "group.jsonl"
+    await run(plan_run("extraction", model="noisy", group=4, output=path))
+    return path
+
+
+@pytest.fixture
+async def trees(tmp_path: Path) -> Path:
+    """A run of trees by the same policy."""
+    path = tmp_path / "trees.jsonl"
+    fields = plan_fields("extraction", {}, None, "noisy", None, None, path, kind=TreeFiles)
+    await branch(Branching(**fields, rule=MonteCarlo(3)))
+    return path
+
+
+async def test_sft_has_the_solved_episodes_as_messages(group: Path) -> None:
+    rows, episodes = await exported(group, "sft"), rows_in(group)
+    assert len(rows) == sum(row["reward"] == 1 for row in episodes)
+    for row in rows:
+        roles = [each["role"] for each in row["messages"]]
+        assert roles[:2] == ["user", "assistant"]
+        assert roles[-1] == "assistant"
+        calls = [call["function"] for each in row["messages"] for call in each.get("tool_calls", ())]
+        assert isinstance(calls[-1]["arguments"]["synonym_values"], list)
+        assert {tool["function"]["name"] for tool in json.loads(row["tools"])} >= {call["name"] for call in calls}
+    assert len(await exported(group, "sft", min_reward=0)) == len(episodes)
+
+
+async def test_dpo_pairs_continuations_of_one_state(group: Path, trees: Path, tmp_path: Path) -> None:
+    for path in (group, trees):
+        rows = await exported(path, "dpo")
+        assert rows
+        for row in rows:
+            assert row["margin"] > 0
+            assert row["prompt"][-1]["role"] in ("user", "tool")
+            assert row["chosen"][0]["role"] == row["rejected"][0]["role"] == "assistant"
+            assert row["chosen"] != row["rejected"]
+    assert any(len(row["prompt"]) > 1 for row in rows)  # trees branch in the middle
+    await run(plan_run("counter", model="noisy", repeats=2, output=tmp_path / "repeats.jsonl"))
+    with pytest.raises(InvalidArguments, match="--group"):
+        await exported(tmp_path / "repeats.jsonl", "dpo")
+
+
+async def test_grpo_has_tokens_with_their_advantages(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.jsonl"
+    await collect("counter", path, policy="noisy", group=4, limit=4)
+    rows, episodes = await exported(path, "grpo"), rows_in(path)
+    for row, episode, values in zip(rows, episodes, advantages(episodes, "grpo"), strict=True):
+        (sequence,) = sequences(episode)
+        assert row["prompt_ids"] + row["completion_ids"] == sequence.ids
+        lengths = {len(row[name]) for name in ("completion_ids", "completion_mask", "logprobs", "advantages")}
+        assert len(lengths) == 1
+        written = [value for value, own in zip(row["advantages"], row["completion_mask"], strict=True) if own]
+        assert set(written) == set(values)
+        assert row["completion_mask"][0] == 1
+    assert len({row["reward"] for row in rows}) > 1
+
+
+async def test_trees_have_an_advantage_for_each_answer(trees: Path) -> None:
+    for how in ("vine", "tree"):
+        for row, episode in zip(await exported(trees, "jsonl", how=how), rows_in(trees), strict=True):
+            answers = [each for each in row["messages"] if each["role"] == "assistant"]
+            assert len(row["advantages"]) == len(answers)
+            assert row["reward"] == episode["reward"]
+    assert any(value for row in await exported(trees, "jsonl", how="gigpo") for value in row["advantages"])
+
+
+async def test_what_a_run_lacks_is_said(group: Path) -> None:
+    with pytest.raises(BadData, match="--tokens"):
+        await exported(group, "grpo")
+    with pytest.raises(InvalidArguments, match="stateroom branch"):
+        await exported(group, "jsonl", how="vine")
+
+
+@pytest.mark.parametrize("to", [*FORMATS])
+async def test_parquet_has_what_jsonl_has(to: To, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.jsonl"
+    await collect("counter", path, policy="noisy", group=4, limit=3)
+    columns = FORMATS[to].columns
+    rows = await exported(path, to)
+    for ending in (".jsonl", ".parquet"):
+        assert await write_table(tmp_path / f"out{ending}", columns, export_rows(StoredRun.find(path), to)) == len(rows)
+    table = pq.read_table(tmp_path / "out.parquet")
+    jsons = [name for name, kind in columns.items() if kind == "jsons"]
+    read = [{**row, **{name: [json.loads(part) for part in row[name]] for name in jsons}} for row in table.to_pylist()]
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert read == lines == json.loads(json.dumps(rows))
+    assert rows
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".new")]
+
+
+async def test_a_file_stays_if_an_export_fails(group: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_text("before")
+    with pytest.raises(BadData):
+        await write_table(tmp_path / "out.jsonl", FORMATS["grpo"].columns, export_rows(StoredRun.find(group), "grpo"))
+    assert (tmp_path / "out.jsonl").read_text() == "before"
+    with pytest.raises(InvalidArguments, match=r"\.parquet"):
+        await write_table(tmp_path / "out.csv", {}, export_rows(StoredRun.find(group), "sft"))
