@@ -33,6 +33,7 @@ from stateroom.cli import (
     show,
     store,
     studio,
+    train,
     tree,
 )
 from stateroom.cli.output import errors
@@ -167,6 +168,7 @@ app.command()(runs.runs)
 app.command()(show.show)
 app.command()(compare.compare)
 app.command()(export.export)
+app.command()(runs_author_code(train.train))
 app.command()(tree.tree)
 app.command()(runs_author_code(reads_sessions(reverify.reverify)))
 app.command()(runs_author_code(reads_sessions(replay.replay)))

@@ -1,4 +1,9 @@
 from .address import ModelLimits as ModelLimits
+from .batch import (
+    BatchModel as BatchModel,
+    Generated as Generated,
+    Prompt as Prompt,
+)
 from .chat import (
     Message as Message,
     chat_tools as chat_tools,
@@ -6,13 +11,13 @@ from .chat import (
     items_of as items_of,
     messages_of as messages_of,
     responses_tools as responses_tools,
+    template_messages as template_messages,
 )
 from .items import (
     Item as Item,
     answers_in as answers_in,
     calls_of as calls_of,
     checked_items as checked_items,
-    decoded as decoded,
     function_call as function_call,
     function_call_output as function_call_output,
     input_items as input_items,

@@ -21,8 +21,8 @@ from secrets import token_hex
 from typing import Any
 
 from stateroom.errors import ModelFailed
-from stateroom.model.items import Item, function_call_output
-from stateroom.model.tokens import TOKEN_FIELDS
+from stateroom.model.items import Item, decoded, function_call_output
+from stateroom.model.tokens import TOKEN_FIELDS, without_tokens
 
 Message = dict[str, Any]
 """A Chat Completions message."""
@@ -96,6 +96,16 @@ def completion_message(items: Iterable[Item]) -> Message:
     if isinstance(message["content"], list):
         message["content"] = "".join(part.get("text") or "" for part in message["content"])
     return message
+
+
+def template_messages(items: Iterable[Item], instructions: str | None = None) -> list[Message]:
+    """Items as the messages that chat templates take: arguments are objects, and every message has a text."""
+    messages = messages_of(without_tokens(items))
+    for message in messages:
+        message["content"] = message["content"] or ""
+        for call in message.get("tool_calls", ()):
+            call["function"] = {**call["function"], "arguments": decoded(call["function"]["arguments"])}
+    return [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
 
 
 def chat_tools(tools: Iterable[Item]) -> list[Item]:

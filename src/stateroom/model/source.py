@@ -9,6 +9,7 @@
 | `responses:NAME@URL`, `chat:NAME@URL` | a model on any server with OpenAI's Responses or Chat Completions API |
 | `responses:NAME@URL,URL`, `chat:NAME@URL,URL` | the same model on several servers |
 | `local`, `local:PATH.gguf` | a small model in this process |
+| `transformers:PATH` | a model of the transformers library in this process |
 | `replay:FILE` | the answers of a rollouts file |
 """
 
@@ -39,8 +40,8 @@ REMOTE = ("openai", "responses", "chat")
 """The kinds of models on servers."""
 
 KINDS = (
-    "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, replay:FILE, gold, module:Class, "
-    "path.py:Class"
+    "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, transformers:PATH, replay:FILE, gold, "
+    "module:Class, path.py:Class"
 )
 
 
@@ -168,6 +169,8 @@ def open_model(
             return _shared(spec, Replayed.of_file(Path(rest), spec))
         case "local" if rest or spec == "local":
             return _local(spec, Path(rest) if rest else None)
+        case "transformers" if rest:
+            return _transformers(spec, Path(rest))
     if not rest or "://" in spec:  # only the wrong part is shown: the rest may contain a password
         own = f"there are {', '.join(policies)}, and " if policies else "there are "
         raise NotFound(f"no model is called {kind!r}; {own}{KINDS}")
@@ -203,6 +206,19 @@ def _local(spec: str, path: Path | None) -> ModelSource:
 
     model = LocalModel(path)
     return _shared(spec, model, model.close)
+
+
+def _transformers(spec: str, path: Path) -> ModelSource:
+    try:
+        from stateroom.model.transformers import TransformersModel  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise NotFound(f"{spec} needs {error.name}: pip install 'stateroom[train]'") from error
+    model = TransformersModel.of_path(path, spec)
+
+    async def close() -> None:
+        model.stop()
+
+    return _shared(spec, model, close)
 
 
 def _of_object(given: Model | type[Model] | ModelSource) -> ModelSource:

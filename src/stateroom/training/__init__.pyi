@@ -4,11 +4,27 @@ from .advantages import (
     advantages as advantages,
     with_states as with_states,
 )
+from .curve import (
+    Curve as Curve,
+    read_curve as read_curve,
+)
 from .export import (
     FORMATS as FORMATS,
     To as To,
     advantages_of as advantages_of,
     export_rows as export_rows,
+)
+from .loop import Trainer as Trainer
+from .plan import (
+    Learning as Learning,
+    Training as Training,
+)
+from .rollouts import (
+    Collected as Collected,
+    Collector as Collector,
+    Rollout as Rollout,
+    Sample as Sample,
+    samples as samples,
 )
 from .sequences import (
     Step as Step,

@@ -23,7 +23,7 @@ import msgspec
 
 from stateroom.agent import task_items
 from stateroom.errors import InvalidArguments, NotFound
-from stateroom.model import Item, Message, chat_tools, decoded, messages_of, without_tokens
+from stateroom.model import Item, Message, chat_tools, template_messages
 from stateroom.rollout import NODE, PARENT, SESSION, StoredEpisode, StoredRun, TreeFiles, read_trees
 from stateroom.store import open_store
 from stateroom.training.advantages import How, advantages, with_states
@@ -100,21 +100,16 @@ def _about(row: Row) -> Row:
 ABOUT = {"task": "int", "rollout": "int", "reward": "float"}
 
 
-def _chat(items: list[Item]) -> list[Message]:
-    """Items as the chat messages that templates take: arguments are objects, and every message has a text."""
-    messages = messages_of(without_tokens(items))
-    for message in messages:
-        message["content"] = message["content"] or ""
-        for call in message.get("tool_calls", ()):
-            call["function"] = {**call["function"], "arguments": decoded(call["function"]["arguments"])}
-    return messages
-
-
 def _opening(row: Row) -> list[Item]:
     """What an episode's conversation starts with."""
     instructions = row.get("responses_create_params", {}).get("instructions")
     system: list[Item] = [{"type": "message", "role": "system", "content": instructions}] if instructions else []
     return [*system, *task_items(row)]
+
+
+def _messages(row: Row) -> list[Message]:
+    """An episode's whole conversation."""
+    return template_messages([*_opening(row), *row["response"]["output"]])
 
 
 def _tools(row: Row) -> str:
@@ -125,7 +120,7 @@ def _sft(run: StoredRun, _: Advantages, min_reward: float) -> Iterator[Row]:
     for episode in _finished(run):
         row = episode.row
         if row["reward"] >= min_reward:
-            yield {"messages": _chat([*_opening(row), *row["response"]["output"]]), "tools": _tools(row), **_about(row)}
+            yield {"messages": _messages(row), "tools": _tools(row), **_about(row)}
 
 
 def _grpo(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
@@ -150,7 +145,7 @@ def _jsonl(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
         yield {
             **_about(row),
             "session": row.get(SESSION),
-            "messages": _chat([*_opening(row), *row["response"]["output"]]),
+            "messages": _messages(row),
             "tools": _tools(row),
             "advantages": values[_key(row)],
             "sequences": [msgspec.to_builtins(each) for each in sequences(row)] if has_tokens else [],
@@ -161,7 +156,7 @@ def _verl(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
     name = "stateroom" if run.description is None else run.description.environment
     for (task, rollout), row in run.inputs.items():
         if rollout == 0:
-            prompt = [{"role": each["role"], "content": each["content"]} for each in _chat(_opening(row))]
+            prompt = [{"role": each["role"], "content": each["content"]} for each in template_messages(_opening(row))]
             yield {
                 "data_source": name,
                 "prompt": prompt,
@@ -235,9 +230,9 @@ def _pairs(task: int, node: str, prefix: list[Item], found: list[Continuation], 
         if best.reward <= worst.reward:
             return
         yield {
-            "prompt": _chat(prefix),
-            "chosen": _chat(best.items),
-            "rejected": _chat(worst.items),
+            "prompt": template_messages(prefix),
+            "chosen": template_messages(best.items),
+            "rejected": template_messages(worst.items),
             "tools": tools,
             "task": task,
             "node": node,

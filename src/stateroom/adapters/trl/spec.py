@@ -12,10 +12,9 @@ from datasets import Dataset
 from stateroom.adapters.trl.environment import PooledEnvironment, instance_class, reads_response, verified_reward
 from stateroom.adapters.trl.process import Source, open_environment
 from stateroom.adapters.trl.rollouts import How, RolloutFunction
-from stateroom.adapters.trl.trainer import conversation
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import BadTask
-from stateroom.model import Message, input_items
+from stateroom.model import Message, input_items, template_messages
 from stateroom.rollout import find_tasks, given_row, missing_prompts
 from stateroom.state import to_json
 
@@ -82,4 +81,4 @@ class Spec:
 def _prompt(row: Mapping[str, Any]) -> list[Message]:
     """The messages that a row's episode starts with."""
     asked = row.get("responses_create_params", {})
-    return conversation(input_items(asked.get("input")), asked.get("instructions"))
+    return template_messages(input_items(asked.get("input")), asked.get("instructions"))

@@ -1,0 +1,190 @@
+"""Batches: models in this process that own their tokens, and answer many episodes at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from abc import abstractmethod
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+from stateroom.errors import ModelFailed
+from stateroom.model.chat import Message, items_of
+from stateroom.model.items import Item
+from stateroom.model.model import Answer, Model, Request, Usage
+from stateroom.model.tokens import TOKEN_LISTS, Segment
+from stateroom.session import BackgroundLoop
+
+T = TypeVar("T")
+
+
+class Prompt(NamedTuple):
+    """What a model continues."""
+
+    seed: int
+    """The seed of the episode."""
+    step: int
+    """The number of answers before."""
+    ids: list[int]
+    room: int
+    """Tokens that may follow."""
+    temperature: float | None
+    """As the request has it; None if it does not say."""
+
+
+class Generated(NamedTuple):
+    """What a model wrote."""
+
+    ids: list[int]
+    log_probs: list[float]
+
+
+class BatchModel(Model):
+    """A model in this process: what episodes ask at the same time is generated in one batch.
+
+    A conversation is rendered once. From then on each prompt is the tokens before and those of the new messages, so
+    that what the model has written is never tokenised again. This needs a request for tokens; without, a conversation
+    is rendered for each answer.
+    """
+
+    def __init__(self, most: int, length: int, ends: Collection[int], context: int = sys.maxsize) -> None:
+        """Generate at most `most` prompts at a time.
+
+        `length` is the number of tokens that may follow the first prompt of a conversation, `ends` are the tokens that
+        end an answer, and `context` is the number of tokens that the model can read and write in all.
+        """
+        self._most = most
+        self._length = length
+        self._ends = ends
+        self._context = context
+        self._running = 0
+        """Episodes that will ask, or end: a batch waits for them."""
+        self._waiting: list[_Asked] = []
+        self._ended = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+
+    @abstractmethod
+    def render(self, request: Request) -> list[int]:
+        """The tokens of a whole conversation, and of the start of an answer."""
+
+    @abstractmethod
+    def render_reply(self, items: Sequence[Item]) -> list[int]:
+        """The tokens of the messages after an answer, and of the start of the next; the answer has its own end.
+
+        `items` is the whole conversation.
+        """
+
+    @abstractmethod
+    def parse(self, request: Request, prompt: Prompt, written: list[int]) -> Message:
+        """What the model wrote, as a message; its tool calls need no ids."""
+
+    @abstractmethod
+    def generate(self, prompts: Sequence[Prompt]) -> Iterable[Generated]:
+        """Continue some prompts. It is called by the thread that works."""
+
+    def prompt_of(self, request: Request) -> list[int]:
+        """The tokens that the answer to a request continues."""
+        seen = Segment()
+        seen.recall(request.items)
+        if seen.ids:
+            return [*seen.ids, *self.render_reply(request.items)]
+        ids = self.render(request)
+        if len(ids) >= self._context:
+            raise ModelFailed(f"a prompt of {len(ids)} tokens is too long for {self.name}, which has {self._context}")
+        return ids
+
+    async def answer(self, request: Request) -> Answer:
+        ids = self.prompt_of(request)
+        starts = [len(item["prompt_token_ids"]) for item in request.items if item.get("prompt_is_delta") is False]
+        used = len(ids) - starts[-1] if starts else 0
+        asked = request.settings.get("max_output_tokens")
+        room = min(self._length - used, self._context - len(ids), *([] if asked is None else [asked]))
+        prompt = Prompt(request.seed, request.step, ids, room, request.settings.get("temperature"))
+        written, log_probs = await self._generated(prompt) if room > 0 else Generated([], [])
+        written, log_probs = written[:room], log_probs[:room]
+        message = {**self.parse(request, prompt, written), "role": "assistant"}
+        calls = enumerate(message.get("tool_calls") or ())
+        message["tool_calls"] = [{**call, "id": f"call_{request.step}_{number}"} for number, call in calls]
+        tokens = dict(zip(TOKEN_LISTS, (ids, written, log_probs), strict=True)) if request.tokens else {}
+        truncated = not written or written[-1] not in self._ends
+        return Answer(items_of([{**message, **tokens}]), Usage(len(ids), len(written)), truncated)
+
+    async def _generated(self, prompt: Prompt) -> Generated:
+        asked = _Asked(prompt, Future())
+        with self._changed:
+            if self._error is not None:
+                raise ModelFailed(f"{self.name} cannot generate: {self._error!r}")
+            self._waiting.append(asked)
+            self._changed.notify_all()
+        return await asyncio.wrap_future(asked.answer)
+
+    def begin(self, episodes: int) -> None:
+        """Let batches wait for some more episodes."""
+        with self._changed:
+            self._running += episodes
+
+    def end(self) -> None:
+        """Let batches wait for one episode less."""
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    # On the thread that works.
+
+    def serve(self, loop: BackgroundLoop, collecting: Coroutine[Any, Any, T]) -> T:
+        """Generate on this thread while a coroutine runs on a loop; gives its result."""
+        self._ended = False
+        with ThreadPoolExecutor(1, thread_name_prefix="stateroom-rollouts") as pool:
+            running = pool.submit(loop.run, collecting)
+            running.add_done_callback(lambda _: self.stop())
+            self.work()
+            return running.result()
+
+    def work(self) -> None:
+        """Generate what is asked, until `stop`."""
+        batch: list[_Asked] = []
+        try:
+            while batch := self._next_batch():
+                parts = (batch[start : start + self._most] for start in range(0, len(batch), self._most))
+                found = chain.from_iterable(self.generate([asked.prompt for asked in part]) for part in parts)
+                for asked, generated in zip(batch, found, strict=True):
+                    asked.answer.set_result(generated)
+        except BaseException as error:
+            self._fail(batch, error)  # so that all episodes end
+            raise
+
+    def stop(self) -> None:
+        """Let the thread that works end."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _next_batch(self) -> list[_Asked]:
+        """What is asked when all running episodes have asked; nothing after the end."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or len(self._waiting) >= max(self._running, 1))
+                if self._ended:
+                    return []
+                waiting, self._waiting = sorted(self._waiting, key=lambda asked: asked.prompt[:2]), []
+            if batch := [asked for asked in waiting if asked.answer.set_running_or_notify_cancel()]:
+                return batch
+
+    def _fail(self, batch: Sequence[_Asked], error: BaseException) -> None:
+        with self._changed:
+            self._error = error
+            waiting = [asked for asked in self._waiting if asked.answer.set_running_or_notify_cancel()]
+        for asked in [*batch, *waiting]:
+            if not asked.answer.done():
+                asked.answer.set_exception(ModelFailed(f"{self.name} cannot generate: {error!r}"))
+
+
+class _Asked(NamedTuple):
+    """A prompt that an episode has asked the model to continue."""
+
+    prompt: Prompt
+    answer: Future[Generated]

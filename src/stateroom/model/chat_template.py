@@ -1,0 +1,120 @@
+"""Chat templates: conversations as the tokens of a tokenizer of the transformers library, and tokens as messages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from secrets import token_hex
+from typing import Any
+
+from stateroom.model.chat import Message
+from stateroom.model.items import Item
+
+CHATML = """\
+{%- set told = messages[0].content if messages[0].role == 'system' else '' %}
+{%- if told or tools %}
+{{- '<|im_start|>system\\n' + told }}
+{%- if tools %}
+{{- '\\n\\n' if told }}
+{{- 'To call a tool, write <tool_call>{"name": NAME, "arguments": {…}}</tool_call>. Its result comes in ' }}
+{{- '<tool_response>. These are the tools:' }}
+{%- for tool in tools %}{{ '\\n' + (tool.function | tojson) }}{% endfor %}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages if not (loop.first and message.role == 'system') %}
+{{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\\n' }}
+{{- '<tool_response>' + message.content + '</tool_response>' if message.role == 'tool' else message.content }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt }}"""
+"""The template of models whose own knows no tools: ChatML, with calls as JSON in a tag."""
+
+CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+"""A tool call in a text, as most models with ChatML write it."""
+
+ANSWER = token_hex(8)
+"""Stands for an answer when a conversation is rendered, to find what comes after it."""
+
+ASKED: list[Message] = [{"role": "user", "content": ""}]
+
+
+class ChatTemplate:
+    """A tokenizer's chat template, or `CHATML` if it has none that shows tool calls."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._template = tokenizer.chat_template
+        if not self._shows_calls():
+            self._template = CHATML
+        self._end: int = self._encoded(self._text_after(()))[0]
+        """The token with which the template ends a message."""
+
+    @property
+    def ends(self) -> set[int]:
+        """The tokens that end an answer."""
+        return {self._end, self._tokenizer.eos_token_id} - {None}
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Item]) -> list[int]:
+        """The tokens of a conversation, and of the start of an answer."""
+        return self._encoded(self._text(messages, tools))
+
+    def reply(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens from the end of an answer, which is not among them, to the start of the next."""
+        return self._encoded(self._text_after(messages))[1:]
+
+    def answer(self, message: Message) -> list[int]:
+        """The tokens of an assistant's message as a model would write it, with its end."""
+        start = self._text(ASKED)
+        found = self._encoded(self._text([*ASKED, message], starts_answer=False)[len(start) :])
+        return found[: found.index(self._end) + 1]
+
+    def parse(self, ids: Sequence[int]) -> Message:
+        """What a model wrote, as a message. A call that is no JSON object with a name stays text."""
+        written = [token for token in ids if token not in self.ends]
+        text = self._tokenizer.decode(written, clean_up_tokenization_spaces=False)
+        calls = [*filter(None, map(_call, CALL.findall(text)))]
+        content = CALL.sub("", text) if calls else text
+        return {"role": "assistant", "content": content.strip(), "tool_calls": calls}
+
+    def _shows_calls(self) -> bool:
+        if not self._template:
+            return False
+        call = {"type": "function", "function": {"name": ANSWER, "arguments": {}}}
+        said = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return ANSWER in self._text([*ASKED, said])
+
+    def _text_after(self, messages: Sequence[Message]) -> str:
+        """A conversation after an answer."""
+        whole = self._text([*ASKED, {"role": "assistant", "content": ANSWER}, *messages])
+        return whole.rpartition(ANSWER)[2]
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[Item] = (), *, starts_answer: bool = True) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            [*messages],
+            tools=[*tools] or None,
+            chat_template=self._template,
+            add_generation_prompt=starts_answer,
+            tokenize=False,
+        )
+        return text
+
+    def _encoded(self, text: str) -> list[int]:
+        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return found
+
+
+def _call(text: str) -> Item | None:
+    """A tool call of a message; None if it is not one."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    arguments = json.dumps(found.get("arguments") or {}, ensure_ascii=False)
+    return {"type": "function", "function": {"name": found["name"], "arguments": arguments}}

@@ -1,0 +1,159 @@
+"""The learner: a network, its optimizer, and the losses that it learns by."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from stateroom.errors import NotFound
+from stateroom.training.plan import Learning
+from stateroom.training.rollouts import Sample
+
+Losses = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""Of each token: from its log-probability now, that when it was written, its advantage, and that of the reference."""
+
+
+class Learner:
+    """Changes a network, so that what had an advantage becomes more likely."""
+
+    def __init__(self, network: Any, options: Learning, seed: int, base: str) -> None:
+        """`base` is the path of the model that a LoRA adapter names as its own."""
+        torch.manual_seed(seed)
+        self.network = network if options.lora is None else _with_lora(network, options.lora, base)
+        self._options = options
+        self._reference = copy.deepcopy(network).requires_grad_(False) if options.kl and options.lora is None else None
+        learned = [each for each in self.network.parameters() if each.requires_grad]
+        rates = options.learning_rate, options.supervised_rate
+        self._optimizers = [torch.optim.AdamW(learned, lr=rate, weight_decay=0.0) for rate in rates]
+        """Of reinforcement, and of supervised steps."""
+        self._schedules = [LambdaLR(each, self._rate_after) for each in self._optimizers]
+
+    def _rate_after(self, updates: int) -> float:
+        return min(1.0, (updates + 1) / (self._options.warmup + 1))
+
+    def learn(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Learn from samples by their advantages; gives the figures of the last update."""
+        figures: dict[str, float] = {}
+        tokens = sum(sum(sample.mask) for sample in samples)
+        if not self._options.kl:  # what has no advantage has no gradient
+            samples = [sample for sample in samples if any(sample.advantages)]
+        for _ in range(self._options.epochs):
+            figures = self._update(samples, self._policy_losses, tokens, 0)
+        return figures
+
+    def imitate(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Learn to write what is in samples."""
+        return self._update(samples, lambda now, *_: -now, sum(sum(sample.mask) for sample in samples), 1)
+
+    def _policy_losses(
+        self, now: torch.Tensor, then: torch.Tensor, advantages: torch.Tensor, reference: torch.Tensor | None
+    ) -> torch.Tensor:
+        ratios, clip = (now - then).exp(), self._options.clip
+        losses = -torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages)
+        return losses if reference is None else losses + self._options.kl * _divergence(now, reference)
+
+    def _update(self, samples: Sequence[Sample], losses: Losses, tokens: int, phase: int) -> dict[str, float]:
+        """Make one step of an optimizer by all samples; `tokens` is what their losses are divided by."""
+        optimizer = self._optimizers[phase]
+        ordered = sorted(samples, key=lambda sample: len(sample.ids))  # alike lengths need little padding
+        sums: dict[str, float] = dict.fromkeys(("loss", "divergence", "clipped"), 0.0)
+        optimizer.zero_grad()
+        for start in range(0, len(ordered), self._options.micro_batch):
+            batch = Batch(ordered[start : start + self._options.micro_batch], self.network.device)
+            now = batch.log_probs(self.network, self._options.temperature)
+            reference = self._reference_log_probs(batch) if self._options.kl else None
+            loss = losses(now, batch.then, batch.advantages, reference).sum() / tokens
+            loss.backward()
+            with torch.no_grad():
+                sums["loss"] += float(loss)
+                sums["divergence"] += float(_divergence(now, batch.then).sum()) / tokens
+                sums["clipped"] += float(((now - batch.then).exp() - 1).abs().gt(self._options.clip).sum()) / tokens
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._options.max_norm)
+        optimizer.step()
+        self._schedules[phase].step()
+        return {**sums, "gradient": float(norm)}
+
+    def _reference_log_probs(self, batch: Batch) -> torch.Tensor:
+        """By the model as it was at the start."""
+        adapters = self.network.disable_adapter() if self._reference is None else nullcontext()
+        with torch.no_grad(), adapters:
+            return batch.log_probs(self._reference or self.network, self._options.temperature)
+
+    def save(self, folder: Path, tokenizer: Any, progress: dict[str, Any]) -> None:
+        """Write a checkpoint: the model, the state of the optimizer, and how far the training is."""
+        new = folder.with_name(folder.name + ".new")
+        self.network.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        states = [each.state_dict() for each in (*self._optimizers, *self._schedules)]
+        torch.save(states, new / "optimizers.pt")
+        (new / "progress.json").write_text(json.dumps(progress))
+        new.rename(folder)
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Continue from a checkpoint; gives how far the training was."""
+        from safetensors.torch import load_file  # noqa: PLC0415
+
+        progress = folder / "progress.json"
+        if not progress.exists():
+            raise NotFound(f"{folder} is no checkpoint")
+        if self._options.lora is None:
+            self.network.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+        else:
+            from peft import set_peft_model_state_dict  # noqa: PLC0415
+
+            set_peft_model_state_dict(self.network, load_file(folder / "adapter_model.safetensors"))
+        parts = (*self._optimizers, *self._schedules)
+        for each, state in zip(parts, torch.load(folder / "optimizers.pt", weights_only=True), strict=True):
+            each.load_state_dict(state)
+        found: dict[str, Any] = json.loads(progress.read_text())
+        return found
+
+
+class Batch:
+    """Samples as tensors. All that is about tokens is about those that are learned, in one row."""
+
+    def __init__(self, samples: Sequence[Sample], device: torch.device) -> None:
+        length = max(len(sample.ids) for sample in samples)
+        self._ids = torch.zeros(len(samples), length, dtype=torch.long)
+        self._mask = torch.zeros(len(samples), length, dtype=torch.long)
+        learned = torch.zeros(len(samples), length, dtype=torch.bool)
+        for row, sample in enumerate(samples):
+            self._ids[row, : len(sample.ids)] = torch.tensor(sample.ids)
+            self._mask[row, : len(sample.ids)] = 1
+            learned[row, : len(sample.ids)] = torch.tensor(sample.mask, dtype=torch.bool)
+        self._ids, self._mask, self._learned = self._ids.to(device), self._mask.to(device), learned[:, 1:].to(device)
+        self.then = torch.tensor(_chosen(samples, "log_probs"), device=device)
+        self.advantages = torch.tensor(_chosen(samples, "advantages"), device=device)
+
+    def log_probs(self, network: Any, temperature: float) -> torch.Tensor:
+        """The log-probabilities of the learned tokens by a network."""
+        logits = network(self._ids, attention_mask=self._mask).logits[:, :-1][self._learned]
+        scores = (logits.float() / temperature).log_softmax(-1)
+        return scores.gather(1, self._ids[:, 1:][self._learned][:, None])[:, 0]
+
+
+def _chosen(samples: Sequence[Sample], name: str) -> list[float]:
+    """Values of the tokens that are learned."""
+    return [value for each in samples for value, own in zip(getattr(each, name), each.mask, strict=True) if own]
+
+
+def _divergence(now: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """An estimate of the divergence from another policy: never negative, and right in the mean."""
+    difference = other - now
+    return difference.exp() - difference - 1
+
+
+def _with_lora(network: Any, rank: int, base: str) -> Any:
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - for adapters alone
+
+    options = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM")
+    made = get_peft_model(network, options)
+    made.peft_config["default"].base_model_name_or_path = base
+    return made

@@ -1,0 +1,210 @@
+"""The loop: a model collects episodes, and learns from them, step by step.
+
+A step collects episodes in sessions, with the model's exact tokens; estimates the advantage of each answer; and makes
+the answers that had one more likely. First there may be supervised steps, in which the model imitates a policy.
+
+| `algorithm` | the episodes of a task | an answer's advantage |
+|---|---|---|
+| `grpo`, `rloo`, `gigpo` | forks of one session | by the reward of its episode, among those of the task |
+| `vine` | each with continuations from all its states | by what the states before and after it are worth |
+| `tree` | ends of trees | by the rewards of the ends below it |
+
+All of a step follows from the seed, the number of the step and the weights. So a training that was killed continues
+from its last checkpoint with the same figures, on a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+from urllib.parse import quote
+
+import torch
+
+from stateroom.environment import make_environment
+from stateroom.errors import CannotWrite, EnvironmentFailed, InvalidArguments
+from stateroom.model import open_model
+from stateroom.model.transformers import TransformersModel, device_name, load
+from stateroom.rollout import StoredRun, generate_tasks, plan_run, run
+from stateroom.session import BackgroundLoop
+from stateroom.training.curve import Curve, Figures
+from stateroom.training.learner import Learner
+from stateroom.training.plan import Row, Training
+from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, ended_episodes, samples
+from stateroom.training.teacher import Teacher
+
+
+class Trainer:
+    """Carries a training out. It blocks; sessions run on an event loop of its own."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._folder = training.output
+        self._environment = make_environment(training.environment, training.env_args)
+        if training.algorithm == "tree" and training.group % ENDS:
+            raise InvalidArguments(
+                f"group: tree grows trees with {ENDS} ends each, and {training.group} is no multiple"
+            )
+        last = self._prepare()
+        options, device = training.learning, device_name()
+        network, tokenizer = load(training.model, device, torch.float32 if device == "cpu" else torch.bfloat16)
+        self._tokenizer = tokenizer
+        self._learner = Learner(network, options, training.seed, str(training.model.absolute()))
+        self.start: int = 0 if last is None else self._learner.load(last)["step"]
+        """The first step to take."""
+        self.end = training.supervised + training.steps
+        self.curve = Curve(self._folder / "curve.jsonl", self.start, training.tensorboard)
+        self._model = TransformersModel(
+            self._learner.network,
+            tokenizer,
+            f"transformers:{training.model}",
+            most=4 * training.tasks_per_step * training.group,
+            length=network.config.max_position_embeddings,
+            compiles=device != "cpu",
+        )
+        self._store = training.store or f"sqlite:///{quote(str(self._folder / 'sessions.db'))}"
+        self._settings = {"temperature": options.temperature, "max_output_tokens": training.max_tokens}
+        self._collector = Collector(
+            training.environment, training.env_args, self._store, self._model, training.max_steps, self._settings
+        )
+
+    def run(self, on_step: Callable[[Curve], None] = lambda curve: None) -> Curve:
+        """Take all steps that are left; `on_step` is called after each."""
+        self._loop = BackgroundLoop()
+        try:
+            for step in range(self.start, self.end):
+                self.curve.add(self._step(step))
+                if (step + 1) % self.training.checkpoint_every == 0 or step + 1 == self.end:
+                    self._save(step + 1)
+                on_step(self.curve)
+            if self.training.held_out:
+                self.curve.add({"step": self.end, "held_out": self._held_out(self.end)})
+                on_step(self.curve)
+        finally:
+            self._loop.close()
+        return self.curve
+
+    def _step(self, step: int) -> Figures:
+        training, began = self.training, perf_counter()
+        figures: Figures = {"step": step}
+        if training.held_out and (step % training.held_out_every == 0 or step == training.supervised):
+            figures["held_out"] = self._held_out(step)
+        if step < training.supervised:
+            figures |= self._learner.imitate(samples(self._taught(step)))
+        else:
+            collected = self._collected(step)
+            figures |= {"reward": fmean(collected.rewards), "tokens": collected.written, "failed": collected.failed}
+            figures |= self._learner.learn(samples(collected.rollouts))
+        return {**figures, "seconds": perf_counter() - began}
+
+    def _collected(self, step: int) -> Collected:
+        """The episodes of a step, by the model."""
+        training, tasks, output, seed = self.training, self._tasks(step), self._rollouts(step), self._seed(step)
+        match training.algorithm:
+            case "vine":
+                repeated = [task for task in tasks for _ in range(training.group)]
+                work = self._collector.vines(repeated, training.continuations, output, seed)
+            case "tree":
+                work = self._collector.trees(tasks, training.group // ENDS, output, seed)
+            case how:
+                work = self._collector.groups(tasks, training.group, how, output, seed)
+        collected = self._model.serve(self._loop, work)
+        if not collected.rollouts:
+            raise EnvironmentFailed(f"all {collected.failed} episodes of step {step} failed: {collected.error}")
+        return collected
+
+    def _taught(self, step: int) -> list[Rollout]:
+        """The episodes of a step, by the teacher."""
+        teacher = Teacher(open_model(self.training.teacher, self._environment.policies), self._model)
+        found = self._loop.run(self._run(self._tasks(step), teacher, self._rollouts(step), self._seed(step)))
+        return [Rollout(each.row, [1.0] * len(each.row["response"]["output"])) for each in ended_episodes(found)]
+
+    def _held_out(self, step: int) -> float:
+        """The mean reward of tasks that the model is not trained on; an episode that failed has none."""
+        tasks = self._held_out_tasks
+        self._model.begin(len(tasks))
+        work = self._run(tasks, self._model, self._rollouts(step, "held-out"), self.training.seed)
+        found = self._model.serve(self._loop, work)
+        return sum(float(each.row["reward"]) for each in found.answers()) / len(tasks)
+
+    async def _run(self, tasks: list[Row], model: Any, output: Path, seed: int) -> StoredRun:
+        plan = plan_run(
+            self.training.environment,
+            env_args=self.training.env_args,
+            input=tasks,
+            model=model,
+            concurrency=len(tasks),
+            store=self._store,
+            output=output,
+            seed=seed,
+            max_steps=self.training.max_steps,
+            settings=self._settings,
+            tokens="exact",
+            force=True,
+        )
+        await run(plan, lambda _: self._model.end() if model is self._model else None)
+        return StoredRun(plan.files)
+
+    def _tasks(self, step: int) -> list[Row]:
+        """The tasks of a step."""
+        number, given = self.training.tasks_per_step, self.training.tasks
+        if given is None:
+            return generate_tasks(type(self._environment), number, self._seed(step))
+        usable = given[: len(given) - self.training.held_out]
+        return Random(self._seed(step)).choices(usable, k=number)
+
+    @cached_property
+    def _held_out_tasks(self) -> list[Row]:
+        number, given = self.training.held_out, self.training.tasks
+        if given is not None:
+            return given[-number:]
+        return generate_tasks(type(self._environment), number, self._seed(-1))
+
+    def _seed(self, step: int) -> int:
+        return self.training.seed * 1_000_003 + step + 1
+
+    def _rollouts(self, step: int, kind: str = "step") -> Path:
+        return self._folder / "rollouts" / f"{kind}-{step:05}.jsonl"
+
+    # The folder.
+
+    @property
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self._folder / "checkpoints").glob("[0-9]" * 5))
+
+    def _prepare(self) -> Path | None:
+        """Make the folder, or check that a training of it can continue; gives its last checkpoint."""
+        description, wanted = self._folder / "training.json", json.loads(json.dumps(self._described()))
+        if description.exists():
+            if not self.training.resume:
+                raise CannotWrite(f"{self._folder} has a training: continue it with --resume, or choose another folder")
+            known = json.loads(description.read_text())
+            if other := [name for name in wanted if wanted[name] != known.get(name)]:
+                what = ", ".join(f"{name} was {known.get(name)}" for name in other)
+                raise InvalidArguments(f"--resume: the training in {self._folder} has other options: {what}")
+        (self._folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        description.write_text(json.dumps(wanted, indent=2))
+        return self._checkpoints[-1] if self._checkpoints else None
+
+    def _described(self) -> dict[str, Any]:
+        """What the steps of a training follow from; more steps may be taken than were first wanted."""
+        aside = ("environment", "model", "output", "tasks", "store", "steps", "resume", "tensorboard")
+        told = {name: value for name, value in asdict(self.training).items() if name not in aside}
+        return {"environment": self._environment.name, "model": str(self.training.model.absolute()), **told}
+
+    def _save(self, step: int) -> None:
+        """Write a checkpoint, in place of those before."""
+        before = self._checkpoints
+        folder = self._folder / "checkpoints" / f"{step:05}"
+        shutil.rmtree(folder.with_name(folder.name + ".new"), ignore_errors=True)
+        self._learner.save(folder, self._tokenizer, {"step": step})
+        for each in before:
+            shutil.rmtree(each)

@@ -1,0 +1,248 @@
+"""Rollouts: the episodes of a model in training, and the advantage of each answer in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from stateroom.agent import MAX_STEPS
+from stateroom.environment import Environment
+from stateroom.model import BatchModel, Item
+from stateroom.rollout import (
+    NODE,
+    Branching,
+    Node,
+    Rule,
+    StoredEpisode,
+    StoredRun,
+    Tree,
+    TreeFiles,
+    branch,
+    plan_fields,
+    plan_run,
+    read_trees,
+    run,
+)
+from stateroom.training.advantages import How, advantages
+from stateroom.training.export import advantages_of
+from stateroom.training.sequences import sequences, token_advantages
+
+Row = dict[str, Any]
+
+ENDS = 4
+"""Episodes of a tree, for `tree`: one from its root, and others that branch off it."""
+
+UNLIMITED = 1 << 20
+"""Branches that run at a time: all, so that batches do not depend on which of them is quicker."""
+
+
+class Rollout(NamedTuple):
+    """An episode that ended."""
+
+    row: Row
+    """As in a rollouts file."""
+    advantages: Sequence[float]
+    """Of each answer."""
+    first: int = 0
+    """The first answer that is learned from: those before are learned from in another episode of the same tree."""
+
+
+class Collected(NamedTuple):
+    """What was collected at a step of a training."""
+
+    rollouts: list[Rollout]
+    rewards: list[float]
+    """Of the episodes that the model played from their start."""
+    written: int
+    """Tokens that the model wrote, also where they only tell what a state is worth."""
+    failed: int
+    """Episodes that failed."""
+    error: str | None
+    """Why the first of them failed."""
+
+
+class Sample(NamedTuple):
+    """A sequence of tokens to learn from."""
+
+    ids: list[int]
+    mask: list[int]
+    """1 for the tokens that are learned."""
+    log_probs: list[float]
+    """Of each of these, when it was written."""
+    advantages: list[float]
+
+
+def samples(rollouts: Iterable[Rollout]) -> list[Sample]:
+    """What rollouts with tokens are to learn from: a sample for each segment."""
+    return [sample for rollout in rollouts for sample in _samples(rollout)]
+
+
+def _samples(rollout: Rollout) -> Iterator[Sample]:
+    for each in sequences(rollout.row):
+        mask = [*each.mask]
+        for answer, start, stop in each.steps:
+            if answer < rollout.first:
+                mask[start:stop] = [0] * (stop - start)
+        if any(mask):
+            yield Sample(each.ids, mask, each.log_probs, token_advantages(each, rollout.advantages))
+
+
+@dataclass(frozen=True)
+class Collector:
+    """Runs the episodes of a model in training, with exact tokens: as ordinary runs, with sessions in a store."""
+
+    environment: str | type[Environment[Any, Any]] | Environment[Any, Any]
+    env_args: Mapping[str, Any]
+    store: str
+    model: BatchModel
+    max_steps: int = MAX_STEPS
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    async def groups(self, tasks: Sequence[Row], n: int, how: How, output: Path, seed: int) -> Collected:
+        """Run `n` episodes of each task, which are forks of one session."""
+        plan = plan_run(
+            self.environment,
+            env_args=self.env_args,
+            input=tasks,
+            model=self.model,
+            group=n,
+            concurrency=len(tasks) * n,
+            store=self.store,
+            output=output,
+            seed=seed,
+            max_steps=self.max_steps,
+            settings=self.settings,
+            tokens="exact",
+            force=True,
+        )
+        self.model.begin(len(tasks) * n)
+        report = await run(plan, lambda _: self.model.end())
+        ended = ended_episodes(stored := StoredRun(plan.files))
+        values = await advantages_of(stored, how)
+        rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in ended]
+        rewards = [float(each.row["reward"]) for each in ended]
+        written = sum(_written(each.row["response"]["output"]) for each in ended)
+        return Collected(rollouts, rewards, written, len(tasks) * n - len(ended), report.first_error)
+
+    async def vines(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
+        """Run an episode of each task, and `n` continuations from each of its states, which say what that is worth."""
+        stored, error = await self._branch(tasks, _Vine(self.model, n), output, seed)
+        values = await advantages_of(stored, "vine")
+        ended = sorted(stored.answers(), key=lambda each: each.task)
+        rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in ended]
+        return _of_trees(stored, rollouts, len(tasks), error)
+
+    async def trees(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
+        """Grow `n` trees for each task: an episode, and others that branch off its states."""
+        repeated = [task for task in tasks for _ in range(n)]
+        stored, error = await self._branch(repeated, _Forks(self.model, seed), output, seed)
+        trees = _trees(stored)
+        nodes = [{**node, "_ng_task_index": tree // n} for tree in trees for node in trees[tree]]  # those of a task
+        values = iter(advantages(nodes, "tree"))
+        paths: dict[tuple[int, str], tuple[list[str], list[float]]] = {}
+        for tree, found in trees.items():
+            for node in found:
+                before, gained = paths.get((tree, node["parent"]), ([], []))
+                paths[tree, node["id"]] = [*before, node["id"]], [*gained, *next(values)]
+        rollouts = []
+        seen: set[tuple[int, str]] = set()
+        for each in ended_episodes(stored):
+            path, gained = paths[each.task, each.row[NODE]]
+            new = [(each.task, name) not in seen for name in path[1:]]
+            seen |= {(each.task, name) for name in path}
+            rollouts.append(Rollout(each.row, gained, new.index(True)))
+        return _of_trees(stored, rollouts, len(repeated), error)
+
+    async def _branch(self, tasks: Sequence[Row], rule: Rule, output: Path, seed: int) -> tuple[StoredRun, str | None]:
+        files = plan_fields(
+            self.environment, self.env_args, tasks, self.model, self.store, None, output, kind=TreeFiles
+        )
+        plan = Branching(
+            **files,
+            force=True,
+            rule=rule,
+            concurrency=UNLIMITED,
+            seed=seed,
+            max_steps=self.max_steps,
+            settings=self.settings,
+            tokens="exact",
+        )
+        self.model.begin(len(tasks))
+        report = await branch(plan)
+        return StoredRun(plan.files), report.first_error
+
+
+@dataclass(frozen=True)
+class _Vine:
+    """A rule for trees: an episode, and continuations from each of its states.
+
+    Rules here tell the model how many branches run, so that it generates for all of them at a time. It knows of the
+    first branch of each tree.
+    """
+
+    model: BatchModel
+    n: int
+
+    async def grow(self, tree: Tree) -> Node | None:
+        episode, nodes = await _first(tree)
+        return await _grow(tree, self.model, episode, nodes * self.n)
+
+
+@dataclass(frozen=True)
+class _Forks:
+    """A rule for trees: an episode, and others that branch off random states of it."""
+
+    model: BatchModel
+    seed: int
+
+    async def grow(self, tree: Tree) -> Node | None:
+        episode, nodes = await _first(tree)
+        rng = Random(f"{self.seed}/{tree.row['_ng_task_index']}")
+        chosen = rng.choices(range(len(nodes)), k=ENDS - 1) if nodes else []
+        return await _grow(tree, self.model, episode, [nodes[place] for place in sorted(chosen)])
+
+
+async def _first(tree: Tree) -> tuple[Node | None, list[Node]]:
+    """The first episode of a tree, and its states that can branch."""
+    episode = tree.best(await tree.branch(tree.root))
+    return episode, [] if episode is None else [node for node in episode.path() if not node.ended]
+
+
+async def _grow(tree: Tree, model: BatchModel, episode: Node | None, nodes: Sequence[Node]) -> Node | None:
+    """Branch off some nodes, now that the first episode is over; gives that."""
+    model.begin(len(nodes))
+    model.end()
+
+    async def play(node: Node) -> None:
+        await tree.branch(node)
+        model.end()
+
+    await asyncio.gather(*map(play, nodes))
+    return episode
+
+
+def ended_episodes(run: StoredRun) -> list[StoredEpisode]:
+    """The episodes with a reward, in the same order each time."""
+    ended = (each for each in run.episodes() if not each.failed)
+    return sorted(ended, key=lambda each: (each.task, each.rollout))
+
+
+def _trees(run: StoredRun) -> dict[int, list[Row]]:
+    trees = read_trees(TreeFiles(run.files.rollouts).tree)
+    return {task: trees[task] for task in sorted(trees)}
+
+
+def _of_trees(run: StoredRun, rollouts: list[Rollout], trees: int, error: str | None) -> Collected:
+    """What was collected in trees."""
+    answers = [float(each.row["reward"]) for each in sorted(run.answers(), key=lambda each: each.task)]
+    written = sum(_written(node["items"]) for nodes in _trees(run).values() for node in nodes)
+    return Collected(rollouts, answers, written, trees - len(answers), error)
+
+
+def _written(items: Iterable[Item]) -> int:
+    """Tokens that a model wrote."""
+    return sum(len(item.get("generation_token_ids", ())) for item in items)
