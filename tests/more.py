@@ -48,6 +48,7 @@ IS_THERE = {
     "Ray": find_spec("ray") is not None,
     "TRL": find_spec("trl") is not None,
     "time": True,
+    "torch": find_spec("peft") is not None,
     "verl": TRAINERS_READY.exists(),
 }
 """Whether tests can run that are marked with `more(what)`, `browser` or `node`."""

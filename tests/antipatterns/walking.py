@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from importlib.util import find_spec
+from itertools import chain
 from logging import Logger
 from random import Random
 from types import CellType, FunctionType, MappingProxyType, ModuleType
@@ -18,8 +19,13 @@ LEAVES = (str, bytes, int, float, bool, complex, type(None), Enum)
 TABLES = (dict, MappingProxyType, WeakKeyDictionary, WeakValueDictionary)
 ROWS = (list, tuple, set, frozenset, deque, WeakSet)
 
-ADDED = {"ray": "rollout.engines.ray", "trl": "adapters.trl", "verl": "adapters.verl"}
-"""Packages that need not be there, and the module that imports them."""
+ADDED = {
+    "ray": ("rollout.engines.ray",),
+    "torch": ("model.transformers", "training.learner", "training.loop", "training.teacher"),
+    "trl": ("adapters.trl",),
+    "verl": ("adapters.verl",),
+}
+"""Packages that need not be there, and the modules that import them."""
 
 JUSTIFIED = {
     "stateroom.session.runner._garbage.collected": "Python collects garbage for the whole process, at its own times",
@@ -32,7 +38,7 @@ JUSTIFIED = {
 
 def modules() -> list[ModuleType]:
     """All modules of Stateroom but those of packages which are not there, with the names that it loads on first use."""
-    left_out = ("__main__", *(module for package, module in ADDED.items() if not find_spec(package)))
+    left_out = ("__main__", *chain.from_iterable(ADDED[each] for each in ADDED if not find_spec(each)))
     names = sorted(found.name for found in pkgutil.walk_packages(stateroom.__path__, "stateroom."))
     found = [importlib.import_module(name) for name in names if not any(each in name for each in left_out)]
     for name in stateroom.__all__:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from stateroom.cli.options import AsJSON, EnvArgs, RunStore, Seed, TaskFile, env_args_of
-from stateroom.cli.output import console, counted, number, print_json, table
+from stateroom.cli.output import console, number, print_json, table
 from stateroom.environment import make_environment
 from stateroom.errors import NotFound
 from stateroom.rollout import find_tasks, new_path
@@ -36,6 +36,9 @@ def train(
         How, typer.Option(help="How the advantage of an answer is estimated; vine and tree fork its states.")
     ] = Training.algorithm,
     steps: Annotated[int, typer.Option(min=0, help="Steps of reinforcement.")] = Training.steps,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="End when the model has generated this many tokens.")
+    ] = Training.tokens,
     supervised: Annotated[
         int, typer.Option(min=0, help="Steps before these, in which the model imitates the teacher.")
     ] = Training.supervised,
@@ -93,6 +96,7 @@ def train(
             tasks=None if input_file is None else find_tasks(make_environment(env, env_args_of(env_arg)), input_file),
             store=store,
             steps=steps,
+            tokens=tokens,
             supervised=supervised,
             teacher=teacher,
             tasks_per_step=tasks_per_step,
@@ -126,14 +130,17 @@ def train(
     else:
         trainer.run(lambda curve: console.print(_line(curve), soft_wrap=True))
     if not json_output:
-        console.print(f"{counted(trainer.end, 'step', 'steps')} in {trainer.training.output}", soft_wrap=True)
+        console.print(f"the model is in {trainer.checkpoint}", soft_wrap=True)
 
 
 def _trainer(training: Training) -> Any:
     try:
-        from stateroom.training import Trainer  # noqa: PLC0415 - an extra
+        from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 - an extra
+
+        from stateroom.training import Trainer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise NotFound(f"training needs {error.name}: pip install 'stateroom[train]'") from error
+    disable_progress_bar()  # of each checkpoint
     return Trainer(training)
 
 

@@ -23,7 +23,7 @@ CHATML = """\
 {%- endif %}
 {{- '<|im_end|>\\n' }}
 {%- endif %}
-{%- for message in messages if not (loop.first and message.role == 'system') %}
+{%- for message in (messages[1:] if messages[0].role == 'system' else messages) %}
 {{- '<|im_start|>' + ('user' if message.role == 'tool' else message.role) + '\\n' }}
 {{- '<tool_response>' + message.content + '</tool_response>' if message.role == 'tool' else message.content }}
 {%- for call in message.tool_calls or [] %}

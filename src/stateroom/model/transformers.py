@@ -45,7 +45,7 @@ def load(path: Path, device: str | None = None, dtype: torch.dtype | None = None
         from peft import PeftModel  # noqa: PLC0415 - for adapters alone
 
         network, tokenizer = load(Path(json.loads(adapter.read_text())["base_model_name_or_path"]), device, dtype)
-        return PeftModel.from_pretrained(network, path), tokenizer
+        return PeftModel.from_pretrained(network, path).merge_and_unload(), tokenizer
     folder, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)

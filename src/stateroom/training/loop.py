@@ -61,6 +61,7 @@ class Trainer:
         self.start: int = 0 if last is None else self._learner.load(last)["step"]
         """The first step to take."""
         self.end = training.supervised + training.steps
+        """The step after the last."""
         self.curve = Curve(self._folder / "curve.jsonl", self.start, training.tensorboard)
         self._model = TransformersModel(
             self._learner.network,
@@ -78,19 +79,24 @@ class Trainer:
 
     def run(self, on_step: Callable[[Curve], None] = lambda curve: None) -> Curve:
         """Take all steps that are left; `on_step` is called after each."""
-        self._loop = BackgroundLoop()
+        step, self._loop = self.start, BackgroundLoop()
         try:
-            for step in range(self.start, self.end):
+            while not self._is_over(step):
                 self.curve.add(self._step(step))
-                if (step + 1) % self.training.checkpoint_every == 0 or step + 1 == self.end:
-                    self._save(step + 1)
+                step += 1
+                if step % self.training.checkpoint_every == 0 or self._is_over(step):
+                    self._save(step)
                 on_step(self.curve)
             if self.training.held_out:
-                self.curve.add({"step": self.end, "held_out": self._held_out(self.end)})
+                self.curve.add({"step": step, "held_out": self._held_out(step)})
                 on_step(self.curve)
         finally:
             self._loop.close()
         return self.curve
+
+    def _is_over(self, step: int) -> bool:
+        most = self.training.tokens
+        return step >= self.end or (most is not None and sum(self.curve.column("tokens")) >= most)
 
     def _step(self, step: int) -> Figures:
         training, began = self.training, perf_counter()
@@ -177,8 +183,9 @@ class Trainer:
     # The folder.
 
     @property
-    def _checkpoints(self) -> list[Path]:
-        return sorted((self._folder / "checkpoints").glob("[0-9]" * 5))
+    def checkpoint(self) -> Path | None:
+        """The last checkpoint: a model, which `transformers:PATH` names."""
+        return max((self._folder / "checkpoints").glob("[0-9]" * 5), default=None)
 
     def _prepare(self) -> Path | None:
         """Make the folder, or check that a training of it can continue; gives its last checkpoint."""
@@ -192,19 +199,19 @@ class Trainer:
                 raise InvalidArguments(f"--resume: the training in {self._folder} has other options: {what}")
         (self._folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         description.write_text(json.dumps(wanted, indent=2))
-        return self._checkpoints[-1] if self._checkpoints else None
+        return self.checkpoint
 
     def _described(self) -> dict[str, Any]:
         """What the steps of a training follow from; more steps may be taken than were first wanted."""
-        aside = ("environment", "model", "output", "tasks", "store", "steps", "resume", "tensorboard")
+        aside = ("environment", "model", "output", "tasks", "store", "steps", "tokens", "resume", "tensorboard")
         told = {name: value for name, value in asdict(self.training).items() if name not in aside}
         return {"environment": self._environment.name, "model": str(self.training.model.absolute()), **told}
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint, in place of those before."""
-        before = self._checkpoints
+        """Write a checkpoint, in place of the one before."""
+        before = self.checkpoint
         folder = self._folder / "checkpoints" / f"{step:05}"
         shutil.rmtree(folder.with_name(folder.name + ".new"), ignore_errors=True)
         self._learner.save(folder, self._tokenizer, {"step": step})
-        for each in before:
-            shutil.rmtree(each)
+        if before is not None:
+            shutil.rmtree(before)

@@ -56,6 +56,8 @@ class Training:
     """The URL of the store of the sessions; None: a SQLite file in the folder."""
     steps: int = 100
     """Steps of reinforcement."""
+    tokens: int | None = None
+    """Tokens that the model may generate in them; when there are as many, the training ends."""
     supervised: int = 0
     """Steps before these, in which the model imitates the teacher."""
     teacher: str = "reference"

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+
+from tests.more import IS_THERE
+
+collect_ignore = [] if IS_THERE["torch"] else ["test_train.py", "test_learner.py"]
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model for the counter with random weights."""
+    from examples.training.small_model import make  # noqa: PLC0415 - needs torch
+
+    folder = tmp_path_factory.mktemp("model")
+    make("counter", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def calling_model(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same after some supervised steps: it calls tools, with random numbers."""
+    from stateroom.training import Learning, Trainer, Training  # noqa: PLC0415 - needs torch
+
+    folder = tmp_path_factory.mktemp("training")
+    learning = Learning(supervised_rate=2e-3)
+    Trainer(Training("counter", small_model, folder, steps=0, supervised=40, learning=learning)).run()
+    return folder / "checkpoints" / "00040"

@@ -1,0 +1,213 @@
+"""The loop: models that get better at an environment, and trainings that go on where they were."""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from examples.training.small_model import make
+from stateroom.cli.app import app
+from stateroom.errors import CannotWrite, InvalidArguments, NotFound
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.rollout import StoredRun, replay_session
+from stateroom.store import open_store
+from stateroom.training import Learning, Trainer, Training, read_curve, rollouts
+
+pytestmark = [
+    pytest.mark.more("torch"),
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),  # of peft's
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)  # threads that wait for a busy core take many times as long
+
+
+def short(model: Path, output: Path, **options: Any) -> Training:
+    """A training of a few steps."""
+    return Training(
+        "counter",
+        model,
+        output,
+        **{
+            **{"steps": 2, "supervised": 2, "tasks_per_step": 2, "group": 4, "max_steps": 3, "max_tokens": 6},
+            **{"held_out": 4, "checkpoint_every": 2, "learning": Learning(learning_rate=1e-3), **options},
+        },
+    )
+
+
+def figures(folder: Path) -> list[dict[str, float]]:
+    """The curve of a training, without times."""
+    return [{k: v for k, v in step.items() if k != "seconds"} for step in read_curve(folder / "curve.jsonl")]
+
+
+# Models that get better.
+
+
+def learned(folder: Path, seed: int) -> tuple[float, float]:
+    """The held-out reward of a model after its supervised steps, and after those of reinforcement."""
+    make("counter", folder / "model", seed)
+    common: dict[str, Any] = {"max_steps": 8, "max_tokens": 10, "held_out": 200, "held_out_every": 1000, "seed": seed}
+    common |= {"store": "memory://", "checkpoint_every": 1000}
+    supervised = Learning(supervised_rate=1.5e-3, micro_batch=64)
+    taught = Training(
+        "counter",
+        folder / "model",
+        folder / "a",
+        steps=0,
+        supervised=200,
+        tasks_per_step=16,
+        learning=supervised,
+        **common,
+    )
+    Trainer(taught).run()
+    reinforced = Learning(learning_rate=5e-4, epochs=2, micro_batch=64)
+    start = folder / "a" / "checkpoints" / "00200"
+    phase = {"steps": 32, "tasks_per_step": 32, "group": 4, "learning": reinforced}
+    before, after = Trainer(Training("counter", start, folder / "b", **phase, **common)).run().column("held_out")
+    return before, after
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_reward_of_tasks_that_were_held_out_rises(seed: int, tmp_path: Path) -> None:
+    before, after = learned(tmp_path, seed)
+    assert after >= before + 0.3
+    assert after >= 0.85
+
+
+def test_without_the_true_rewards_it_does_not_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = rollouts.advantages_of
+
+    async def shuffled(run: StoredRun, how: Any) -> Any:
+        found = await true(run, how)
+        values = random.Random(0).sample([*found.values()], len(found))
+        return {key: [value[0]] * len(found[key]) if value else [] for key, value in zip(found, values, strict=True)}
+
+    monkeypatch.setattr(rollouts, "advantages_of", shuffled)
+    before, after = learned(tmp_path, 0)
+    assert after < before + 0.1
+
+
+# Trainings.
+
+
+def test_the_same_seed_gives_the_same_curve(calling_model: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        Trainer(short(calling_model, tmp_path / name)).run()
+    assert figures(tmp_path / "a") == figures(tmp_path / "b")
+    assert len(figures(tmp_path / "a")) == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"learning": Learning(lora=4)}])
+def test_a_killed_training_continues_with_the_same_curve(options: Any, calling_model: Path, tmp_path: Path) -> None:
+    Trainer(short(calling_model, tmp_path / "whole", steps=4, **options)).run()
+    program = f"""
+import os, signal, sys
+from pathlib import Path
+from stateroom.training import *
+sys.path.insert(0, ".")
+from tests.training.test_train import short
+training = short(Path({str(calling_model)!r}), Path({str(tmp_path / "killed")!r}), steps=4, **{options!r})
+Trainer(training).run(lambda curve: len(curve.steps) == 3 and os.kill(os.getpid(), signal.SIGKILL))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    assert len(figures(tmp_path / "killed")) == 3
+    Trainer(short(calling_model, tmp_path / "killed", steps=4, resume=True, **options)).run()
+    assert figures(tmp_path / "killed") == figures(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "gigpo", "vine", "tree"])
+async def test_the_episodes_of_a_step_are_ordinary_rollouts(
+    algorithm: Any, calling_model: Path, tmp_path: Path
+) -> None:
+    training = short(calling_model, tmp_path / "t", algorithm=algorithm, supervised=0, steps=1, continuations=2)
+    await asyncio.to_thread(Trainer(training).run)
+    run = StoredRun.find(tmp_path / "t" / "rollouts" / "step-00000.jsonl")
+    episodes = [*run.episodes()]
+    assert len(episodes) >= 8
+    assert run.store is not None
+    async with open_store(run.store) as store:
+        for episode in episodes:
+            replayed = await replay_session(CounterEnvironment(), store, str(episode.session))
+            assert (replayed.refused, replayed.differences) == (None, [])
+
+
+def test_a_folder_with_a_training_is_not_overwritten(calling_model: Path, tmp_path: Path) -> None:
+    Trainer(short(calling_model, tmp_path / "t", supervised=0, steps=1)).run()
+    with pytest.raises(CannotWrite, match="--resume"):
+        Trainer(short(calling_model, tmp_path / "t", supervised=0, steps=1))
+    with pytest.raises(InvalidArguments, match="group was 4"):
+        Trainer(short(calling_model, tmp_path / "t", supervised=0, steps=1, group=8, resume=True))
+    Trainer(short(calling_model, tmp_path / "t", supervised=0, steps=2, resume=True)).run()
+    assert [step["step"] for step in figures(tmp_path / "t")] == [0, 1, 2]
+
+
+def test_what_cannot_be_trained_is_refused(calling_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no model"):
+        Trainer(short(tmp_path / "nothing", tmp_path / "t"))
+    with pytest.raises(InvalidArguments, match="multiple"):
+        Trainer(short(calling_model, tmp_path / "u", algorithm="tree", group=6))
+
+
+def test_tasks_of_a_file_are_trained_on_but_for_the_last(calling_model: Path, tmp_path: Path) -> None:
+    tasks = [
+        {"responses_create_params": {"input": f"add {count}"}, "initial_count": 0, "expected_count": count}
+        for count in range(1, 7)
+    ]
+    Trainer(short(calling_model, tmp_path / "t", supervised=0, steps=3, tasks=tasks, held_out=2)).run()
+
+    def expected(pattern: str) -> set[int]:
+        files = (tmp_path / "t" / "rollouts").glob(pattern)
+        return {episode.row["expected_count"] for file in files for episode in StoredRun.find(file).episodes()}
+
+    assert expected("held-out-?????.jsonl") == {5, 6}
+    assert expected("step-?????.jsonl") <= {1, 2, 3, 4}
+
+
+def test_the_command_trains_and_tells(calling_model: Path, tmp_path: Path) -> None:
+    options = ["--steps", "2", "--tasks-per-step", "2", "--group", "2", "--max-steps", "3", "--max-tokens", "6"]
+    options += ["--held-out", "2", "--tensorboard", str(tmp_path / "events"), "--output", str(tmp_path / "t")]
+    command = ["train", "counter", "--model", str(calling_model), *options]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "step 0: reward" in done.output
+    assert f"2 steps in {tmp_path / 't'}" in done.output.replace("\n", "")
+    again = CliRunner().invoke(app, [*command, "--resume", "--json"], catch_exceptions=False)
+    assert json.loads(again.stdout.splitlines()[-1])["step"] == 2
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
+
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    curve = read_curve(tmp_path / "t" / "curve.jsonl")
+    told = [event.value for event in events.Scalars("reward")]
+    assert told == pytest.approx([step["reward"] for step in curve if "reward" in step])
+
+
+def test_a_trained_model_runs(calling_model: Path, tmp_path: Path) -> None:
+    Trainer(short(calling_model, tmp_path / "t", learning=Learning(lora=4), supervised=0)).run()
+    (checkpoint,) = (tmp_path / "t" / "checkpoints").iterdir()
+    command = [
+        "run",
+        "counter",
+        "--model",
+        f"transformers:{checkpoint}",
+        "--limit",
+        "2",
+        "--max-steps",
+        "3",
+        "--tokens",
+    ]
+    command += ["--set", "max_output_tokens=6", "--output", str(tmp_path / "r.jsonl")]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert len([*StoredRun.find(tmp_path / "r.jsonl").episodes()]) == 2
