@@ -24,6 +24,7 @@ from stateroom.cli import (
     mcp,
     migrate,
     model,
+    profile,
     replay,
     reverify,
     run,
@@ -166,6 +167,7 @@ app.command()(runs_author_code(branch.branch))
 app.command()(runs.runs)
 app.command()(show.show)
 app.command()(compare.compare)
+app.command()(profile.profile)
 app.command()(export.export)
 app.command()(tree.tree)
 app.command()(runs_author_code(reads_sessions(reverify.reverify)))

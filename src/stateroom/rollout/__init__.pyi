@@ -39,6 +39,10 @@ from .plan import (
     EPOCH as EPOCH,
     Run as Run,
 )
+from .profile import (
+    TaskProfile as TaskProfile,
+    profile_runs as profile_runs,
+)
 from .progress import (
     SOON as SOON,
     ProgressBar as ProgressBar,
