@@ -17,6 +17,7 @@ from stateroom.cli import (
     branch,
     check,
     compare,
+    data,
     demo,
     environments,
     export,
@@ -181,6 +182,7 @@ app.command()(runs_author_code(reads_sessions(migrate.migrate)))
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(store.app, name="store")
 app.add_typer(model.app, name="model")
+app.add_typer(data.app, name="data")
 
 
 def _command() -> Any:

@@ -202,7 +202,7 @@ def exactness_of(tokens: bool, split_tokens: bool) -> Exactness | None:
 def settings_of(given: list[str] | None) -> dict[str, Any]:
     """Parameters that were given as NAME=VALUE; a value that is not JSON is a text."""
     settings: dict[str, Any] = {}
-    for name, value in _pairs(given, "--set", "temperature=0.7"):
+    for name, value in pairs(given, "--set", "temperature=0.7"):
         try:
             settings[name] = json.loads(value)
         except ValueError:
@@ -212,10 +212,11 @@ def settings_of(given: list[str] | None) -> dict[str, Any]:
 
 def env_args_of(given: list[str] | None) -> dict[str, TypedText]:
     """Constructor arguments that were given as NAME=VALUE; the environment's annotations say what a value is."""
-    return {name: TypedText(value) for name, value in _pairs(given, "--env-arg", "difficulty=hard")}
+    return {name: TypedText(value) for name, value in pairs(given, "--env-arg", "difficulty=hard")}
 
 
-def _pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
+def pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
+    """What was given as NAME=VALUE."""
     for each in given or ():
         name, is_there, value = each.partition("=")
         if not (name and is_there):

@@ -94,6 +94,7 @@ from .tasks import (
     checked_row as checked_row,
     example_file as example_file,
     generate_tasks as generate_tasks,
+    has_prompt as has_prompt,
     missing_prompts as missing_prompts,
     read_tasks as read_tasks,
 )
