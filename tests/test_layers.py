@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "stateroom"
 ORDER = [
     *("state", "store", "session", "environment", "model", "agent", "rollout", "data", "training", "adapters"),
-    *("server", "studio", "cli", "gallery"),
+    *("server", "studio", "config", "cli", "gallery"),
 ]
 
 SHARED = ("errors", "jsonl", "lru", "version")

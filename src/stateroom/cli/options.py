@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -18,6 +19,14 @@ from stateroom.rollout import Price, missing_prompts
 EnvName = Annotated[
     str | None,
     typer.Argument(help="A registered name, module:Class or path.py:Class. Optional with --server."),
+]
+RunName = Annotated[
+    str | None,
+    typer.Argument(
+        help="A registered name, module:Class or path.py:Class; with --config, a run of the file. Optional with "
+        "--server, or if the file has one run.",
+        metavar="ENV",
+    ),
 ]
 EnvOption = Annotated[str, typer.Option("--env", "-e", help="A registered name, module:Class or path.py:Class.")]
 OnlyEnv = Annotated[str | None, typer.Option("--env", "-e", help="Only sessions of the environment with this name.")]
@@ -178,6 +187,24 @@ PriceOption = Annotated[
     ),
 ]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def with_options(
+    command: Callable[..., None], call: Callable[[dict[str, Any]], None], **options: tuple[Any, Any]
+) -> Callable[..., None]:
+    """A command with more options, each an annotation and a default; `call` is given all, and calls the command."""
+
+    def run(**given: Any) -> None:
+        call(given)
+
+    hints = get_type_hints(command, include_extras=True)
+    parameters = [each.replace(annotation=hints[each.name]) for each in signature(command).parameters.values()]
+    for name, (annotation, default) in options.items():
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def warn_of_missing_prompts(tasks: list[dict[str, Any]]) -> None:

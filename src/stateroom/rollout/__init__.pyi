@@ -15,7 +15,10 @@ from .episode import (
     run_episode as run_episode,
 )
 from .failures import ToolFailures as ToolFailures
-from .files import RunFiles as RunFiles
+from .files import (
+    RunFiles as RunFiles,
+    refuse_existing as refuse_existing,
+)
 from .index import (
     NODE as NODE,
     RunIndex as RunIndex,
@@ -23,9 +26,11 @@ from .index import (
 from .metrics import (
     SOLVED as SOLVED,
     Price as Price,
+    agent_metrics as agent_metrics,
     aggregate as aggregate,
     pass_at_k as pass_at_k,
     standard_error as standard_error,
+    together as together,
 )
 from .options import (
     default_store as default_store,
