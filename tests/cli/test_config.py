@@ -52,7 +52,8 @@ def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> Non
     rewards = {name: [row["reward"] for row in rows(f"out/{name}.jsonl")] for name in ("counter", "weather")}
     every = rewards["counter"] + rewards["weather"]
     assert told["metrics"]["mean/reward"] == sum(every) / len(every)
-    assert told["metrics"]["pass@1"] == sum(reward == 1 for reward in every) / len(every)
+    by_environment = [each["metrics"]["pass@4"] for each in told["environments"].values()]
+    assert told["metrics"]["pass@4"] == sum(by_environment) / 2  # each has eight tasks
     stateroom("run", "--config", FILE, "--force")
     shown = stateroom("run", "--config", FILE, "--resume").out
     assert [line.split()[:3] for line in shown.splitlines()[2:5]] == [
@@ -189,28 +190,23 @@ def test_what_is_shown_is_yaml_that_says_the_same(stateroom: Command) -> None:
 
 
 def test_no_secret_is_shown(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PLAIN", "DATABASE", "WORD"):
-        monkeypatch.setenv(name, "hunter2")
+    for name, value in {"WORD": "hunter2", "PIN": "4711"}.items():
+        monkeypatch.setenv(name, value)
+    args = {"x": "${env:WORD}", "pin": "${env:PIN}", "api_token": "hunter2", "deep": {"list": ["${env:WORD}"]}}
     write(
-        environments={
-            "a": {
-                "environment": "counter",
-                "args": {
-                    "x": "${env:PLAIN}",
-                    "api_token": "hunter2",
-                    "deep": {"keys": ["${env:PLAIN}"]},
-                    "list": ["${env:WORD}"],
-                },
-            }
-        },
-        models={"m": {"model": "local", "settings": {"extra_headers": {"Authorization": "hunter2"}}}},
-        stores={"s": "postgresql://me:${env:DATABASE}@host/db", "t": "redis://:hunter2@host"},
+        environments={"a": {"environment": "counter", "args": {**args, "hosts": [{"password": "hunter2"}]}}},
+        models={"m": {"model": "local", "settings": {"extra_headers": {"Authorization": "hunter2"}, "max_tokens": 9}}},
+        stores={"s": "postgresql://me:${env:WORD}@host/db", "t": "redis://:hunter2@host"},
     )
+    FILE.write_text(FILE.read_text().replace("'${env:PIN}'", "${env:PIN}"))  # a number
     for words in ([], ["--json"]):
         told = stateroom("config", "show", *words)
         assert told.code == 0
         assert "hunter2" not in told.out + told.err
-    assert values(stateroom)["stores.s"][0] == "postgresql://me:***@host/db"
+        assert "4711" not in told.out + told.err
+    found = values(stateroom)
+    assert found["stores.s"][0] == "postgresql://me:***@host/db"
+    assert found["models.m.settings.max_tokens"][0] == 9
 
 
 # Schema.

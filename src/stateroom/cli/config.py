@@ -185,20 +185,22 @@ def _values(value: Any, document: Node, path: tuple[str, ...]) -> Iterator[_Valu
 
 
 def _shown(value: Any, node: Node, path: tuple[str, ...]) -> Any:
-    """A value without secrets.
-
-    Where anything may stand, these are texts from the environment, and those with a name like a secret's.
-    """
-    is_text = path[2:3] in FREE and not isinstance(value, int | float)
-    if is_text and (_from_environment(node) or any(map(_SECRET.search, path[3:]))):
+    """A value without secrets: where anything may stand, all that is from the environment is taken for one."""
+    is_free = path[2:3] in FREE
+    if is_free and _from_environment(node) and not isinstance(value, bool):
         return HIDDEN
+    return _without_secrets(to_jsonable_python(value), " ".join(path[3:]) if is_free else "")
+
+
+def _without_secrets(value: Any, name: str) -> Any:
+    """A value without passwords in URLs, and without texts that have a name like a secret's."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(each, f"{name} {key}") for key, each in value.items()}
     if isinstance(value, list):
-        return [*map(_without_secrets, value)]
-    return _without_secrets(to_jsonable_python(value))
-
-
-def _without_secrets(value: Any) -> Any:
-    return without_secrets(value) if isinstance(value, str) and "://" in value else value
+        return [_without_secrets(each, name) for each in value]
+    if not isinstance(value, str):
+        return value
+    return HIDDEN if _SECRET.search(name) else without_secrets(value) if "://" in value else value
 
 
 def _from_environment(node: Node) -> bool:

@@ -51,7 +51,6 @@ NOT_IN_FILES = frozenset(
 )
 """Options that files have in another form, that are about one call of a command, or that are secrets."""
 
-
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """Characters of an environment's name that its files have as `_`."""
 
@@ -141,15 +140,15 @@ class Configuration:
     """The same, with the origin of each value."""
 
     @classmethod
-    def load(cls, files: Sequence[Path], overrides: Sequence[str] = (), run: str | None = None) -> Configuration:
-        """Read files. `run.KEY=VALUE` among the overrides is about the run of that name, or the only one.
+    def load(cls, files: Sequence[Path], overrides: Sequence[str] = (), name: str | None = None) -> Configuration:
+        """Read files. `run.KEY=VALUE` among the overrides is about the run of this name, or the only one.
 
         `BadConfig` lists all problems.
         """
         document = read_document(files)
         runs = document.at(["runs"])
         names = [*runs.value] if runs is not None and isinstance(runs.value, dict) else []
-        changes = [_of_run(each, names, run) for each in overrides]
+        changes = [_of_run(each, names, name) for each in overrides]
         document = merged(document, overrides_of(changes))
         try:
             return cls(config_type().model_validate(document.plain()), document)
@@ -255,8 +254,8 @@ def run_options(
 def serve_options(configuration: Configuration, given: Mapping[str, Any], chosen: Container[str]) -> dict[str, Any]:
     """The options of `stateroom serve`; those that were `chosen` on the command line win over the file."""
     section = {} if configuration.values.serve is None else _given(configuration.values.serve)
-    names = section.pop("environments", [])
-    names = given["envs"] or names
+    own = section.pop("environments", [])
+    names = given["envs"] or own
     _refuse_for_several(names, chosen)
     options = _with_file(given, section, chosen)
     models = {role: configuration.model(options[role]) for role in ("model", "agent")}

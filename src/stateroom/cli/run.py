@@ -69,6 +69,9 @@ from stateroom.rollout import (
 )
 from stateroom.store import without_secrets
 
+SHOWN_PASSES = 3
+"""Columns of pass@k, where there is a line for each environment."""
+
 
 def run(
     env: RunName = None,
@@ -187,11 +190,12 @@ def _data(plan: Run, report: Report) -> dict[str, Any]:
 def _overall(done: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
     """What was measured in the episodes of several environments together."""
     reports = [report for _, report in done.values()]
+    new = (row for report in reports for row in report.rows[report.earlier :])
     solved_at = next(plan.solved_at for plan, _ in done.values())
     return {
         "episodes": sum(report.episodes for report in reports),
         "failed": sum(report.failed for report in reports),
-        "elapsed": round(sum(report.elapsed for report in reports), 3),
+        **measured_speed(sum(report.elapsed for report in reports), new),
         "metrics": agent_metrics(together(report.rows for report in reports), solved_at),
     }
 
@@ -204,6 +208,8 @@ def _show_all(done: Mapping[str, tuple[Run, Report]]) -> None:
     for name, (plan, report) in done.items():
         for note in _notes(plan, report):
             console.print(Text.assemble((f"{name}: ", "bold"), note), soft_wrap=True)
+    cost = f", cost {overall['cost']:,.4g}" if "cost" in overall else ""
+    console.print(f"{overall['elapsed']:,.1f} s{cost}")
     for plan, _ in done.values():
         console.print(f"rollouts: {plan.files.rollouts}", soft_wrap=True)
 
@@ -212,7 +218,8 @@ def show_metrics(figures: Mapping[str, tuple[int, int, Mapping[str, float]]]) ->
     """Print a line for each environment: its episodes, those that failed, and the metrics of the others."""
     known = [metrics for _, _, metrics in figures.values() if metrics]
     passes = [name for name in (known[0] if known else ()) if name.startswith("pass@")]
-    names = ("mean/reward", *(name for name in passes if all(name in each for each in known)), "mean/tool_calls")
+    common = [name for name in passes if all(name in each for each in known)]
+    names = ("mean/reward", *common[:SHOWN_PASSES], "mean/tool_calls")
     titles = (name.removeprefix("mean/").replace("_", " ") for name in names)
     made = table("environment", "episodes#", "failed#", *(f"{title}#" for title in titles))
     for name, (episodes, failed, metrics) in figures.items():
