@@ -11,7 +11,7 @@ import pytest
 import stateroom
 from tests.patience import PATIENCE
 
-HEAVY = ["typer", "rich", "sqlite3", "docstring_parser", "starlette", "openai"]
+HEAVY = ["typer", "rich", "sqlite3", "docstring_parser", "starlette", "openai", "yaml"]
 AUTHOR = ["asyncio", "tarfile", "stateroom.model", "stateroom.agent", "stateroom.store", "stateroom.session.session"]
 LAZY = [
     "stateroom",

@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "stateroom"
 ORDER = [
-    *("state", "store", "session", "environment", "model", "agent", "rollout", "training", "adapters", "server"),
-    *("studio", "cli", "gallery"),
+    *("state", "store", "session", "environment", "model", "agent", "rollout", "data", "training", "adapters"),
+    *("server", "studio", "config", "cli", "gallery"),
 ]
 
 SHARED = ("errors", "jsonl", "lru", "version")

@@ -125,6 +125,10 @@ class NotFound(StateroomError):
     """A name given by the user (an environment, a policy, a file) does not exist."""
 
 
+class BadConfig(StateroomError):
+    """A configuration file says something that cannot be meant; each problem with its file, line and key."""
+
+
 class CannotWrite(StateroomError):
     """A file that a run is to write cannot be written, or is there already."""
 

@@ -107,7 +107,7 @@ def test_a_folder_for_the_secret_that_cannot_be_made(
 def test_options_that_make_no_sense(stateroom: Any, arguments: list[str]) -> None:
     outcome = stateroom("serve", *arguments)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "Error" in outcome.err
+    assert "error" in outcome.err.lower()
     assert "Traceback" not in outcome.err
 
 

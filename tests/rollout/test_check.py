@@ -27,7 +27,7 @@ from stateroom import (
 )
 from stateroom.environment import find_environment, registered
 from stateroom.errors import EnvironmentFailed, TimedOut
-from stateroom.model import Item, Policy, function_call, last_user_text, message, outputs_of
+from stateroom.model import Item, Policy, calls_of, function_call, last_user_text, message, outputs_of
 from stateroom.rollout import CheckReport, Finding, check_environment, example_file, read_tasks
 from stateroom.rollout.check.policies import RandomValue, SeenValue, seen_in
 
@@ -51,15 +51,15 @@ class TillTask(Task):
 
 
 class ReferencePolicy(Policy):
-    """Sells what the user names, then looks."""
+    """Looks, then sells what the user names."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         prices = [int(word) for word in last_user_text(conversation).split() if word.isdigit()]
         step = len(outputs_of(conversation))
-        if step < len(prices):
-            return [function_call("sell", f"call_{step}", price=prices[step])]
-        if step == len(prices):
+        if step == 0:
             return [function_call("total", f"call_{step}")]
+        if step <= len(prices):
+            return [function_call("sell", f"call_{step}", price=prices[step - 1])]
         return [message("Done.")]
 
 
@@ -92,7 +92,7 @@ class TillEnvironment(Environment[Till, TillTask]):
 
 
 def task(*prices: int, **more: Any) -> dict[str, Any]:
-    asked = f"Sell for {' and '.join(map(str, prices))} , then look."
+    asked = f"Look, then sell for {' and '.join(map(str, prices))} ."
     return {"responses_create_params": {"input": asked}, "prices": list(prices), **more}
 
 
@@ -136,7 +136,7 @@ async def test_nothing_is_found_in_an_environment_that_is_well(checked: Check) -
     assert report.problems == []
     assert [each.check for each in report.findings] == [
         *("schema", "tasks", "seed", "determinism", "isolation", "hidden state", "read back"),
-        *("reference", "idle", "verifier", "tools", "cost"),
+        *("reference", "idle", "shortcut", "verifier", "tools", "cost"),
     ]
 
 
@@ -582,7 +582,34 @@ class Reaching(TillEnvironment):
         return state.total
 
     def verify(self, state: Till, episode: Episode) -> float:
-        return float(state.sold[: len(episode.task.prices)] == episode.task.prices)
+        return float([price for price in state.sold if price] == episode.task.prices)
+
+
+class LooksLast(ReferencePolicy):
+    """Sells, then looks."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        prices = [int(word) for word in last_user_text(conversation).split() if word.isdigit()]
+        step = len(outputs_of(conversation))
+        steps = [*(function_call("sell", f"call_{at}", price=price) for at, price in enumerate(prices))]
+        return [[*steps, function_call("total", "last"), message("Done.")][step]]
+
+
+class Unasking(TillEnvironment):
+    """Does not care whether anybody looks."""
+
+    policies = {"reference": LooksLast}
+
+
+class Asking(Unasking):
+    """Cares whether somebody looks."""
+
+    def verify(self, state: Till, episode: Episode) -> float:
+        return super().verify(state, episode) * bool(calls_of(episode.response, "total"))
+
+
+async def test_a_task_that_needs_its_last_read_has_no_shortcut(checked: Check) -> None:
+    assert wrong(await checked(Asking)) == {}
 
 
 FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
@@ -603,8 +630,9 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Turned, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
     (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
     (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
-    (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[2]: new, 0"),
-    (Unsolvable, {"reference": "problem"}, "it called sell, sell, total, and got 0.5: there should be more"),
+    (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[0]: new, 0"),
+    (Unsolvable, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
+    (Unasking, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
     (Generous, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
     (Meddling, {"verifier": "problem"}, "verify broke down: this state may only be read"),
     (Endless, {"verifier": "problem"}, "verify must return a finite number"),
@@ -858,7 +886,7 @@ async def test_of_many_tasks_some_from_all_over_are_played_unless_all_are_to_be(
     assert (await checked(TillEnvironment, [*rows[:30], rows[-1], *rows[30:-1]])).problems != []
     every = await checked(TillEnvironment, rows, everything=True)
     assert (every.tasks, every.played) == (60, 60)
-    assert "task 59: it called sell, total, and got 0" in every.problems[0]
+    assert "task 59: it called total, sell, and got 0" in every.problems[0]
 
 
 # By chance.

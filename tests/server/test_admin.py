@@ -288,8 +288,8 @@ async def test_a_log_tells_what_each_entry_changed(served: Any) -> None:
     assert status == 200
     assert log["next"] is None
     assert all(type(entry.pop("at")) is float for entry in log["entries"])
-    verdict = log["entries"][5].pop("verdict")
-    assert verdict["reward"] == 0.0
+    verdict, response = (log["entries"][5].pop(name) for name in ("verdict", "response"))
+    assert (verdict["reward"], type(response)) == (0.0, str)
     call = {"kind": "call", "name": "increment_counter", "output": {"success": True}}
     assert log["entries"] == [
         {"revision": 1, "kind": "seed", "call_id": None, "input": ROW, "changes": []},

@@ -17,6 +17,7 @@ from stateroom import tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.counter.environment import Counter
 from stateroom.gallery.weather import WeatherEnvironment
+from tests.server.conftest import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
@@ -232,7 +233,7 @@ async def test_whatever_the_model_utters_the_session_and_its_reward_are_right(se
     ],
 )
 async def test_a_model_that_judges_itself_is_judged_as_it_stands(serve: Any, uttered: str, arguments: Any) -> None:
-    served = await serve()
+    served = await serve(PlainCounterEnvironment())
     async with agent_of(served) as agent:
         await agent.seed(ROW)
         await agent.call("increment_counter", {"count": 4})
@@ -292,7 +293,7 @@ async def test_a_name_without_end_gets_no_reply(serve: Any) -> None:
 
 
 async def test_early_or_late_a_reward_is_earned_once(serve: Any) -> None:
-    served = await serve()
+    served = await serve(PlainCounterEnvironment())
     async with agent_of(served) as agent:
         await agent.seed(ROW)
         await agent.call("increment_counter", {"count": 6})

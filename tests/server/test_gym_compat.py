@@ -9,6 +9,7 @@ import pytest
 from stateroom import Environment, State, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
+from tests.server.conftest import PlainCounterEnvironment
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
@@ -49,7 +50,7 @@ async def test_without_the_option_extra_arguments_are_refused(serve: Any) -> Non
 
 
 async def test_a_call_without_a_seed_gets_a_session_with_a_default_state(serve: Any) -> None:
-    served = await serve(gym_compat=True)
+    served = await serve(PlainCounterEnvironment(), gym_compat=True)
     assert await served.post("/increment_counter", {"count": 2}) == (200, {"success": True})
     assert await served.post("/get_counter_value") == (200, {"count": 2})
     body = {**SAID, "initial_count": 0, "expected_count": 2}

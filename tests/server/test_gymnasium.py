@@ -10,6 +10,7 @@ from stateroom import Verdict
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.session import Rescorer
+from tests.server.conftest import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
@@ -82,7 +83,7 @@ async def test_calls_that_fail_are_told_to_the_model(serve: Any) -> None:
 
 
 async def test_the_plain_endpoints_share_the_session(serve: Any) -> None:
-    served = await serve()
+    served = await serve(PlainCounterEnvironment())
     await served.post("/seed_session", ROW)
     await served.post("/step", made(("increment_counter", {"count": 4})))
     await served.post("/increment_counter", {"count": 2})

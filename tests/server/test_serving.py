@@ -141,3 +141,22 @@ async def test_it_outlives_its_terminal_under_nohup(launch: Any, connect: Any) -
     assert await client.post("/get_counter_value") == (200, {"count": 3})
     command.signal(signal.SIGTERM)
     assert command.wait() == 0
+
+
+async def test_a_file_says_what_is_served_and_each_environment_has_its_arguments(
+    launch: Any, connect: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "stateroom.yaml").write_text(
+        "environments:\n  strict: {environment: counter, args: {strict: true}}\n"
+        "stores: {main: memory://}\n"
+        "serve: {environments: [strict, extraction], store: main, max_body: 2048, port: 1}\n"
+    )
+    command = launch("--config", "stateroom.yaml", "serve.max_body=4096")
+    root = f"http://127.0.0.1:{command.port}"
+    assert command.lines[:2] == [f"counter: {root}/counter", f"extraction: {root}/extraction"]
+    assert "store: memory://" in command.lines[2]
+    client = await connect(command.root)
+    await client.post("/counter/seed_session", SEED)
+    await client.post("/counter/increment_counter", {"count": 2})
+    assert (await client.post("/counter/verify", {"response": {"output": []}}))[1]["reward"] == 0.0
+    assert (await client.post("/counter/verify", {"response": {"output": ["x" * 5000]}}))[0] == 413

@@ -8,6 +8,7 @@ import pytest
 from stateroom import Environment, Episode, State, Task, tool
 from stateroom.errors import MissingField
 from stateroom.session import Rescorer
+from tests.server.conftest import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 
@@ -29,7 +30,7 @@ async def session_of(served: Any, name: str = "counter") -> Any:
 
 @pytest.mark.parametrize("field", ["initial_count", "expected_count"])
 async def test_a_row_that_contradicts_the_seeded_one_is_refused(serve: Any, store: str, field: str) -> None:
-    served = await serve(store=store)
+    served = await serve(PlainCounterEnvironment(), store=store)
     await served.post("/seed_session", ROW)
     await served.post("/increment_counter", {"count": 6})
     for path in ("/verify", "/step"):
@@ -88,7 +89,7 @@ async def test_a_default_that_was_seeded_is_kept_too(serve: Any) -> None:
 
 
 async def test_a_field_that_only_verify_reads_may_come_with_it(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+    served = await serve(PlainCounterEnvironment(), store=store)
     assert (await served.post("/seed_session", TUTORIAL))[0] == 200
     await served.post("/increment_counter", {"count": 2})
     status, refused = await served.post("/verify", SAID)

@@ -12,6 +12,7 @@ from stateroom import Environment, Episode, Verdict, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
+from tests.server.conftest import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
@@ -62,7 +63,7 @@ async def test_a_tool_without_arguments_needs_no_body(serve: Any) -> None:
 
 
 async def test_whatever_a_row_holds_comes_back_from_verify(serve: Any) -> None:
-    served = await serve()
+    served = await serve(PlainCounterEnvironment())
     more = {
         "agent_ref": {"type": "responses_api_agents", "name": "simple"},
         "_ng_task_index": 7,
@@ -77,7 +78,7 @@ async def test_whatever_a_row_holds_comes_back_from_verify(serve: Any) -> None:
 
 
 async def test_who_has_the_row_need_not_get_it_back(serve: Any) -> None:
-    served = await serve()
+    served = await serve(PlainCounterEnvironment())
     await served.post("/seed_session", ROW)
     async with served.client.post(
         f"{served.url}/verify", json={**ROW, "response": {"output": []}}, headers={"Prefer": "return=minimal"}
@@ -285,7 +286,7 @@ async def test_an_id_that_cannot_be_written_is_refused(serve: Any) -> None:
 
 
 async def test_a_verdict_seals_the_session(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+    served = await serve(PlainCounterEnvironment(), store=store)
     await served.post("/seed_session", ROW)
     assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 0.0
     for name in ("increment_counter", "get_counter_value"):
@@ -296,7 +297,7 @@ async def test_a_verdict_seals_the_session(serve: Any, store: str) -> None:
 
 
 async def test_a_verdict_of_many_at_once_is_one(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+    served = await serve(PlainCounterEnvironment(), store=store)
     _, seeded = await served.post("/seed_session", ROW)
     replies = await asyncio.gather(*(served.post("/verify", {**SAID, "n": index}) for index in range(5)))
     assert replies == [(200, {**SAID, "n": index, "reward": 0.0}) for index in range(5)]

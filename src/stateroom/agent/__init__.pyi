@@ -42,6 +42,7 @@ from .threads import (
 from .tokens import (
     Estimate as Estimate,
     Tiktoken as Tiktoken,
+    TokenCounter as TokenCounter,
     TokenizerFile as TokenizerFile,
 )
 from .transcript import (

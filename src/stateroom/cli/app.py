@@ -6,9 +6,8 @@ import logging
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from inspect import Parameter, signature
 from io import TextIOWrapper
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -17,6 +16,8 @@ from stateroom.cli import (
     branch,
     check,
     compare,
+    config,
+    data,
     demo,
     environments,
     export,
@@ -24,9 +25,9 @@ from stateroom.cli import (
     mcp,
     migrate,
     model,
+    profile,
     replay,
     reverify,
-    run,
     runs,
     serve,
     sessions,
@@ -36,6 +37,7 @@ from stateroom.cli import (
     train,
     tree,
 )
+from stateroom.cli.options import with_options
 from stateroom.cli.output import errors
 from stateroom.environment import find_environment, registered
 from stateroom.errors import StateroomError
@@ -112,45 +114,30 @@ def log_to_terminal(level: int = logging.NOTSET) -> None:
 def runs_author_code(command: Callable[..., None]) -> Callable[..., None]:
     """A command with two more options: how much is shown of what an author's code logs and raises."""
 
-    def prepare(given: dict[str, Any]) -> None:
+    def call(given: dict[str, Any]) -> None:
         level, verbose = given.pop("log_level"), given.pop("verbose")
         if level is not None or verbose:
             log_to_terminal(logging.getLevelNamesMapping()[(level or Level.INFO).upper()])
+        command(**given)
 
-    return _with_options(command, prepare, log_level=(LogLevel, None), verbose=(Verbose, False))
+    return with_options(command, call, log_level=(LogLevel, None), verbose=(Verbose, False))
 
 
 def reads_sessions(command: Callable[..., None]) -> Callable[..., None]:
     """A command with one more option: whether sessions may lack fields that their state has a default for."""
 
-    def prepare(given: dict[str, Any]) -> None:
+    def call(given: dict[str, Any]) -> None:
         if given.pop("accept_defaults"):
+            if given.get("config"):
+                raise typer.BadParameter("not together with --config", param_hint="--accept-defaults")
             named = [given["env"]] if isinstance(given["env"], str) else given["env"]
             for found in map(find_environment, registered() if named is None else named):
                 for kind in (found.state_type, *found.shared_types.values()):
                     if kind is not None:
                         kind.accept_defaults()
-
-    return _with_options(command, prepare, accept_defaults=(AcceptDefaults, False))
-
-
-def _with_options(
-    command: Callable[..., None], prepare: Callable[[dict[str, Any]], None], **options: tuple[Any, Any]
-) -> Callable[..., None]:
-    """A command with more options, each an annotation and a default; `prepare` takes what was given for them."""
-
-    def run(**given: Any) -> None:
-        prepare(given)
         command(**given)
 
-    hints = get_type_hints(command, include_extras=True)
-    parameters = [each.replace(annotation=hints[each.name]) for each in signature(command).parameters.values()]
-    for name, (annotation, default) in options.items():
-        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run
+    return with_options(command, call, accept_defaults=(AcceptDefaults, False))
 
 
 app = typer.Typer(
@@ -162,18 +149,19 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(init.init)
 app.command()(runs_author_code(check.check))
-app.command()(runs_author_code(reads_sessions(run.run)))
+app.command()(runs_author_code(reads_sessions(config.configured_run)))
 app.command()(runs_author_code(branch.branch))
 app.command()(runs.runs)
 app.command()(show.show)
 app.command()(compare.compare)
+app.command()(profile.profile)
 app.command()(export.export)
 app.command()(runs_author_code(train.train))
 app.command()(tree.tree)
 app.command()(runs_author_code(reads_sessions(reverify.reverify)))
 app.command()(runs_author_code(reads_sessions(replay.replay)))
 app.command()(studio.studio)
-app.command(cls=serve.ServeCommand)(serve.serve)
+app.command(cls=serve.ServeCommand)(config.configured_serve)
 app.command()(mcp.mcp)
 app.command()(environments.environments)
 app.command()(environments.tasks)
@@ -181,6 +169,8 @@ app.command()(runs_author_code(reads_sessions(migrate.migrate)))
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(store.app, name="store")
 app.add_typer(model.app, name="model")
+app.add_typer(data.app, name="data")
+app.add_typer(config.app, name="config")
 
 
 def _command() -> Any:

@@ -36,9 +36,10 @@ def check(
 ) -> None:
     """Check an environment: its schema, tasks, tools and verifier, and what it does with its state.
 
-    Tasks are played in memory by three policies: the environment's reference,
-    a random one that calls all tools except external ones, and one that does
-    nothing; then again, and in turns. External tools that the reference policy
+    Tasks are played in memory by four policies: the environment's reference,
+    a random one that calls all tools except external ones, one that does
+    nothing, and one that leaves out the reference's last reads and its answer;
+    then again, and in turns. External tools that the reference policy
     calls really run.
 
     The exit code is 1 if there is a problem; warnings do not count.

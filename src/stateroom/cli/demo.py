@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from stateroom.cli.output import console, number, table
-from stateroom.cli.run import collect
+from stateroom.cli.run import collect, show_metrics
 from stateroom.cli.sessions import print_log, read_log
 from stateroom.rollout import Report, Run, new_path, plan_run
 from stateroom.session import Sessions
@@ -42,7 +42,9 @@ def demo(
         "the chance that at least one of k episodes is solved.\n"
     )
     runs = [_run(name, where) for name in ENVIRONMENTS]
-    _show_metrics(runs)
+    show_metrics(
+        {plan.environment.name: (done.episodes, done.failed, done.metrics["agent_metrics"]) for plan, done in runs}
+    )
     plan, report = runs[0]
     console.print()
     _show_tasks(plan, report)
@@ -92,16 +94,6 @@ def _say(text: str) -> None:
 def _run(name: str, where: Path) -> tuple[Run, Report]:
     plan = plan_run(name, model="noisy", repeats=REPEATS, output=where / f"{name}.jsonl")
     return plan, collect(plan)
-
-
-def _show_metrics(runs: list[tuple[Run, Report]]) -> None:
-    made = table("environment", "episodes#", "failed#", "reward#", "pass@1#", "pass@2#", "pass@4#", "tool calls#")
-    for plan, report in runs:
-        metrics = report.metrics["agent_metrics"]
-        names = ("mean/reward", "pass@1", "pass@2", "pass@4", "mean/tool_calls")
-        figures = (number(metrics[name]) for name in names)
-        made.add_row(plan.environment.name, str(report.episodes), str(report.failed), *figures)
-    console.print(made)
 
 
 def _show_tasks(plan: Run, report: Report) -> None:

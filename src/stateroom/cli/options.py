@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -18,6 +19,14 @@ from stateroom.rollout import Price, missing_prompts
 EnvName = Annotated[
     str | None,
     typer.Argument(help="A registered name, module:Class or path.py:Class. Optional with --server."),
+]
+RunName = Annotated[
+    str | None,
+    typer.Argument(
+        help="A registered name, module:Class or path.py:Class; with --config, a run of the file. Optional with "
+        "--server, or if the file has one run.",
+        metavar="ENV",
+    ),
 ]
 EnvOption = Annotated[str, typer.Option("--env", "-e", help="A registered name, module:Class or path.py:Class.")]
 OnlyEnv = Annotated[str | None, typer.Option("--env", "-e", help="Only sessions of the environment with this name.")]
@@ -180,6 +189,24 @@ PriceOption = Annotated[
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def with_options(
+    command: Callable[..., None], call: Callable[[dict[str, Any]], None], **options: tuple[Any, Any]
+) -> Callable[..., None]:
+    """A command with more options, each an annotation and a default; `call` is given all, and calls the command."""
+
+    def run(**given: Any) -> None:
+        call(given)
+
+    hints = get_type_hints(command, include_extras=True)
+    parameters = [each.replace(annotation=hints[each.name]) for each in signature(command).parameters.values()]
+    for name, (annotation, default) in options.items():
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
 def warn_of_missing_prompts(tasks: list[dict[str, Any]]) -> None:
     """Print a warning if some tasks ask nothing of the model."""
     if told := missing_prompts(tasks):
@@ -202,7 +229,7 @@ def exactness_of(tokens: bool, split_tokens: bool) -> Exactness | None:
 def settings_of(given: list[str] | None) -> dict[str, Any]:
     """Parameters that were given as NAME=VALUE; a value that is not JSON is a text."""
     settings: dict[str, Any] = {}
-    for name, value in _pairs(given, "--set", "temperature=0.7"):
+    for name, value in pairs(given, "--set", "temperature=0.7"):
         try:
             settings[name] = json.loads(value)
         except ValueError:
@@ -212,10 +239,11 @@ def settings_of(given: list[str] | None) -> dict[str, Any]:
 
 def env_args_of(given: list[str] | None) -> dict[str, TypedText]:
     """Constructor arguments that were given as NAME=VALUE; the environment's annotations say what a value is."""
-    return {name: TypedText(value) for name, value in _pairs(given, "--env-arg", "difficulty=hard")}
+    return {name: TypedText(value) for name, value in pairs(given, "--env-arg", "difficulty=hard")}
 
 
-def _pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
+def pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
+    """What was given as NAME=VALUE."""
     for each in given or ():
         name, is_there, value = each.partition("=")
         if not (name and is_there):

@@ -75,7 +75,7 @@ def with_error(metrics: Mapping[str, float], key: str, name: str) -> str:
     return number(metrics[key]) + ("" if error is None else f" ± {number(error)}")
 
 
-def measured_speed(elapsed: float, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def measured_speed(elapsed: float, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """How long some episodes took in all, and what they have cost, as far as that is known."""
     costs = [row["cost"] for row in rows if "cost" in row]
     return {"elapsed": round(elapsed, 3), **({"cost": sum(costs)} if costs else {})}

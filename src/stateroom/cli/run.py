@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from collections.abc import Mapping
+from inspect import signature
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -15,7 +17,6 @@ from stateroom.cli.options import (
     AsJSON,
     ContextTokens,
     EnvArgs,
-    EnvName,
     Force,
     Group,
     KeyVariable,
@@ -28,6 +29,7 @@ from stateroom.cli.options import (
     Repeats,
     RequestsPerMinute,
     Resume,
+    RunName,
     RunStore,
     Seed,
     ServerURL,
@@ -55,12 +57,24 @@ from stateroom.cli.output import (
     table,
     with_error,
 )
-from stateroom.rollout import SOLVED, ProgressBar, Report, Run, plan_run, run_with_progress
+from stateroom.rollout import (
+    SOLVED,
+    ProgressBar,
+    Report,
+    Run,
+    agent_metrics,
+    plan_run,
+    run_with_progress,
+    together,
+)
 from stateroom.store import without_secrets
+
+SHOWN_PASSES = 3
+"""Columns of pass@k, where there is a line for each environment."""
 
 
 def run(
-    env: EnvName = None,
+    env: RunName = None,
     env_arg: EnvArgs = None,
     input_file: TaskFile = None,
     model: ModelSpec = "reference",
@@ -110,39 +124,43 @@ def run(
     On a server: stateroom run counter --server http://127.0.0.1:8000
 
     On all cores: stateroom run counter --model noisy --repeats 100 --engine processes
+
+    A run of a file: stateroom run --config stateroom.yaml NAME run.repeats=8
     """
-    plan = plan_run(
-        env,
-        env_args=env_args_of(env_arg),
-        input=input_file,
-        model=model,
-        api_key_env=api_key_env,
-        model_concurrency=model_concurrency,
-        requests_per_minute=requests_per_minute,
-        tokens_per_minute=tokens_per_minute,
-        repeats=repeats,
-        group=group,
-        concurrency=concurrency,
-        engine=engine,
-        store=store,
-        server=server,
-        api_key=api_key,
-        admin_token=admin_token,
-        output=output,
-        limit=limit,
-        seed=seed,
-        max_steps=max_steps,
-        deadline=deadline,
-        context_tokens=context_tokens,
-        settings=settings_of(setting),
-        tokens=exactness_of(tokens, split_tokens),
-        solved_at=solved_at,
-        price=price_of(price),
-        resume=resume,
-        force=force,
-    )
-    warn_of_missing_prompts(plan.tasks)
-    _finish(plan, collect(plan), json_output)
+    options = dict(locals())
+    finish({"": plan(options)}, json_output)
+
+
+def plan(options: Mapping[str, Any]) -> Run:
+    """The plan of a run, by the options of the command; a configuration adds `env_args` and `settings`."""
+    same = {name: options[name] for name in signature(plan_run).parameters if name in options}
+    changed = {
+        "env_args": {**options.get("env_args", {}), **env_args_of(options["env_arg"])},
+        "input": options["input_file"],
+        "settings": {**options.get("settings", {}), **settings_of(options["setting"])},
+        "tokens": exactness_of(options["tokens"], options["split_tokens"]),
+        "price": price_of(options["price"]),
+    }
+    return plan_run(options["env"], **{**same, **changed})
+
+
+def finish(plans: Mapping[str, Run], json_output: bool) -> None:
+    """Carry out plans one after another, and print their reports; the exit code is 1 if every episode failed."""
+    for each in plans.values():
+        warn_of_missing_prompts(each.tasks)
+    done = {name: (each, collect(each)) for name, each in plans.items()}
+    if len(done) == 1:
+        [(only, report)] = done.values()
+        if json_output:
+            print_json(_data(only, report))
+        else:
+            _show(only, report)
+    elif json_output:
+        print_json({**_overall(done), "environments": {name: _data(*each) for name, each in done.items()}})
+    else:
+        _show_all(done)
+    if all(report.failed == report.episodes for _, report in done.values()):
+        raise typer.Exit(1)
 
 
 def collect(plan: Run) -> Report:
@@ -157,24 +175,70 @@ def collect(plan: Run) -> Report:
         raise typer.Exit(130) from None
 
 
-def _finish(plan: Run, report: Report, json_output: bool) -> None:
-    """Print a report; the exit code is 1 if every episode failed."""
-    if json_output:
-        print_json(
-            {
-                "episodes": report.episodes,
-                "failed": report.failed,
-                "waiting": report.waiting,
-                **measured_speed(report.elapsed, report.rows[report.earlier :]),
-                "tool_failures": report.tool_failures.counts,
-                "metrics": report.metrics["agent_metrics"],
-                "files": plan.files.as_dict(),
-            }
-        )
-    else:
-        _show(plan, report)
-    if report.failed == report.episodes:
-        raise typer.Exit(1)
+def _data(plan: Run, report: Report) -> dict[str, Any]:
+    return {
+        "episodes": report.episodes,
+        "failed": report.failed,
+        "waiting": report.waiting,
+        **measured_speed(report.elapsed, report.rows[report.earlier :]),
+        "tool_failures": report.tool_failures.counts,
+        "metrics": report.metrics["agent_metrics"],
+        "files": plan.files.as_dict(),
+    }
+
+
+def _overall(done: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
+    """What was measured in the episodes of several environments together."""
+    reports = [report for _, report in done.values()]
+    new = (row for report in reports for row in report.rows[report.earlier :])
+    solved_at = next(plan.solved_at for plan, _ in done.values())
+    return {
+        "episodes": sum(report.episodes for report in reports),
+        "failed": sum(report.failed for report in reports),
+        **measured_speed(sum(report.elapsed for report in reports), new),
+        "metrics": agent_metrics(together(report.rows for report in reports), solved_at),
+    }
+
+
+def _show_all(done: Mapping[str, tuple[Run, Report]]) -> None:
+    """Print the reports of several environments, and what they come to together."""
+    overall = _overall(done)
+    figures = {name: (each.episodes, each.failed, each.metrics["agent_metrics"]) for name, (_, each) in done.items()}
+    show_metrics({**figures, "overall": (overall["episodes"], overall["failed"], overall["metrics"])})
+    for name, (plan, report) in done.items():
+        for note in _notes(plan, report):
+            console.print(Text.assemble((f"{name}: ", "bold"), note), soft_wrap=True)
+    cost = f", cost {overall['cost']:,.4g}" if "cost" in overall else ""
+    console.print(f"{overall['elapsed']:,.1f} s{cost}")
+    for plan, _ in done.values():
+        console.print(f"rollouts: {plan.files.rollouts}", soft_wrap=True)
+
+
+def show_metrics(figures: Mapping[str, tuple[int, int, Mapping[str, float]]]) -> None:
+    """Print a line for each environment: its episodes, those that failed, and the metrics of the others."""
+    known = [metrics for _, _, metrics in figures.values() if metrics]
+    passes = [name for name in (known[0] if known else ()) if name.startswith("pass@")]
+    common = [name for name in passes if all(name in each for each in known)]
+    names = ("mean/reward", *common[:SHOWN_PASSES], "mean/tool_calls")
+    titles = (name.removeprefix("mean/").replace("_", " ") for name in names)
+    made = table("environment", "episodes#", "failed#", *(f"{title}#" for title in titles))
+    for name, (episodes, failed, metrics) in figures.items():
+        shown = (number(metrics[each]) if each in metrics else "-" for each in names)
+        made.add_row(name, str(episodes), str(failed), *shown)
+    console.print(made)
+
+
+def _notes(plan: Run, report: Report) -> list[Text]:
+    """What a person should know besides the metrics: who waits, and what failed."""
+    notes = []
+    if report.waiting:
+        answer = f"stateroom sessions answer {report.waiting[0]} TEXT --store {without_secrets(plan.store)}"
+        notes.append(Text(f"{report.waiting[0]} waits for input: {answer}, then --resume"))
+    if report.first_error:
+        notes.append(Text(f"the first failure: {report.first_error}", "red"))
+    if report.tool_failures:
+        notes.append(Text(str(report.tool_failures), "red"))
+    return notes
 
 
 def _show(plan: Run, report: Report) -> None:
@@ -184,16 +248,8 @@ def _show(plan: Run, report: Report) -> None:
     failed = f", {report.failed} failed" if report.failed else ""
     waiting = f", {len(report.waiting)} waiting" if report.waiting else ""
     console.print(Text.assemble((what, "bold"), (failed, "red"), (waiting, "yellow")), soft_wrap=True)
-    if report.waiting:
-        console.print(
-            f"{report.waiting[0]} waits for input: stateroom sessions answer {report.waiting[0]} TEXT --store "
-            f"{without_secrets(plan.store)}, then --resume",
-            soft_wrap=True,
-        )
-    if report.first_error:
-        console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)
-    if report.tool_failures:
-        console.print(str(report.tool_failures), style="red", soft_wrap=True)
+    for note in _notes(plan, report):
+        console.print(note, soft_wrap=True)
     if report.rows:
         made = table("metric", "mean#", "±#", "min#", "max#", "median#", "std#")
         names = {key.partition("/")[2] for key in metrics if key.startswith("mean/")}

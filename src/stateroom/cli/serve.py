@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,9 +29,13 @@ class ServeCommand(TyperCommand):
 
 def serve(
     envs: Annotated[
-        list[str],
-        typer.Argument(help="Registered names, module:Class or path.py:Class.", show_default=False, metavar="ENV..."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            help="Registered names, module:Class or path.py:Class; with --config also names and KEY=VALUE of the file.",
+            show_default=False,
+            metavar="ENV...",
+        ),
+    ] = None,
     env_arg: EnvArgs = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
@@ -141,40 +147,30 @@ def serve(
     With an agent for NeMo Gym's rollout collection: stateroom serve counter --agent reference
 
     With a page for people: stateroom serve counter --studio
+
+    As a file says: stateroom serve --config stateroom.yaml serve.port=9000
     """
+    options = dict(locals())
+    start(options)
+
+
+def start(options: Mapping[str, Any]) -> None:
+    """Serve, by the options of the command; a configuration adds `env_args`, those of each environment."""
     try:
         from stateroom import server  # noqa: PLC0415 - not every command needs a server
     except ImportError as error:
         raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
-    server.serve(
-        *envs,
-        env_args=env_args_of(env_arg),
-        host=host,
-        port=port,
-        store=store,
-        workers=workers,
-        ttl=ttl,
-        timeout=timeout,
-        allow_host=allow_host or (),
-        api_keys=api_keys,
-        admin_token=admin_token,
-        model=model,
-        agent=agent,
-        tokens=tokens,
-        api_key_env=api_key_env,
-        context_tokens=context_tokens,
-        max_body=max_body,
-        max_state=max_state,
-        max_log=max_log,
-        max_sessions=max_sessions,
-        max_calls=max_calls,
-        receive_timeout=receive_timeout,
-        send_timeout=send_timeout,
-        access_log=access_log,
-        extra_arguments=extra_arguments,
-        gym_compat=gym_compat,
-        extensions=[] if studio is None else [studio_of(studio, studio_token, runs)],
-        say=lambda line: console.print(line, soft_wrap=True),
-        warn=warn,
-        exits=True,
-    )
+    same = {name: options[name] for name in signature(server.serve).parameters if name in options}
+    env_args: Any = env_args_of(options["env_arg"])
+    if "env_args" in options:
+        env_args = [{**each, **env_args} for each in options["env_args"]]
+    studio = options["studio"]
+    changed = {
+        "env_args": env_args,
+        "allow_host": options["allow_host"] or (),
+        "extensions": [] if studio is None else [studio_of(studio, options["studio_token"], options["runs"])],
+        "say": lambda line: console.print(line, soft_wrap=True),
+        "warn": warn,
+        "exits": True,
+    }
+    server.serve(*(options["envs"] or ()), **{**same, **changed})

@@ -15,7 +15,10 @@ from .episode import (
     run_episode as run_episode,
 )
 from .failures import ToolFailures as ToolFailures
-from .files import RunFiles as RunFiles
+from .files import (
+    RunFiles as RunFiles,
+    refuse_existing as refuse_existing,
+)
 from .index import (
     NODE as NODE,
     RunIndex as RunIndex,
@@ -23,9 +26,11 @@ from .index import (
 from .metrics import (
     SOLVED as SOLVED,
     Price as Price,
+    agent_metrics as agent_metrics,
     aggregate as aggregate,
     pass_at_k as pass_at_k,
     standard_error as standard_error,
+    together as together,
 )
 from .options import (
     default_store as default_store,
@@ -38,6 +43,10 @@ from .options import (
 from .plan import (
     EPOCH as EPOCH,
     Run as Run,
+)
+from .profile import (
+    TaskProfile as TaskProfile,
+    profile_runs as profile_runs,
 )
 from .progress import (
     SOON as SOON,
@@ -90,6 +99,7 @@ from .tasks import (
     checked_row as checked_row,
     example_file as example_file,
     generate_tasks as generate_tasks,
+    has_prompt as has_prompt,
     missing_prompts as missing_prompts,
     read_tasks as read_tasks,
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from random import Random
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from stateroom.errors import BadTask
 from stateroom.model import Item, kind_of, text_of
 from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row
-from stateroom.rollout.runs import StoredEpisode, StoredRun
+from stateroom.rollout.runs import StoredRun
 from stateroom.session import parsed, same
 
 CONFIDENCE = 0.95
@@ -109,10 +110,10 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
     those that a person has edited.
     """
     edited: set[Key] = set()
-    rewards = [_rewards(run.answers(), edited) for run in (first, second)]
+    rewards = [rewards_of(run, edited) for run in (first, second)]
     one, other = ({key[0] for key in each} for each in rewards)
     whole = bool(first.inputs and second.inputs)
-    contents = [_contents(run, whole) for run in (first, second)]
+    contents = [dict(contents_of(run, whole)) for run in (first, second)]
     different = sorted(task for task in one & other if not same(contents[0][task], contents[1][task]))
     common = sorted((one & other) - {*different})
     if not common:
@@ -139,10 +140,10 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
     )
 
 
-def _rewards(episodes: Iterable[StoredEpisode], edited: set[Key]) -> dict[Key, float]:
+def rewards_of(run: StoredRun, edited: set[Key]) -> dict[Key, float]:
     """The rewards of the episodes that can be compared; those that cannot are added to `edited`."""
     found: dict[Key, float] = {}
-    for each in episodes:
+    for each in run.answers():
         if each.row.get(EDITED):
             edited.add((each.task, each.rollout))
         elif each.reward is not None:
@@ -158,17 +159,17 @@ def _means(rewards: dict[Key, float], tasks: Sequence[int]) -> dict[int, tuple[f
     return {task: (fmean(by_task[task]), len(by_task[task])) for task in tasks}
 
 
-def _contents(run: StoredRun, whole: bool) -> dict[int, Row]:
-    """What each task is: its row or, where not both runs have an inputs file, only what the model is asked.
+def contents_of(run: StoredRun, whole: bool) -> Iterator[tuple[int, Row]]:
+    """What each task is: its row or, where not all runs have an inputs file, only what the model is asked.
 
     Rescored rollouts have no inputs file, and in a rollout a task cannot be told from its verdict.
     """
     if not whole:
-        return {each.task: {"asked": each.row.get("responses_create_params")} for each in run.answers()}
-    return {
-        task: {name: value for name, value in row.items() if name not in NOT_TASK}
-        for (task, _), row in run.inputs.items()
-    }
+        yield from ((each.task, {"asked": each.row.get("responses_create_params")}) for each in run.answers())
+        return
+    for task, keys in groupby(run.inputs, itemgetter(0)):
+        row = run.inputs[next(keys)]
+        yield task, {name: value for name, value in row.items() if name not in NOT_TASK}
 
 
 def _pair(task: int, first: dict[Key, float], second: dict[Key, float]) -> Key | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from math import comb, fsum, hypot, prod, sqrt
@@ -170,6 +170,17 @@ def agent_metrics(rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED) 
     """The metrics over all episodes alone; those of each task take longer."""
     figures = _figures(rows, ())
     return _overall(figures, repeats_of(figures), solved_at)
+
+
+def together(runs: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[Row]:
+    """The rows of several runs as those of one: each run's tasks are others than those of the runs before."""
+    first = 0
+    for rows in runs:
+        last = -1
+        for row in rows:
+            last = max(last, row["_ng_task_index"])
+            yield {**row, "_ng_task_index": first + row["_ng_task_index"]}
+        first += last + 1
 
 
 def key_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

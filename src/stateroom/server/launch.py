@@ -29,7 +29,7 @@ NO_ARGUMENTS: Mapping[str, Any] = {}
 
 def serve(
     *environments: str | type[Environment[Any, Any]] | Environment[Any, Any],
-    env_args: Mapping[str, Any] = NO_ARGUMENTS,
+    env_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] = NO_ARGUMENTS,
     host: str = "127.0.0.1",
     port: int = 8000,
     store: str = "sqlite:///stateroom.db",
@@ -63,17 +63,19 @@ def serve(
     """Serve environments over HTTP and MCP until Ctrl-C; the names and defaults are those of `stateroom serve`.
 
     Each environment is a registered name, `module:Class`, `path.py:Class`, a class or an instance; with `extensions`
-    there may be none. `for_operator`, there are no endpoints for agents, and expired sessions stay in the store. `say`
-    and `warn` get what a person should read. With `exits`, the process ends with the server, whatever its threads still
-    do.
+    there may be none. `env_args` are arguments of the constructor of one environment, or a list of those of each.
+    `for_operator`, there are no endpoints for agents, and expired sessions stay in the store. `say` and `warn` get what
+    a person should read. With `exits`, the process ends with the server, whatever its threads still do.
     """
     if not environments and not extensions:
         raise DefinitionError("say which environment to serve")
-    if env_args and len(environments) > 1:
-        raise DefinitionError("--env-arg: only when one environment is served")
+    if isinstance(env_args, Mapping):
+        if env_args and len(environments) > 1:
+            raise DefinitionError("--env-arg: only when one environment is served")
+        env_args = [env_args] * len(environments)
     if workers > 1 and not all(isinstance(each, str) for each in environments):
         raise DefinitionError("several workers each make their own instances: give names or module:Class, or workers=1")
-    made = [make_environment(each, env_args) for each in environments]
+    made = [*map(make_environment, environments, env_args)]
     _check_store(store, workers, made)
     secrets, origin = find_secrets()
     keys = None if api_keys is None else Path(api_keys)
@@ -104,7 +106,7 @@ def serve(
         extra_arguments=extra_arguments,
         gym_compat=gym_compat,
     )
-    factory = ApplicationFactory(tuple(environments), options, env_args, tuple(extensions))
+    factory = ApplicationFactory(tuple(environments), options, tuple(env_args), tuple(extensions))
     with BackgroundLoop() as loop:
         loop.run(_try(store, factory.application()))  # errors are shown once, not by each worker
     with bind(host, port) as listening:

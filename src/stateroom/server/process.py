@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -71,8 +71,8 @@ class ApplicationFactory:
     environments: tuple[str | type[Environment[Any, Any]] | Environment[Any, Any], ...]
     """Registered names, module:Class or path.py:Class; in this process also classes and instances."""
     options: Options
-    env_args: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of the environment's constructor."""
+    env_args: tuple[Mapping[str, Any], ...]
+    """Arguments of the constructor of each."""
     extensions: tuple[Extension, ...] = ()
 
     def __call__(self) -> ASGIApp:
@@ -93,7 +93,7 @@ class ApplicationFactory:
         return max([self.options.limits.seconds, *(tool.procedure.timeout or 0.0 for tool in tools)])
 
     def _environments(self) -> list[Environment[Any, Any]]:
-        return [make_environment(each, self.env_args) for each in self.environments]
+        return [*map(make_environment, self.environments, self.env_args)]
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
 
-from stateroom import Environment, Episode, State, Task, tool
+from stateroom import Environment, Episode, State, Task, Verdict, tool
 from stateroom.gallery.counter.policies import NoisyPolicy, ReferencePolicy
+from stateroom.model import Item, text_of
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?!\.?\d)")
 
 
 class Counter(State):
@@ -18,11 +22,28 @@ class CounterTask(Task):
     expected_count: int
 
 
+def was_read_back(output: list[Item]) -> bool:
+    """Whether the counter was read after the last addition. MCP clients put a prefix before a tool's name."""
+    calls = (str(item.get("name")) for item in output if item.get("type") == "function_call")
+    last = [name for name in calls if name.endswith(("increment_counter", "get_counter_value"))][-1:]
+    return any(name.endswith("get_counter_value") for name in last)
+
+
+def has_reported(output: list[Item], value: int) -> bool:
+    """Whether the last message has a value."""
+    said = [text_of(item) for item in output if item.get("type") == "message"]
+    return any(str(value) in NUMBER.findall(text) for text in said[-1:])
+
+
 class CounterEnvironment(Environment[Counter, CounterTask]):
     """Increment a counter and report its value."""
 
     examples = "tasks.jsonl"
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        """Whether the reward needs the counter to be read after the last addition, and its value to be reported."""
 
     def seed(self, task: CounterTask) -> Counter:
         return Counter(value=task.initial_count)
@@ -42,8 +63,12 @@ class CounterEnvironment(Environment[Counter, CounterTask]):
         """The counter's value."""
         return {"count": state.value}
 
-    def verify(self, state: Counter, episode: Episode) -> float:
-        return float(state.value == episode.task.expected_count)
+    def verify(self, state: Counter, episode: Episode) -> Verdict:
+        output = (episode.response or {}).get("output", [])
+        steps = {"read_back": was_read_back(output), "reported": has_reported(output, state.value)}
+        reached = state.value == episode.task.expected_count
+        reward = reached and (not self.strict or all(steps.values()))
+        return Verdict(float(reward), {name: float(done) for name, done in steps.items()})
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:

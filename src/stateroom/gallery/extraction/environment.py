@@ -71,6 +71,10 @@ class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
     examples = "tasks.jsonl"
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        """Whether the reward needs each word to be looked up."""
+
     @tool
     def get_synonym_value(self, state: Extraction, synonym: str) -> dict[str, int]:
         """The value of a word.
@@ -97,8 +101,11 @@ class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
         accuracy = answer == expected
         found = len(set(answer) & set(expected))
         overlap = found / max(len(expected), 1)
+        words = {*task.expected_synonyms}
+        looked_up = len(words & {*state.looked_up}) / max(len(words), 1)
         return Verdict(
-            reward=float(accuracy),
+            reward=float(accuracy and (not self.strict or looked_up == 1.0)),
+            components={"looked_up": looked_up},
             metrics={
                 "accuracy": float(accuracy),
                 "set_overlap": overlap,

@@ -94,6 +94,7 @@ async def _check_episodes(episodes: Episodes) -> list[Finding]:
         isolation.check_read_back(episodes),
         verdicts.check_reference(episodes),
         verdicts.check_idle(episodes),
+        verdicts.check_shortcuts(episodes),
         verdicts.check_verifier(episodes),
         tools.check_tools(episodes),
         tools.check_cost(episodes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -16,8 +16,9 @@ from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, Ti
 from stateroom.model import Item, ModelSource
 from stateroom.rollout.check.findings import listed
 from stateroom.rollout.check.instance import CheckSession, Instance
-from stateroom.rollout.check.policies import CheckPolicy, idle_policy, random_policy, reference_policy
+from stateroom.rollout.check.policies import CheckPolicy, idle_policy, random_policy, reference_policy, shortcut_policy
 from stateroom.rollout.files import RunFiles
+from stateroom.rollout.metrics import SOLVED
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row
 from stateroom.session import Reader, Result, Session, Verdict, contained, same
@@ -45,6 +46,10 @@ class PlayedStep(NamedTuple):
         if self.is_reply or not isinstance(self.input, dict):
             return f"{self.name}({brief(self.input)})"
         return f"{self.name}({', '.join(f'{name}={brief(value)}' for name, value in self.input.items())})"
+
+    def action(self) -> dict[str, Any]:
+        """The step as one of a task's gold actions."""
+        return {"message": self.input} if self.is_reply else {"name": self.name, "arguments": self.input}
 
     async def repeat(self, session: Session[Any]) -> Any:
         """The result of the same step in another session."""
@@ -243,6 +248,8 @@ class Episodes:
         """Of the random policy, which calls all tools except external ones."""
         self.idle: list[Play] = []
         """Of the idle policy."""
+        self.shortcuts: list[Play] = []
+        """The solved `reference` episodes, without the reads at their end and without their last message."""
         self.again: list[Play] = []
         """The `active` episodes, played again."""
         self.endless: Play | None = None
@@ -263,6 +270,8 @@ class Episodes:
             self.reference = await self._play_all(reference, closely=True)
         self.random = await self._play_all(random_policy(), closely=reference is None)
         self.idle = await self._play_all(idle_policy())
+        for play in self.reference:
+            await self._play_shortcut(play)
         if self.endless is None:
             self.again = [await self.play_again(self.other, each) for each in reversed(self.active)][::-1]
 
@@ -278,6 +287,20 @@ class Episodes:
         """The same episode on another instance."""
         self._on_play()
         return await _play(instance, play.policy, play.task, self.rows[play.task])
+
+    def last_reads(self, play: Play) -> list[PlayedStep]:
+        """The reads at the end of an episode, which no later call can need."""
+        tools = self.instance.environment.tools
+        reads = takewhile(lambda step: step.name in tools and tools[step.name].effect == "read", reversed(play.steps))
+        return [*reads][::-1]
+
+    async def _play_shortcut(self, play: Play) -> None:
+        reads = self.last_reads(play)
+        kept = play.steps[: len(play.steps) - len(reads)]
+        if self.endless is None and kept and reads and play.verdict is not None and play.verdict.reward >= SOLVED:
+            policy = shortcut_policy([step.action() for step in kept])
+            self.shortcuts.append(await _play(self.instance, policy, play.task, self.rows[play.task]))
+            self._on_play()
 
     async def _play_all(self, policy: CheckPolicy, *, closely: bool = False) -> list[Play]:
         plays: list[Play] = []

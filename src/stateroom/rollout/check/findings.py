@@ -15,11 +15,12 @@ HIDDEN_STATE = "hidden state"
 READ_BACK = "read back"
 REFERENCE = "reference"
 IDLE = "idle"
+SHORTCUT = "shortcut"
 VERIFIER = "verifier"
 TOOLS = "tools"
 COST = "cost"
 
-PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN_STATE, READ_BACK, REFERENCE, IDLE, VERIFIER, TOOLS, COST)
+PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN_STATE, READ_BACK, REFERENCE, IDLE, SHORTCUT, VERIFIER, TOOLS, COST)
 """The checks that play episodes, in the order of a report; `schema` and `tasks` come before them."""
 
 CheckResult = Literal["ok", "warning", "problem", "skipped"]

@@ -1,13 +1,14 @@
-"""The checks `reference`, `idle` and `verifier`: a reward tells whether the task was done."""
+"""The checks `reference`, `idle`, `shortcut` and `verifier`: a reward tells whether the task was done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stateroom.rollout.check.episodes import Episodes, Play
 from stateroom.rollout.check.findings import (
     IDLE,
     REFERENCE,
+    SHORTCUT,
     VERIFIER,
     Fault,
     Finding,
@@ -51,7 +52,7 @@ def _unsolved(play: Play) -> Iterator[Fault]:
 
 def check_idle(episodes: Episodes) -> Finding:
     """A policy that does nothing does not get the full reward."""
-    paid = [play for play in episodes.idle if play.verdict is not None and play.verdict.reward >= SOLVED]
+    paid = _paid(episodes.idle)
     by_metrics = [play.task for play in paid if _metrics_differ(episodes, play)]
     not_at_all = [play.task for play in paid if play.task not in by_metrics]
     faults = []
@@ -64,12 +65,38 @@ def check_idle(episodes: Episodes) -> Finding:
     return finding(IDLE, faults, f"doing nothing solves none of {plural(len(episodes.idle), 'task')}")
 
 
+def _paid(plays: Sequence[Play]) -> list[Play]:
+    """The episodes with the full reward."""
+    return [play for play in plays if play.verdict is not None and play.verdict.reward >= SOLVED]
+
+
 def _metrics_differ(episodes: Episodes, idle: Play) -> bool:
     """Whether something else in the verdict tells the idle policy from the reference."""
     best = next((play for play in episodes.reference if play.task == idle.task), None)
     if best is None or best.verdict is None or idle.verdict is None:
         return False
     return best.verdict.metrics != idle.verdict.metrics or best.verdict.components != idle.verdict.components
+
+
+def check_shortcuts(episodes: Episodes) -> Finding:
+    """Where the reference ends with reads and a message, the full reward needs one of them.
+
+    After the last write, a read can only serve the answer: without both, nothing that the task asks to be looked up
+    and told was done.
+    """
+    paid = {play.task for play in _paid(episodes.shortcuts)} - {play.task for play in _paid(episodes.idle)}
+    plays = [play for play in episodes.reference if play.task in paid]
+    names = dict.fromkeys(step.name for play in plays for step in episodes.last_reads(play))
+    without = f"the full reward needs neither the last {listed([*names])} nor an answer"
+    advice = "if the task asks for them, let verify look for them in episode.response"
+    faults = [Fault(f"task {listed([play.task for play in plays])}: {without}; {advice}", False)] if plays else []
+    tried = plural(len(episodes.shortcuts), "task")
+    otherwise = (
+        f"without its last reads none of {tried} is solved"
+        if episodes.shortcuts
+        else "no task ends with reads after a change"
+    )
+    return finding(SHORTCUT, faults, otherwise)
 
 
 def check_verifier(episodes: Episodes) -> Finding:

@@ -1,0 +1,231 @@
+"""`stateroom config`, and `--config` of `stateroom run` and `stateroom serve`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+import yaml
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema, to_jsonable_python
+from rich.text import Text
+
+from stateroom.cli import run, serve
+from stateroom.cli.configuration import (
+    ConfigFiles,
+    Configuration,
+    Overrides,
+    config_type,
+    run_options,
+    serve_options,
+)
+from stateroom.cli.options import AsJSON, with_options
+from stateroom.cli.output import console, errors, print_json
+from stateroom.config import Node, import_gym
+from stateroom.errors import BadConfig
+from stateroom.jsonl import replace_lines
+from stateroom.rollout import refuse_existing
+from stateroom.store import without_secrets
+
+HIDDEN = "***"
+
+FREE = (("args",), ("settings",))
+"""Keys whose values may be anything, also secrets."""
+
+_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|auth", re.IGNORECASE)
+
+app = typer.Typer(no_args_is_help=True, help="Show, describe and import configuration files.")
+
+
+def _call_run(given: dict[str, Any]) -> None:
+    files, chosen = _taken(given)
+    names, overrides = _words([given["env"] or "", *(given.pop("overrides") or ())], files)
+    if not files:
+        run.run(**given)
+        return
+    if len(names) > 1:
+        raise BadConfig(f"name one run, not {', '.join(names)}")
+    name = names[0] if names else None
+    configuration = Configuration.load(files, overrides, name)
+    options = run_options(configuration, configuration.run_named(name), given, chosen)
+    run.finish({name: run.plan(each) for name, each in options.items()}, given["json_output"])
+
+
+def _call_serve(given: dict[str, Any]) -> None:
+    files, chosen = _taken(given)
+    given["envs"], overrides = _words(given["envs"] or [], files)
+    if not files:
+        serve.serve(**given)
+    else:
+        serve.start(serve_options(Configuration.load(files, overrides), given, chosen))
+
+
+def _taken(given: dict[str, Any]) -> tuple[list[Path], set[str]]:
+    """The files of --config, and the names of the options that are on the command line."""
+    context = given.pop("context")
+    sources = {name: context.get_parameter_source(name) for name in given}
+    chosen = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    return given.pop("config") or [], chosen
+
+
+def _words(words: Sequence[str], files: Sequence[Path]) -> tuple[list[str], list[str]]:
+    """The names, and the overrides of a configuration, among the arguments of a command."""
+    names = [word for word in words if word and "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    if overrides and not files:
+        raise BadConfig(f"{overrides[0]}: it changes a configuration, and there is none; give one with --config")
+    return names, overrides
+
+
+WITH_CONFIG = {"config": (ConfigFiles, None), "context": (typer.Context, None)}
+
+configured_run = with_options(run.run, _call_run, overrides=(Overrides, None), **WITH_CONFIG)
+configured_serve = with_options(serve.serve, _call_serve, **WITH_CONFIG)
+
+
+@app.command()
+def show(
+    overrides: Overrides = None,
+    config: ConfigFiles = None,
+    json_output: AsJSON = False,
+) -> None:
+    """Print what configuration files come to, with the origin of each value. No secret is shown.
+
+    By default it reads stateroom.yaml in the current folder.
+
+    Example: stateroom config show
+
+    Example: stateroom config show --config base.yaml --config mine.yaml run.repeats=8
+    """
+    configuration = Configuration.load(config or [Path("stateroom.yaml")], overrides or ())
+    values = [*_values(configuration.values, configuration.document, ())]
+    if json_output:
+        print_json([{"key": ".".join(each.path), "value": each.shown, "origin": each.origin} for each in values])
+    else:
+        _print(values)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of configuration files, for editors.
+
+    Example: stateroom config schema > stateroom.schema.json
+    """
+    typer.echo(json.dumps(config_type().model_json_schema(schema_generator=_Schema), indent=2, ensure_ascii=False))
+
+
+@app.command("import")
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Configuration files of NeMo Gym; later ones win.", show_default=False, metavar="FILE..."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write; by default it is printed.", show_default=False),
+    ] = None,
+) -> None:
+    """Convert a configuration of NeMo Gym. What is left to do is told on standard error.
+
+    Example: stateroom config import counter.yaml --output stateroom.yaml
+    """
+    found = import_gym(files)
+    text = yaml.safe_dump(found.config, sort_keys=False, allow_unicode=True, width=1000)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        refuse_existing(output)
+        replace_lines(output, [text.encode()])
+    for note in found.notes:
+        errors.print(f"to do: {note}", style="yellow", soft_wrap=True)
+
+
+class _Schema(GenerateJsonSchema):
+    """A schema in which an environment variable may stand for a number or a boolean."""
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        return _or_variable(super().int_schema(schema))
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        return _or_variable(super().float_schema(schema))
+
+    def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
+        return _or_variable(super().bool_schema(schema))
+
+
+def _or_variable(schema: JsonSchemaValue) -> JsonSchemaValue:
+    return {"anyOf": [schema, {"type": "string", "pattern": r"^\$\{env:\w+(,.*)?\}$"}]}
+
+
+class _Value(NamedTuple):
+    """A value, as it may be shown."""
+
+    path: tuple[str, ...]
+    shown: Any
+    origin: str
+
+
+def _values(value: Any, document: Node, path: tuple[str, ...]) -> Iterator[_Value]:
+    """The values of a configuration; what is neither given nor has a default is left out."""
+    parts = dict(value) if isinstance(value, BaseModel | dict) else {}
+    if parts:
+        for name, part in parts.items():
+            yield from _values(part, document, (*path, str(name)))
+        return
+    node = document.at(path)
+    if node is not None:
+        yield _Value(path, _shown(value, node, path), str(node.origin))
+    elif value is not None and value != {}:
+        yield _Value(path, to_jsonable_python(value), "default")
+
+
+def _shown(value: Any, node: Node, path: tuple[str, ...]) -> Any:
+    """A value without secrets: where anything may stand, all that is from the environment is taken for one."""
+    is_free = path[2:3] in FREE
+    if is_free and _from_environment(node) and not isinstance(value, bool):
+        return HIDDEN
+    return _without_secrets(to_jsonable_python(value), " ".join(path[3:]) if is_free else "")
+
+
+def _without_secrets(value: Any, name: str) -> Any:
+    """A value without passwords in URLs, and without texts that have a name like a secret's."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(each, f"{name} {key}") for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(each, name) for each in value]
+    if not isinstance(value, str):
+        return value
+    return HIDDEN if _SECRET.search(name) else without_secrets(value) if "://" in value else value
+
+
+def _from_environment(node: Node) -> bool:
+    below = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else ()
+    return bool(node.origin.variables) or any(map(_from_environment, below))
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    lines = text.removesuffix("...\n").splitlines()
+    return lines[0] if len(lines) == 1 else json.dumps(value)
+
+
+def _print(values: Sequence[_Value]) -> None:
+    """Print values as YAML, with their origins as comments."""
+    lines: list[tuple[str, str]] = []
+    sections: set[tuple[str, ...]] = set()
+    for each in values:
+        for depth, name in enumerate(each.path[:-1]):
+            if each.path[: depth + 1] not in sections:
+                sections.add(each.path[: depth + 1])
+                lines.append((f"{'  ' * depth}{name}:", ""))
+        lines.append((f"{'  ' * (len(each.path) - 1)}{each.path[-1]}: {_yaml(each.shown)}", each.origin))
+    width = max((len(text) for text, origin in lines if origin), default=0)
+    for text, origin in lines:
+        comment = (f"{'':{width - len(text)}}  # {origin}", "dim") if origin else ""
+        console.print(Text.assemble(text, comment), soft_wrap=True)

@@ -1,0 +1,292 @@
+"""Configuration files: their sections, made of the options of `run` and `serve`, and what they say to these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from inspect import signature
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from typer.models import OptionInfo
+
+from stateroom.cli.run import run
+from stateroom.cli.serve import serve
+from stateroom.config import Node, merged, overrides_of, read_document
+from stateroom.errors import BadConfig, format_path
+from stateroom.rollout import new_path
+
+ConfigFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--config",
+        help="A configuration file. Options on the command line win over it. Repeatable: later files win.",
+        show_default=False,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="With --config: KEY=VALUE changes the file, such as run.repeats=8.",
+        show_default=False,
+        metavar="KEY=VALUE",
+    ),
+]
+
+OF_MODELS = frozenset({"api_key_env", "model_concurrency", "requests_per_minute", "tokens_per_minute", "price"})
+"""Options that belong to a model, wherever it is used."""
+
+NOT_IN_FILES = frozenset(
+    {
+        *("env_arg", "input_file", "setting"),
+        *("resume", "force", "json_output"),
+        *("api_key", "admin_token", "studio_token"),
+    }
+)
+"""Options that files have in another form, that are about one call of a command, or that are secrets."""
+
+NOT_IN_NAMES = re.compile(r"[^\w.-]")
+"""Characters of an environment's name that its files have as `_`."""
+
+
+class Section(BaseModel):
+    """A mapping in a configuration file."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+
+class EnvironmentSection(Section):
+    """An environment, with the arguments of its constructor and its tasks."""
+
+    environment: str | None = Field(
+        None, description="A registered name, module:Class or path.py:Class; by default the name of this entry."
+    )
+    args: dict[str, Any] = Field({}, description="Arguments of the constructor.")
+    input: Path | None = Field(None, description="Tasks as JSONL; by default the environment's examples.")
+
+
+SETTINGS: Any = (dict[str, Any], Field({}, description="Parameters of the model's requests, such as temperature."))
+ENVIRONMENTS = "Names of `environments`, registered names, module:Class or path.py:Class."
+
+
+def options_of(command: Callable[..., None], left_out: Container[str]) -> dict[str, Any]:
+    """The options of a command as fields of a section."""
+    hints = get_type_hints(command, include_extras=True)
+    found = {}
+    for name, parameter in signature(command).parameters.items():
+        kind, option = get_args(hints[name])
+        if isinstance(option, OptionInfo) and name not in left_out:
+            field = Field(parameter.default, description=option.help, ge=option.min, le=option.max)
+            found[name] = (kind, field)
+    return found
+
+
+@cache
+def config_type() -> type[Section]:
+    """The type of a whole configuration file."""
+    of_run = options_of(run, NOT_IN_FILES)
+    of_models = {name: field for name, field in of_run.items() if name in OF_MODELS}
+    own = {name: field for name, field in of_run.items() if name not in OF_MODELS}
+    model = create_model(
+        "ModelSection",
+        __base__=Section,
+        __doc__="A model, with its key, price, limits and settings.",
+        model=(str, Field(description=of_run["model"][1].description)),
+        settings=SETTINGS,
+        **of_models,
+    )
+    one_run = create_model(
+        "RunSection",
+        __base__=Section,
+        __doc__="Episodes of one or several environments, by one model.",
+        environments=(list[str], Field(min_length=1, description=ENVIRONMENTS)),
+        settings=SETTINGS,
+        **own,
+    )
+    serving = create_model(
+        "ServeSection",
+        __base__=Section,
+        __doc__="What `stateroom serve` serves, and how.",
+        environments=(list[str], Field([], description=ENVIRONMENTS)),
+        **options_of(serve, NOT_IN_FILES | OF_MODELS),
+    )
+    files = "Files that this one is added to, relative to it."
+    return create_model(
+        "Configuration",
+        __base__=Section,
+        __doc__="A configuration of Stateroom.",
+        include=(str | list[str] | None, Field(None, description=files)),
+        environments=(dict[str, EnvironmentSection | None], Field({}, description="Environments by name.")),
+        models=(dict[str, model], Field({}, description="Models by name.")),
+        stores=(dict[str, str], Field({}, description="URLs of stores by name.")),
+        runs=(dict[str, one_run], Field({}, description="Runs by name.")),
+        serve=(serving | None, Field(None, description="How to serve.")),
+    )
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What some files and overrides say, checked."""
+
+    values: Any
+    """The sections."""
+    document: Node
+    """The same, with the origin of each value."""
+
+    @classmethod
+    def load(cls, files: Sequence[Path], overrides: Sequence[str] = (), name: str | None = None) -> Configuration:
+        """Read files. `run.KEY=VALUE` among the overrides is about the run of this name, or the only one.
+
+        `BadConfig` lists all problems.
+        """
+        document = read_document(files)
+        runs = document.at(["runs"])
+        names = [*runs.value] if runs is not None and isinstance(runs.value, dict) else []
+        changes = [_of_run(each, names, name) for each in overrides]
+        document = merged(document, overrides_of(changes))
+        try:
+            return cls(config_type().model_validate(document.plain()), document)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            told = (_problem(document, each["loc"], each["type"], each["msg"]) for each in found)
+            raise BadConfig("\n".join(told)) from None
+
+    def run_named(self, name: str | None) -> str:
+        """The name of a run of the file; None is the only one."""
+        names: list[str] = [*self.values.runs]
+        if name is None and len(names) == 1:
+            return names[0]
+        known = f"it has {', '.join(names)}" if names else "it has none; add one under `runs`"
+        if name is None:
+            raise BadConfig(f"say which run of the file: {known}")
+        if name not in names:
+            raise BadConfig(f"the file has no run {name!r}; {_suggestion(name, names)}")
+        return name
+
+    def model(self, name: str | None) -> dict[str, Any]:
+        """What the file says of a model, as options; only its spec if that is given in place of a name."""
+        section = self.values.models.get(name)
+        return {"model": name} if section is None else _given(section)
+
+    def store(self, name: str | None) -> str | None:
+        """The URL of a store, by its name or as it is."""
+        return self.values.stores.get(name, name)  # type: ignore[no-any-return]
+
+    def environment(self, name: str) -> EnvironmentSection:
+        """What the file says of an environment; by default it is what its name says."""
+        section = self.values.environments.get(name) or EnvironmentSection()
+        return section.model_copy(update={"environment": section.environment or name})
+
+
+def _of_run(override: str, names: list[str], chosen: str | None) -> str:
+    """An override with the name of the run that `run` stands for."""
+    path, _, value = override.partition("=")
+    first, _, rest = path.partition(".")
+    if first != "run":
+        return override
+    if chosen is None and len(names) != 1:
+        known = ", ".join(f"runs.{name}.{rest}" for name in names)
+        raise BadConfig(f"{path}: say which run: {known or 'the file has none'}")
+    return f"runs.{chosen or names[0]}.{rest}={value}"
+
+
+def _problem(document: Node, place: tuple[str | int, ...], kind: str, message: str) -> str:
+    """A problem with its file, line and key."""
+    known = next(node for end in range(len(place), -1, -1) if (node := document.at(place[:end])) is not None)
+    if kind == "extra_forbidden":
+        keys = _keys_at(config_type(), place[:-1])
+        message = f"there is no such key; {_suggestion(str(place[-1]), keys)}"
+    return f"{known.origin}: {format_path(place)}: {message}"
+
+
+def _keys_at(kind: Any, place: Sequence[str | int]) -> list[str]:
+    """The keys of the section at a place."""
+    for step in place:
+        fields = getattr(kind, "model_fields", None)
+        kind = get_args(kind)[-1] if fields is None else fields[step].annotation
+        kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
+    return [*kind.model_fields]
+
+
+def _suggestion(name: str, names: Sequence[str]) -> str:
+    close = get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"
+
+
+def _given(section: BaseModel) -> dict[str, Any]:
+    """The values of a section that were given."""
+    return {name: getattr(section, name) for name in section.model_fields_set}
+
+
+def run_options(
+    configuration: Configuration, name: str, given: Mapping[str, Any], chosen: Container[str]
+) -> dict[str, dict[str, Any]]:
+    """The options of `stateroom run` for each environment of a run in a file, by the environment's name.
+
+    `given` are the options of the command; those that were `chosen` on the command line win over the file.
+    """
+    section = _given(configuration.values.runs[name])
+    names, own_settings = section.pop("environments"), section.pop("settings", {})
+    _refuse_for_several(names, chosen)
+    options = _with_file(given, section, chosen)
+    model = configuration.model(options["model"])
+    settings = {**model.pop("settings", {}), **own_settings}
+    spec, store = model.pop("model"), configuration.store(options["store"])
+    options = {**_with_file(options, model, chosen), "model": spec, "settings": settings, "store": store}
+    folder = _folder(options["output"], name) if len(names) > 1 else None
+    found = {}
+    for each in names:
+        entry = configuration.environment(each)
+        own: dict[str, Any] = {"env": entry.environment, "env_args": entry.args}
+        own["input_file"] = options["input_file"] or entry.input
+        if folder is not None:
+            own["output"] = folder / f"{NOT_IN_NAMES.sub('_', each)}.jsonl"
+        found[each] = {**options, **own}
+    return found
+
+
+def serve_options(configuration: Configuration, given: Mapping[str, Any], chosen: Container[str]) -> dict[str, Any]:
+    """The options of `stateroom serve`; those that were `chosen` on the command line win over the file."""
+    section = {} if configuration.values.serve is None else _given(configuration.values.serve)
+    own = section.pop("environments", [])
+    names = given["envs"] or own
+    _refuse_for_several(names, chosen)
+    options = _with_file(given, section, chosen)
+    models = {role: configuration.model(options[role]) for role in ("model", "agent")}
+    keys = sorted({each["api_key_env"] for each in models.values() if "api_key_env" in each})
+    if len(keys) > 1:
+        raise BadConfig(f"serve: its model and its agent have keys in different variables: {', '.join(keys)}")
+    entries = [configuration.environment(each) for each in names]
+    return {
+        **_with_file(options, {"api_key_env": keys[0]} if keys else {}, chosen),
+        **{role: each["model"] for role, each in models.items()},
+        "store": configuration.store(options["store"]),
+        "envs": [entry.environment for entry in entries],
+        "env_args": [entry.args for entry in entries],
+    }
+
+
+def _with_file(options: Mapping[str, Any], values: Mapping[str, Any], chosen: Container[str]) -> dict[str, Any]:
+    """Options, with values of a file in place of those that were not given on the command line."""
+    return {**options, **{name: value for name, value in values.items() if name not in chosen}}
+
+
+def _refuse_for_several(environments: Sequence[str], chosen: Container[str]) -> None:
+    """Refuse options that are about one environment if there are several."""
+    for name, option in {"env_arg": "--env-arg", "input_file": "--input"}.items():
+        if len(environments) > 1 and name in chosen:
+            where = "for one environment; there are several: put it under `environments` in the file"
+            raise typer.BadParameter(where, param_hint=option)
+
+
+def _folder(output: Path | None, name: str) -> Path:
+    """The folder with the files of a run of several environments."""
+    if output is not None and output.suffix == ".jsonl":
+        raise typer.BadParameter(f"{output}: for several environments this is a folder", param_hint="--output")
+    return output or new_path(NOT_IN_NAMES.sub("_", name))

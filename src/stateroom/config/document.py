@@ -1,0 +1,184 @@
+"""Documents: YAML in which each value knows where it is from, with includes and environment variables.
+
+| in a file | stands for |
+|---|---|
+| `include: FILE`, or a list of files | what these files say, and this one may change; relative to this file |
+| `${env:NAME}` | the environment variable, which must be set |
+| `${env:NAME,DEFAULT}` | the same, or a text if it is not set |
+| `$${` | `${` itself |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from stateroom.errors import BadConfig, NotFound
+
+INCLUDE = "include"
+COMMAND_LINE = "command line"
+
+_REFERENCE = re.compile(r"\$?\$\{([^{}]*)\}")
+_VARIABLE = re.compile(r"env:(?P<name>\w+)(?:,(?P<default>.*))?", re.DOTALL)
+
+
+class Origin(NamedTuple):
+    """Where a value is from."""
+
+    place: str
+    """Such as `stateroom.yaml:7`."""
+    variables: tuple[str, ...] = ()
+    """The environment variables that it was made of."""
+
+    def __str__(self) -> str:
+        return ", ".join([self.place, *(f"variable {name}" for name in self.variables)])
+
+
+class Node(NamedTuple):
+    """A value of a document: a scalar, a list of nodes, or a dict of nodes."""
+
+    value: Any
+    origin: Origin
+
+    def plain(self) -> Any:
+        """The value without origins."""
+        if isinstance(self.value, dict):
+            return {name: each.plain() for name, each in self.value.items()}
+        return [each.plain() for each in self.value] if isinstance(self.value, list) else self.value
+
+    def at(self, path: Sequence[str | int]) -> Node | None:
+        """The node at a path below; None if there is none."""
+        node: Node | None = self
+        for step in path:
+            if node is None or not isinstance(node.value, dict | list):
+                return None
+            known = dict(enumerate(node.value)) if isinstance(node.value, list) else node.value
+            node = known.get(step)
+        return node
+
+
+def merged(first: Node, second: Node) -> Node:
+    """Two nodes in one: mappings key by key, and of anything else the second."""
+    if not (isinstance(first.value, dict) and isinstance(second.value, dict)):
+        return second
+    both = {name: merged(first.value[name], each) for name, each in second.value.items() if name in first.value}
+    return Node({**first.value, **second.value, **both}, second.origin)
+
+
+def read_document(paths: Sequence[Path], variables: Mapping[str, str] = os.environ) -> Node:
+    """What some files say together; later ones change earlier ones. `BadConfig` has the file and line of a mistake."""
+    return reduce(merged, (_read(path, variables, ()) for path in paths))
+
+
+def overrides_of(texts: Sequence[str], variables: Mapping[str, str] = os.environ) -> Node:
+    """What `KEY.KEY=VALUE` on a command line says; a value is YAML, as in a file."""
+    found = Node({}, Origin(COMMAND_LINE))
+    for text in texts:
+        path, _, value = text.partition("=")
+        node = _Parser(COMMAND_LINE, variables, has_lines=False).parse(value)
+        for name in reversed(path.split(".")):
+            node = Node({name: node}, Origin(COMMAND_LINE))
+        found = merged(found, node)
+    return found
+
+
+def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...]) -> Node:
+    """What a file says; `within` are the files that include it."""
+    if path.resolve() in within:
+        raise BadConfig(f"{path} includes itself, by {' and '.join(str(each) for each in within)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    node = _Parser(str(path), variables).parse(text)
+    if node.value is None:
+        return Node({}, node.origin)
+    if not isinstance(node.value, dict):
+        raise BadConfig(f"{node.origin}: should be a mapping of keys to values")
+    included = node.value.pop(INCLUDE, None)
+    if included is None:
+        return node
+    names = included.value if isinstance(included.value, list) else [included]
+    files = [_read(path.parent / str(each.value), variables, (*within, path.resolve())) for each in names]
+    return reduce(merged, [*files, node])
+
+
+class _Parser:
+    """Makes nodes of a YAML text."""
+
+    def __init__(self, name: str, variables: Mapping[str, str], *, has_lines: bool = True) -> None:
+        self._name = name
+        self._variables = variables
+        self._has_lines = has_lines
+
+    def parse(self, text: str) -> Node:
+        self._loader = yaml.SafeLoader(text)
+        try:
+            found = self._loader.get_single_node()
+            return Node(None, Origin(self._name)) if found is None else self._node(found)
+        except yaml.MarkedYAMLError as error:
+            where = self._place(error.problem_mark) if error.problem_mark else self._name
+            raise BadConfig(f"{where}: not YAML: {error.problem or error}") from None
+        except yaml.YAMLError as error:
+            raise BadConfig(f"{self._name}: not YAML: {error}") from None
+        except RecursionError:
+            raise BadConfig(f"{self._name}: an alias is within its own anchor") from None
+        finally:
+            self._loader.dispose()
+
+    def _place(self, mark: Any) -> str:
+        return f"{self._name}:{mark.line + 1}" if self._has_lines else self._name
+
+    def _node(self, node: yaml.Node) -> Node:
+        origin = Origin(self._place(node.start_mark))
+        if isinstance(node, yaml.MappingNode):
+            self._refuse_twice(node)
+            self._loader.flatten_mapping(node)  # `<<: *anchor`
+            return Node(dict(self._items(node)), origin)
+        if isinstance(node, yaml.SequenceNode):
+            return Node([self._node(each) for each in node.value], origin)
+        assert isinstance(node, yaml.ScalarNode)
+        return self._scalar(node, origin)
+
+    def _refuse_twice(self, node: yaml.MappingNode) -> None:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise BadConfig(f"{self._place(key.start_mark)}: {key.value}: the key is there twice")
+            seen.add(str(key.value))
+
+    def _items(self, node: yaml.MappingNode) -> Iterator[tuple[str, Node]]:
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise BadConfig(f"{self._place(key.start_mark)}: a key should be a text")
+            yield key.value, self._node(value)
+
+    def _scalar(self, node: yaml.ScalarNode, origin: Origin) -> Node:
+        """A scalar, in which variables are replaced: without quotes it is then read as if its text were in the file."""
+        names: list[str] = []
+
+        def replaced(found: re.Match[str]) -> str:
+            if found[0].startswith("$$"):
+                return found[0][1:]
+            variable = _VARIABLE.fullmatch(found[1])
+            if variable is None:
+                raise BadConfig(f"{origin}: {found[0]} should be ${{env:NAME}} or ${{env:NAME,DEFAULT}}")
+            if variable["name"] in self._variables:
+                names.append(variable["name"])
+                return self._variables[variable["name"]]
+            if variable["default"] is None:
+                raise BadConfig(f"{origin}: the environment variable {variable['name']} is not set")
+            return variable["default"]
+
+        text = _REFERENCE.sub(replaced, node.value)
+        if text != node.value:
+            is_plain = node.style is None
+            tag = self._loader.resolve(yaml.ScalarNode, text, (is_plain, not is_plain))  # type: ignore[no-untyped-call]
+            node = yaml.ScalarNode(tag, text, node.start_mark, node.end_mark, node.style)
+        return Node(self._loader.construct_object(node), origin._replace(variables=tuple(names)))

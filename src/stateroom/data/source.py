@@ -1,0 +1,148 @@
+"""Sources: rows of JSONL, CSV, Parquet and of Hugging Face datasets on disk, read one after another."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic_core import to_jsonable_python
+
+from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound
+from stateroom.jsonl import line_of, parse_object, read_lines
+
+Row = dict[str, Any]
+
+BATCH = 1000
+"""Rows of a column file that are in memory at a time."""
+
+
+class SourceRow(NamedTuple):
+    """A row of a source, and its place there."""
+
+    where: str
+    """Such as `tasks.jsonl, line 3`."""
+    data: bytes | Row
+    """The row; of a JSONL file its line, which is not parsed yet."""
+
+    def row(self) -> Row:
+        """The row as data; `BadTask` says what is wrong with its line."""
+        if not isinstance(self.data, bytes):
+            return self.data
+        try:
+            return parse_object(self.data)
+        except ValueError as error:
+            raise BadTask(f"{self.where}: {error}") from None
+
+    def line(self) -> bytes:
+        """The row as a line of a JSONL file: one that was read from such a file is the same."""
+        return self.data + b"\n" if isinstance(self.data, bytes) else line_of(self.data)
+
+
+def read_source(path: Path) -> Iterable[SourceRow]:
+    """The rows of a file, whose ending says what it is, or of a folder that `datasets` has saved to disk.
+
+    They are read as they are asked for. `NotFound` if there is no such file, `BadData` if it cannot be read.
+    """
+    if not path.exists():
+        raise NotFound(f"there is no file {path}")
+    reader = _dataset if path.is_dir() else _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise InvalidArguments(
+            f"{path} should end with {', '.join(_READERS)}, or be a folder of datasets.save_to_disk; which is it?"
+        )
+    return reader(path)
+
+
+def _jsonl(path: Path) -> Iterator[SourceRow]:
+    return (SourceRow(f"{path}, line {number}", line) for number, line in read_lines(path))
+
+
+def _csv(path: Path, delimiter: str = ",") -> Iterator[SourceRow]:
+    """The rows of a CSV file. A cell with a JSON object or list is that; all others are texts."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+        number = 1
+        try:
+            for cells in reader:
+                where, number = f"{path}, line {number + 1}", reader.line_num
+                if None in cells:
+                    raise BadData(f"{where}: it has more cells than the first line has names")
+                yield SourceRow(where, {name: _cell(text) for name, text in cells.items() if text is not None})
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise BadData(f"{path}, after line {number}: {error}") from None
+
+
+def _tsv(path: Path) -> Iterator[SourceRow]:
+    return _csv(path, "\t")
+
+
+def _cell(text: str) -> Any:
+    if text[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _parquet(path: Path) -> Iterator[SourceRow]:
+    pyarrow = _pyarrow("a Parquet file")
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            yield from _numbered(path, file.iter_batches(BATCH))
+    except pyarrow.ArrowException as error:
+        raise BadData(f"{path} is not a Parquet file: {error}") from None
+
+
+def _dataset(path: Path) -> Iterator[SourceRow]:
+    """The rows of a folder that `Dataset.save_to_disk` has written: Arrow streams, which `state.json` lists."""
+    state = path / "state.json"
+    if not state.is_file():
+        splits = [str(each.parent) for each in sorted(path.glob("*/state.json"))]
+        why = f"it has several splits: name one, {', '.join(splits)}" if splits else "there is no state.json"
+        raise NotFound(f"{path} is not a dataset on disk: {why}")
+    try:
+        names = [str(each["filename"]) for each in json.loads(state.read_bytes())["_data_files"]]
+    except (ValueError, LookupError, TypeError) as error:
+        raise BadData(f"{state} does not list the files of a dataset: {error!r}") from None
+    return _numbered(path, (batch for name in names for batch in _batches(path / name)))
+
+
+def _batches(path: Path) -> Iterator[Any]:
+    pyarrow = _pyarrow("a dataset")
+    try:
+        with pyarrow.memory_map(str(path)) as file, pyarrow.ipc.open_stream(file) as stream:
+            for batch in stream:
+                yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise BadData(f"{path} is not an Arrow stream: {error}") from None
+
+
+def _numbered(path: Path, batches: Iterable[Any]) -> Iterator[SourceRow]:
+    """The rows of column batches, as JSON data. A null is a field that a row does not have."""
+    number = 0
+    for batch in batches:
+        for cells in batch.to_pylist():
+            number += 1
+            row = {name: value for name, value in cells.items() if value is not None}
+            yield SourceRow(f"{path}, row {number}", to_jsonable_python(row, bytes_mode="base64"))
+
+
+def _pyarrow(what: str) -> Any:
+    try:
+        import pyarrow  # noqa: PLC0415 - an extra
+        import pyarrow.parquet  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise NotFound(f"{what} needs {error.name}: pip install 'stateroom[data]'") from error
+    return pyarrow
+
+
+_READERS: dict[str, Callable[[Path], Iterator[SourceRow]]] = {
+    ".jsonl": _jsonl,
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".parquet": _parquet,
+}

@@ -1,0 +1,246 @@
+"""`--config` and `stateroom config`: environments, models, stores and runs in a file."""
+
+import json
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from stateroom.cli.configuration import Configuration, run_options
+from stateroom.cli.run import run
+from stateroom.environment import registered
+from tests.cli.conftest import Command
+
+FILE = Path("stateroom.yaml")
+
+
+def write(**sections: Any) -> None:
+    FILE.write_text(yaml.safe_dump(sections, sort_keys=False))
+
+
+def rows(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def values(stateroom: Command, *words: str) -> dict[str, tuple[Any, str]]:
+    """What `config show` tells: the value and the origin of each key."""
+    told = json.loads(stateroom("config", "show", "--json", *words).out)
+    return {each["key"]: (each["value"], each["origin"]) for each in told}
+
+
+# Runs.
+
+
+def test_every_environment_of_the_gallery_runs_from_one_file(stateroom: Command) -> None:
+    names = [*registered()]
+    write(runs={"all": {"environments": names, "limit": 2, "output": "out"}})
+    told = json.loads(stateroom("run", "--config", FILE, "--json").out)
+    assert {name: each["metrics"]["mean/reward"] for name, each in told["environments"].items()} == dict.fromkeys(
+        names, 1
+    )
+    assert (told["episodes"], told["failed"]) == (2 * len(names), 0)
+    for name in names:
+        assert {row["agent_ref"]["name"] for row in rows(f"out/{name}.jsonl")} == {f"{name}_agent"}
+
+
+def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> None:
+    write(runs={"all": {"environments": ["counter", "weather"], "model": "noisy", "repeats": 4, "output": "out"}})
+    told = json.loads(stateroom("run", "--config", FILE, "--json").out)
+    rewards = {name: [row["reward"] for row in rows(f"out/{name}.jsonl")] for name in ("counter", "weather")}
+    every = rewards["counter"] + rewards["weather"]
+    assert told["metrics"]["mean/reward"] == sum(every) / len(every)
+    by_environment = [each["metrics"]["pass@4"] for each in told["environments"].values()]
+    assert told["metrics"]["pass@4"] == sum(by_environment) / 2  # each has eight tasks
+    stateroom("run", "--config", FILE, "--force")
+    shown = stateroom("run", "--config", FILE, "--resume").out
+    assert [line.split()[:3] for line in shown.splitlines()[2:5]] == [
+        ["counter", "32", "0"],
+        ["weather", "32", "0"],
+        ["overall", "64", "0"],
+    ]
+
+
+def test_an_environment_has_its_arguments_and_tasks(stateroom: Command) -> None:
+    Path("one.jsonl").write_text(
+        '{"responses_create_params": {"input": "add 1"}, "initial_count": 0, "expected_count": 1}\n'
+    )
+    Path("quiet.py").write_text(
+        "from stateroom.model import Policy, function_call, message, outputs_of\n"
+        "class Quiet(Policy):\n"
+        "    def respond(self, conversation, tools):\n"
+        "        add = function_call('increment_counter', 'a', count=1)\n"
+        "        return [message('-') if outputs_of(conversation) else add]\n"
+    )
+    entries = {
+        "loose": {"environment": "counter", "input": "one.jsonl"},
+        "strict": {"environment": "counter", "input": "one.jsonl", "args": {"strict": True}},
+    }
+    write(
+        environments=entries,
+        runs={"both": {"environments": ["loose", "strict"], "model": "quiet.py:Quiet", "output": "o"}},
+    )
+    assert stateroom("run", "--config", FILE).code == 0
+    assert [rows(f"o/{name}.jsonl")[0]["reward"] for name in entries] == [1.0, 0.0]
+
+
+def test_an_option_wins_over_an_override_and_that_over_the_file(stateroom: Command) -> None:
+    write(runs={"a": {"environments": ["counter"], "limit": 1, "repeats": 2, "seed": 5, "output": "a.jsonl"}})
+    stateroom("run", "--config", FILE, "a", "run.repeats=3", "runs.a.limit=2", "--limit", 3)
+    told = json.loads(Path("a_run.json").read_text())
+    assert (told["tasks"], told["settings"]["repeats"], told["seed"]) == (3, 3, 5)
+
+
+def test_later_files_win(stateroom: Command) -> None:
+    write(runs={"a": {"environments": ["counter"], "limit": 1, "output": "a.jsonl"}})
+    Path("more.yaml").write_text("runs: {a: {limit: 2}}")
+    stateroom("run", "--config", FILE, "--config", "more.yaml")
+    assert json.loads(Path("a_run.json").read_text())["tasks"] == 2
+
+
+def test_a_model_has_its_key_price_limits_and_settings(stateroom: Command) -> None:
+    model = {"model": "chat:m@http://127.0.0.1:1/v1", "api_key_env": "K", "price": "in=1", "requests_per_minute": 60}
+    settings = {"temperature": 0.7, "top_p": 0.9}
+    asked = {"environments": ["counter"], "model": "m", "store": "main", "settings": {"top_p": 0.5}}
+    write(models={"m": {**model, "settings": settings}}, stores={"main": "sqlite:///x.db"}, runs={"a": asked})
+    given = {name: each.default for name, each in signature(run).parameters.items()}
+    options = run_options(Configuration.load([FILE]), "a", {**given, "price": "in=3"}, {"price"})["counter"]
+    assert {name: options[name] for name in model} == {**model, "price": "in=3"}
+    assert (options["settings"], options["store"]) == ({"temperature": 0.7, "top_p": 0.5}, "sqlite:///x.db")
+
+
+def test_a_run_is_named_unless_there_is_one(stateroom: Command) -> None:
+    write(runs={name: {"environments": ["counter"]} for name in ("smoke", "full")})
+    assert "say which run of the file: it has smoke, full" in stateroom("run", "--config", FILE).err
+    assert "did you mean smoke?" in stateroom("run", "--config", FILE, "smok").err
+    assert "runs.smoke.repeats, runs.full.repeats" in stateroom("config", "show", "run.repeats=2").err
+
+
+@pytest.mark.parametrize("option", [("--env-arg", "strict=true"), ("--input", "x.jsonl"), ("--output", "x.jsonl")])
+def test_what_is_of_one_environment_is_refused_for_several(stateroom: Command, option: tuple[str, str]) -> None:
+    write(runs={"a": {"environments": ["counter", "weather"]}})
+    refused = stateroom("run", "--config", FILE, *option)
+    assert (refused.code, option[0] in refused.err) == (2, True)
+
+
+def test_an_override_needs_a_file(stateroom: Command) -> None:
+    assert "--config" in stateroom("run", "counter", "run.repeats=2").err
+    assert "--config" in stateroom("serve", "counter", "serve.port=2").err
+
+
+# Mistakes.
+
+
+RUN = "runs:\n  a:\n    environments: [counter]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"{RUN}    repeat: 2", "stateroom.yaml:4: runs.a.repeat: there is no such key; did you mean repeats?"),
+        (f"{RUN}    repeats: 0", "stateroom.yaml:4: runs.a.repeats: Input should be greater than or equal to 1"),
+        (f"{RUN}    api_key: x", "stateroom.yaml:4: runs.a.api_key: there is no such key"),
+        ("rums: {}", "stateroom.yaml:1: rums: there is no such key; did you mean runs?"),
+        (
+            "environments:\n  a: {z: 1}",
+            "stateroom.yaml:2: environments.a.z: there is no such key; there are: environment",
+        ),
+        ("serve: {prt: 1}", "stateroom.yaml:1: serve.prt: there is no such key; did you mean port?"),
+        ("runs: {a: {}}", "stateroom.yaml:1: runs.a.environments: Field required"),
+    ],
+)
+def test_a_mistake_is_told_with_file_line_and_key(stateroom: Command, text: str, told: str) -> None:
+    FILE.write_text(text)
+    done = stateroom("config", "show")
+    assert (done.code, told in done.err.replace("\n", " ")) == (2, True), done.err
+
+
+def test_all_mistakes_are_told_at_once(stateroom: Command) -> None:
+    FILE.write_text("a: 1\nb: 2\n")
+    assert stateroom("config", "show").err.count("there is no such key") == 2
+
+
+# Show.
+
+
+def test_each_value_is_shown_with_its_origin(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIMIT", "3")
+    FILE.write_text("runs:\n  a:\n    environments: [counter]\n    limit: ${env:LIMIT}\n    repeats: 2\n")
+    found = values(stateroom, "run.repeats=4")
+    assert found["runs.a.limit"] == (3, "stateroom.yaml:4, variable LIMIT")
+    assert found["runs.a.repeats"] == (4, "command line")
+    assert found["runs.a.concurrency"] == (8, "default")
+    assert found["runs.a.environments"] == (["counter"], "stateroom.yaml:3")
+
+
+def test_what_is_shown_is_yaml_that_says_the_same(stateroom: Command) -> None:
+    write(
+        environments={
+            "a": {"environment": "counter", "args": {"strict": True, "names": ["x: y", "#"], "more": {"n": None}}}
+        },
+        runs={"r": {"environments": ["a"], "settings": {"stop": "\n"}}},
+    )
+    shown = stateroom("config", "show").out
+    Path("again.yaml").write_text(shown)
+    first, second = values(stateroom), values(stateroom, "--config", "again.yaml")
+    assert {key: value for key, (value, _) in first.items()} == {key: value for key, (value, _) in second.items()}
+    assert "strict: true" in shown
+
+
+def test_no_secret_is_shown(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORD": "hunter2", "PIN": "4711"}.items():
+        monkeypatch.setenv(name, value)
+    args = {"x": "${env:WORD}", "pin": "${env:PIN}", "api_token": "hunter2", "deep": {"list": ["${env:WORD}"]}}
+    write(
+        environments={"a": {"environment": "counter", "args": {**args, "hosts": [{"password": "hunter2"}]}}},
+        models={"m": {"model": "local", "settings": {"extra_headers": {"Authorization": "hunter2"}, "max_tokens": 9}}},
+        stores={"s": "postgresql://me:${env:WORD}@host/db", "t": "redis://:hunter2@host"},
+    )
+    FILE.write_text(FILE.read_text().replace("'${env:PIN}'", "${env:PIN}"))  # a number
+    for words in ([], ["--json"]):
+        told = stateroom("config", "show", *words)
+        assert told.code == 0
+        assert "hunter2" not in told.out + told.err
+        assert "4711" not in told.out + told.err
+    found = values(stateroom)
+    assert found["stores.s"][0] == "postgresql://me:***@host/db"
+    assert found["models.m.settings.max_tokens"][0] == 9
+
+
+# Schema.
+
+
+def test_the_schema_is_for_editors(stateroom: Command) -> None:
+    schema = json.loads(stateroom("config", "schema").out)
+    checker = jsonschema.Draft202012Validator(schema)
+    good = {
+        "include": "x.yaml",
+        "environments": {"counter": None, "b": {"args": {"strict": True}}},
+        "models": {"m": {"model": "local", "requests_per_minute": "${env:N,5}"}},
+        "runs": {"a": {"environments": ["b"], "repeats": "${env:N}", "group": 4}},
+        "serve": {"environments": ["b"], "port": 8000},
+    }
+    assert [*checker.iter_errors(good)] == []
+    for bad in ({"rums": {}}, {"runs": {"a": {"environments": ["b"], "repeats": 0}}}, {"serve": {"port": "x"}}):
+        assert [*checker.iter_errors(bad)] != []
+    assert "Episodes per task" in json.dumps(schema)
+
+
+# Import.
+
+
+def test_a_configuration_of_nemo_gym_becomes_a_file_that_runs(stateroom: Command) -> None:
+    Path("tasks.jsonl").write_text(stateroom("tasks", "counter", "--number", 2).out)
+    Path("gym.yaml").write_text(
+        "counter:\n  resources_servers:\n    example_session_state_mgmt: {entrypoint: app.py, domain: agent}\n"
+        "agent:\n  responses_api_agents:\n    simple_agent:\n"
+        "      resources_server: {type: resources_servers, name: counter}\n"
+        "      datasets: [{name: dev, type: validation, jsonl_fpath: tasks.jsonl}]\n"
+    )
+    assert stateroom("config", "import", "gym.yaml", "--output", FILE).code == 0
+    done = stateroom("run", "--config", FILE, "validation", "--json")
+    assert json.loads(done.out)["metrics"]["mean/reward"] == 1.0
+    assert stateroom("config", "import", "gym.yaml", "--output", FILE).code == 2
+    assert yaml.safe_load(stateroom("config", "import", "gym.yaml").out) == yaml.safe_load(FILE.read_text())

@@ -1,0 +1,96 @@
+"""`stateroom profile`: how difficult tasks are, and which carry signal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateroom.cli.profile import SHOWN
+from tests.cli.conftest import Command
+
+
+def tasks_of(stateroom: Command, *runs: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """What is told of each task."""
+    told = json.loads(stateroom("profile", *runs, "--json").out)
+    return {(each["environment"], each["task"]): each for each in told["tasks"]}
+
+
+@pytest.fixture
+def noisy(stateroom: Command) -> list[dict[str, Any]]:
+    """The rollouts of a run in which some tasks are solved always, some never, and some at times."""
+    stateroom("run", "extraction", "--model", "noisy", "--repeats", 4, "--output", "noisy.jsonl")
+    return [json.loads(line) for line in Path("noisy.jsonl").read_text().splitlines()]
+
+
+def test_a_task_is_as_difficult_as_its_episodes_tell(stateroom: Command, noisy: list[dict[str, Any]]) -> None:
+    rewards = {task: [row["reward"] for row in noisy if row["_ng_task_index"] == task] for task in range(8)}
+    found = tasks_of(stateroom, "noisy")
+    assert {task: each["solved"] for (_, task), each in found.items()} == {
+        task: sum(given) / 4 for task, given in rewards.items()
+    }
+    assert {task for (_, task), each in found.items() if each["signal"]} == {
+        task for task, given in rewards.items() if 0 < sum(given) < 4
+    }
+    assert {each["solved"] for each in found.values()} >= {0.0, 1.0}
+
+
+def test_a_partial_reward_carries_signal_only_if_it_varies(stateroom: Command, noisy: list[dict[str, Any]]) -> None:
+    for row in noisy:
+        row["reward"] = 0.5 if row["_ng_task_index"] else 0.1 * row["_ng_rollout_index"]
+    Path("noisy.jsonl").write_text("".join(json.dumps(row) + "\n" for row in noisy))
+    found = tasks_of(stateroom, "noisy")
+    assert [task for (_, task), each in found.items() if each["signal"]] == [0]
+    assert {each["solved"] for each in found.values()} == {0.0}
+
+
+def test_the_episodes_of_several_runs_are_put_together_by_the_content_of_their_tasks(stateroom: Command) -> None:
+    rows = [json.loads(line) for line in stateroom("tasks", "counter", "--number", 3).out.splitlines()]
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("u.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::-1][:2]))
+    for name in "tu":
+        stateroom("run", "counter", "--input", f"{name}.jsonl", "--repeats", 2, "--output", f"out/{name}.jsonl")
+    stateroom("run", "weather", "--limit", 1, "--output", "out/w.jsonl")
+    found = tasks_of(stateroom, "out")
+    assert {name: each["episodes"] for name, each in found.items()} == {
+        ("counter", 0): 2,
+        ("counter", 1): 4,
+        ("counter", 2): 4,
+        ("weather", 0): 1,
+    }
+
+
+def test_the_tasks_with_signal_are_a_task_file(stateroom: Command, noisy: list[dict[str, Any]]) -> None:
+    wanted = {each["id"] for each in noisy} - {
+        row["id"]
+        for row in noisy
+        if len({each["reward"] for each in noisy if each["_ng_task_index"] == row["_ng_task_index"]}) == 1
+    }
+    assert stateroom("profile", "noisy", "--output", "train.jsonl").code == 0
+    assert {json.loads(line)["id"] for line in Path("train.jsonl").read_text().splitlines()} == wanted
+    ran = stateroom("run", "extraction", "--input", "train.jsonl", "--output", "again.jsonl", "--json")
+    assert json.loads(ran.out)["metrics"]["mean/reward"] == 1.0
+
+
+def test_a_task_file_is_of_one_environment(stateroom: Command) -> None:
+    for name in ("counter", "weather"):
+        stateroom("run", name, "--limit", 1, "--output", f"out/{name}.jsonl")
+    refused = stateroom("profile", "out", "--output", "train.jsonl")
+    assert (refused.code, Path("train.jsonl").exists()) == (2, False)
+    assert "counter, weather" in refused.err
+
+
+def test_the_table_fits_a_terminal_and_says_what_it_leaves_out(stateroom: Command) -> None:
+    row = {"responses_create_params": {"input": "add 1"}, "initial_count": 0, "expected_count": 1}
+    Path("t.jsonl").write_text("".join(json.dumps({**row, "id": number}) + "\n" for number in range(SHOWN + 5)))
+    stateroom("run", "counter", "--input", "t.jsonl", "--output", "r.jsonl")
+    told = stateroom("profile", "r")
+    assert f"{SHOWN + 5} tasks in 1 run: 0 with signal, {SHOWN + 5} always and 0 never solved" in told.out
+    assert "and 5 more" in told.out
+    assert f"{SHOWN + 5} tasks have one episode" in told.err
+    assert all(len(line) <= 80 for line in told.out.splitlines())
+
+
+def test_runs_without_a_reward_have_no_profile(stateroom: Command) -> None:
+    Path("empty.jsonl").write_text("")
+    assert stateroom("profile", "empty").code == 2

@@ -1,0 +1,67 @@
+"""Counter and extraction tell which steps of their tasks were made, and need them when they are strict."""
+
+from typing import Any
+
+import pytest
+
+from stateroom import Environment, Sessions, Verdict
+from stateroom.agent import Agent, run
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.model import Item, Scripted, function_call
+from stateroom.store import open_store
+
+COUNTER = {"responses_create_params": {"input": "add 2, read, report"}, "initial_count": 3, "expected_count": 5}
+ADD, READ = function_call("increment_counter", "a", count=2), function_call("get_counter_value", "r")
+
+WORDS = {
+    "id": 1,
+    "expected_synonyms": ["a", "b"],
+    "expected_synonym_values": [97, 98],
+    "minefield_label": "c",
+    "minefield_label_value": 99,
+}
+LOOK_UPS = [function_call("get_synonym_value", word, synonym=word) for word in "ab"]
+HAND_IN = function_call("extract_synonym_values", "h", synonym_values=[97, 98])
+
+
+async def verdict_of(environment: Environment[Any, Any], row: dict[str, Any], *answers: Item | str) -> Verdict:
+    """The verdict on an episode in which the model gives these answers."""
+    async with open_store("memory://") as store:
+        session = await Sessions[Any](environment, store).seed(row)
+        script = Scripted([answer if isinstance(answer, str) else [answer] for answer in answers])
+        trajectory = await run(Agent(script), session)
+        return await session.verify({"output": trajectory.output})
+
+
+@pytest.mark.parametrize(
+    ("answers", "read_back", "reported"),
+    [
+        ([ADD, READ, "It is 5."], 1.0, 1.0),
+        ([ADD, "It is 5."], 0.0, 1.0),
+        ([READ, ADD, "It is 5."], 0.0, 1.0),
+        ([ADD, READ, "It is 15, or 5.5, or -5."], 1.0, 0.0),
+        ([ADD, READ, "Done."], 1.0, 0.0),
+    ],
+)
+async def test_a_strict_counter_is_read_after_the_last_addition_and_reported(
+    answers: list[Any], read_back: float, reported: float
+) -> None:
+    loose = await verdict_of(CounterEnvironment(), COUNTER, *answers)
+    strict = await verdict_of(CounterEnvironment(strict=True), COUNTER, *answers)
+    assert loose.components == strict.components == {"read_back": read_back, "reported": reported}
+    assert (loose.reward, strict.reward) == (1.0, read_back * reported)
+
+
+@pytest.mark.parametrize("looked_up", [0, 1, 2])
+async def test_strict_extraction_looks_up_each_word(looked_up: int) -> None:
+    answers = [*LOOK_UPS[:looked_up], HAND_IN, "Done."]
+    loose = await verdict_of(ExtractionEnvironment(), WORDS, *answers)
+    strict = await verdict_of(ExtractionEnvironment(strict=True), WORDS, *answers)
+    assert loose.components == strict.components == {"looked_up": looked_up / 2}
+    assert (loose.reward, strict.reward) == (1.0, float(looked_up == 2))
+
+
+async def test_what_is_wrong_earns_nothing_however_it_was_done() -> None:
+    verdict = await verdict_of(CounterEnvironment(strict=True), COUNTER, READ, "It is 3.")
+    assert (verdict.reward, verdict.components) == (0.0, {"read_back": 1.0, "reported": 1.0})
