@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from stateroom import Environment, Sessions
-from stateroom.gallery.database import Database, DatabaseEnvironment
+from stateroom.gallery.database import Database, DatabaseEnvironment, SQLEnvironment
 from stateroom.gallery.database.shop import shop
 from stateroom.rollout import generate_tasks
 from stateroom.session import Result, Session, Verdict
@@ -20,9 +20,9 @@ from tests.examples import share
 
 COUNT = "SELECT city, count(*) FROM customers GROUP BY city"
 RAISE = "UPDATE products SET price = price + 5 WHERE category = 'toys'"
-LINES = (
-    "DROP TABLE order_lines; CREATE TABLE order_lines (order_id, product_id, {}); "
-    "INSERT INTO order_lines (order_id, product_id) VALUES (1, 1)"
+RENAMED = (
+    "CREATE TABLE copy AS SELECT order_id, product_id, quantity AS amount FROM order_lines; DROP TABLE order_lines; "
+    "CREATE TABLE order_lines AS SELECT * FROM copy; DROP TABLE copy"
 )
 STOCK = "SELECT stock FROM products WHERE id = 1"
 
@@ -119,7 +119,20 @@ async def test_it_is_what_sqlite_makes_of_the_same_statements(statements: list[s
     alone.close()
 
 
-class LargeEnvironment(DatabaseEnvironment):
+def test_pages_follow_a_database_that_grows_and_shrinks() -> None:
+    database, connection = Database(), sqlite3.connect(":memory:", isolation_level=None)
+    sizes = []
+    connection.execute("PRAGMA auto_vacuum = FULL")
+    for sql in ("CREATE TABLE x (y)", "INSERT INTO x VALUES (zeroblob(90000))", "DELETE FROM x"):
+        connection.execute(sql)
+        database.keep(connection)
+        assert b"".join(database.pages) == connection.serialize()
+        sizes.append(len(database.pages))
+    connection.close()
+    assert sizes[0] == sizes[2] < sizes[1]
+
+
+class LargeEnvironment(SQLEnvironment):
     """A database of 2,500 pages."""
 
     def world(self) -> Database:
@@ -301,8 +314,7 @@ async def test_the_order_counts_where_it_is_asked_for(store: Store) -> None:
         (f"{RAISE}; UPDATE customers SET city = 'Lima' WHERE id = 1", 0.0),
         (f"{RAISE}; CREATE TABLE x (y)", 0.0),
         (f"{RAISE}; DROP TABLE order_lines", 0.0),
-        (f"{RAISE}; {LINES.format('amount')}", 0.0),  # other columns
-        (f"{RAISE}; {LINES.format('quantity AS (zeroblob(4000))')}", 0.0),  # other rows
+        (f"{RAISE}; {RENAMED}", 0.0),
     ],
 )
 async def test_a_change_is_judged_by_the_tables_after_it(store: Store, sql: str, reward: float) -> None:

@@ -1,4 +1,4 @@
-"""A shop's SQLite database: questions that are answered by a query, and changes that are made by statements."""
+"""A SQLite database: questions that are answered by a query, and changes that are made by statements."""
 
 from __future__ import annotations
 
@@ -27,18 +27,12 @@ class DatabaseTask(Task):
     """Whether the order of the rows counts."""
 
 
-class DatabaseEnvironment(Environment[Database, DatabaseTask]):
-    """Answer questions about a SQLite database, and change what is asked for."""
-
-    examples = "tasks.jsonl"
-    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
-
-    def world(self) -> Database:
-        return Database(pages=[*shop("shop")])
+class SQLEnvironment(Environment[Database, DatabaseTask]):
+    """Answer questions about a SQLite database, and change it. A subclass gives the database as its `world`."""
 
     def variant(self) -> Database:
-        """Another database with the same tables, for which a submitted query has to be right too."""
-        return Database(pages=[*shop("variant")])
+        """A database with the same tables, for which a submitted query has to be right too; by default the world."""
+        return self.world()  # type: ignore[no-any-return]
 
     @tool(effect="read")
     def schema(self, state: Database) -> list[str]:
@@ -91,6 +85,19 @@ class DatabaseEnvironment(Environment[Database, DatabaseTask]):
             components={"data": float(not wrong), "answer": float(answered)},
             reason="; ".join(reasons) or "all as expected",
         )
+
+
+class DatabaseEnvironment(SQLEnvironment):
+    """Answer questions about the SQLite database of a shop, and change what is asked for."""
+
+    examples = "tasks.jsonl"
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
+
+    def world(self) -> Database:
+        return Database(pages=[*shop("shop")])
+
+    def variant(self) -> Database:
+        return Database(pages=[*shop("variant")])
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
