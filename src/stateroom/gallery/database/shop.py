@@ -39,20 +39,7 @@ CATEGORIES = {
 }
 MAKERS = ("Arden", "Boreal", "Corvo")
 FIRST_NAMES = ("Amara", "Boris", "Chen", "Dana", "Emil", "Fatima", "Goran", "Hana", "Ines", "Jonas", "Kofi", "Lena")
-LAST_NAMES = (
-    "Adeyemi",
-    "Berg",
-    "Costa",
-    "Diaz",
-    "Eriksen",
-    "Fischer",
-    "Haddad",
-    "Ito",
-    "Kaya",
-    "Novak",
-    "Okoro",
-    "Silva",
-)
+LAST_NAMES = ("Adeyemi", "Berg", "Costa", "Diaz", "Eriksen", "Fischer", "Haddad", "Ito", "Kaya", "Novak", "Silva")
 YEARS = (2023, 2024, 2025)
 CUSTOMERS, ORDERS = 150, 900
 

@@ -16,7 +16,7 @@ from stateroom import State, ToolError
 STEPS, TICK = 500_000, 1_000
 """Steps of SQLite's virtual machine that a model's SQL may take, and those between two looks at their number."""
 
-COMPARING, MAX_ROWS = 50_000_000, 1_000_000
+COMPARED_STEPS, COMPARED_ROWS = 50_000_000, 1_000_000
 """Steps and rows for the comparison of a table."""
 
 LIMITS = {
@@ -117,14 +117,14 @@ class Database(State):
         """The names of tables that are not the same in another database."""
         if self.pages == other.pages:
             return []
-        mine, theirs = ({name for (name,) in each.select(TABLES, now, MAX_ROWS).rows} for each in (self, other))
+        mine, theirs = ({name for (name,) in each.select(TABLES, now, COMPARED_ROWS).rows} for each in (self, other))
         return sorted((mine ^ theirs) | {name for name in mine & theirs if not self._has_same_table(name, other, now)})
 
     def _has_same_table(self, name: str, other: Database, now: datetime) -> bool:
         sql = 'SELECT * FROM "{}"'.format(name.replace('"', '""'))
-        theirs = other.select(sql, now, MAX_ROWS, COMPARING)
+        theirs = other.select(sql, now, COMPARED_ROWS, COMPARED_STEPS)
         try:
-            mine = self.select(sql, now, len(theirs.rows) + 1, COMPARING)
+            mine = self.select(sql, now, len(theirs.rows) + 1, COMPARED_STEPS)
         except ToolError:
             return False
         return mine.columns == theirs.columns and mine.is_same(theirs)

@@ -42,20 +42,7 @@ FRAMES: dict[Kind, str] = {
 }
 WITHDRAWAL = "Document {id} is withdrawn."
 
-PLACES = (
-    "Alder",
-    "Birch",
-    "Castle",
-    "Dover",
-    "Ember",
-    "Falcon",
-    "Granite",
-    "Heron",
-    "Ivy",
-    "Juniper",
-    "Kestrel",
-    "Lime",
-)
+PLACES = ("Alder", "Birch", "Castle", "Dover", "Ember", "Falcon", "Granite", "Heron", "Ivy", "Juniper", "Kestrel")
 THINGS = ("Bridge", "Hall", "Mill", "Museum", "Pier", "Station", "Theatre", "Tunnel")
 SUBJECT = rf"((?:Old )?(?:{'|'.join(PLACES)}) (?:{'|'.join(THINGS)}))"
 PATTERNS = {
