@@ -1,9 +1,10 @@
-"""Pages of the site that live elsewhere in the repository: how to contribute, what changed, the gallery."""
+"""Pages of the site that live elsewhere in the repository, and diagrams, which are drawn here."""
 
 import os
 import re
 from pathlib import Path
 
+import mermaidx
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -15,6 +16,7 @@ ELSEWHERE = {
     ROOT / "CHANGELOG.md": "changelog.md",
     **{page: f"gallery/{page.parent.name}.md" for page in GALLERY},
 }
+DIAGRAM = re.compile(r"^```mermaid\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+\.md)(?=[)#])")
 
 
@@ -25,7 +27,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links lead from where a page stands in the repository to where a page stands on the site."""
+    """Links lead from where a page stands in the repository to where a page stands on the site, and diagrams are drawn.
+
+    They are drawn here, because a browser would have to fetch the library for it from elsewhere.
+    """
     source, docs = Path(page.file.abs_src_path or ROOT), Path(config.docs_dir)
 
     def moved(link: re.Match[str]) -> str:
@@ -33,4 +38,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         uri = ELSEWHERE.get(target) or ("index.md" if target == ROOT / "README.md" else os.path.relpath(target, docs))
         return os.path.relpath(uri, Path(page.file.src_uri).parent)
 
-    return LINK.sub(moved, markdown)
+    def drawn(diagram: re.Match[str]) -> str:
+        return f'<div class="diagram">{mermaidx.render(diagram[1], theme="neutral").svg()}</div>'
+
+    return DIAGRAM.sub(drawn, LINK.sub(moved, markdown))

@@ -1,0 +1,183 @@
+"""A SQLite database as a part of a state: its pages, connections to it, and statements of a model's on them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stateroom import State, ToolError
+
+STEPS, TICK = 500_000, 1_000
+"""Steps of SQLite's virtual machine that a model's SQL may take, and those between two looks at their number."""
+
+COMPARED_STEPS, COMPARED_ROWS = 50_000_000, 1_000_000
+"""Steps and rows for the comparison of a table."""
+
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 5_000,  # of a value or a row: with the steps it bounds the memory
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 100,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 50,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+}
+
+LARGEST = 16 << 20
+"""Bytes that the database may grow to."""
+
+READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+"""What a query may do."""
+
+WRITES = READS | {
+    *(sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE),
+    *(sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_SAVEPOINT),
+    *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_REINDEX),
+    *(sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_DROP_VIEW),
+}
+"""What other statements may do: nothing outside the database, nothing to its settings, and no ALTER TABLE, for which
+SQLite needs printf, which can take seconds in one step."""
+
+TOLD = {
+    "interrupted": "it takes too long",
+    "not authorized": "not allowed: PRAGMA, ALTER TABLE, triggers, other databases, and in a query all but SELECT",
+}
+"""Errors of SQLite in other words."""
+
+TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+
+DATES = ("date", "datetime", "julianday", "strftime", "time", "unixepoch")
+"""Functions for which `now` is the session's time."""
+
+FUNCTIONS = {
+    *DATES,
+    *("abs", "avg", "ceil", "changes", "char", "coalesce", "count", "cume_dist", "dense_rank", "first_value", "floor"),
+    *("glob", "group_concat", "hex", "ifnull", "iif", "instr", "lag", "last_insert_rowid", "last_value", "lead"),
+    *("length", "like", "lower", "ltrim", "max", "min", "mod", "nth_value", "ntile", "nullif", "percent_rank", "quote"),
+    *("rank", "replace", "round", "row_number", "rtrim", "sign", "substr", "substring", "sum", "total", "trim"),
+    *("typeof", "unicode", "upper", "zeroblob"),
+}
+"""Functions of SQLite that give the same result each time, without delay; no other may be called."""
+
+
+class Rows(NamedTuple):
+    """The result of a query."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def is_same(self, other: Rows, *, ordered: bool = False) -> bool:
+        """Whether the rows are the same; sums may differ in their last digits, which the order of additions makes."""
+        mine, theirs = ([tuple(map(_rounded, row)) for row in each.rows] for each in (self, other))
+        return mine == theirs if ordered else Counter(mine) == Counter(theirs)
+
+
+class Database(State):
+    """A SQLite database, page by page, so that a call stores only the pages that it changed."""
+
+    pages: list[bytes] = []
+    query: str | None = None
+    """The query that was submitted last."""
+
+    @contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection to a copy of the database; `keep` takes its changes over."""
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+            connection.deserialize(b"".join(self.pages))
+            connection.executescript("PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY")
+            yield connection
+
+    def keep(self, connection: sqlite3.Connection) -> None:
+        """Assign the pages that are others in a connection's database."""
+        [size] = connection.execute("PRAGMA page_size").fetchone()
+        content = connection.serialize()
+        pages = [content[start : start + size] for start in range(0, len(content), size)]
+        for number, (old, new) in enumerate(zip(self.pages, pages, strict=False)):
+            if old != new:
+                self.pages[number] = new
+        self.pages[len(pages) :] = pages[len(self.pages) :]
+
+    def write_file(self, path: Path) -> None:
+        """Write the database to a file, which SQLite can open."""
+        path.write_bytes(b"".join(self.pages))
+
+    def select(self, sql: str, now: datetime, most: int, steps: int = STEPS) -> Rows:
+        """The first rows of a model's query; raises `ToolError`."""
+        with self.connection() as connection, _guarded(connection, READS, now, steps):
+            cursor = connection.execute(sql)
+            if cursor.description is None:
+                raise ToolError("that is not a query")
+            return Rows([name for name, *_ in cursor.description], cursor.fetchmany(most))
+
+    def differing_tables(self, other: Database, now: datetime) -> list[str]:
+        """The names of tables that are not the same in another database."""
+        if self.pages == other.pages:
+            return []
+        mine, theirs = ({name for (name,) in each.select(TABLES, now, COMPARED_ROWS).rows} for each in (self, other))
+        return sorted((mine ^ theirs) | {name for name in mine & theirs if not self._has_same_table(name, other, now)})
+
+    def _has_same_table(self, name: str, other: Database, now: datetime) -> bool:
+        sql = 'SELECT * FROM "{}"'.format(name.replace('"', '""'))
+        theirs = other.select(sql, now, COMPARED_ROWS, COMPARED_STEPS)
+        try:
+            mine = self.select(sql, now, len(theirs.rows) + 1, COMPARED_STEPS)
+        except ToolError:
+            return False
+        return mine.columns == theirs.columns and mine.is_same(theirs)
+
+    def change(self, sql: str, now: datetime) -> int:
+        """Run all of a model's statements, or none, and count the rows that they changed; raises `ToolError`."""
+        with self.connection() as connection:
+            connection.execute(f"PRAGMA max_page_count = {LARGEST // len(self.pages[0])}")
+            with _guarded(connection, WRITES, now, STEPS):
+                connection.executescript(sql)
+            if connection.in_transaction:
+                raise ToolError("the transaction is not committed")
+            self.keep(connection)
+            return connection.total_changes
+
+
+@contextmanager
+def _guarded(connection: sqlite3.Connection, actions: set[int], now: datetime, steps: int) -> Iterator[None]:
+    """Let a model's statements do only these actions, within the limits; an error of SQLite's is a `ToolError`."""
+    ticks = iter(range(steps // TICK))
+    for limit, most in LIMITS.items():
+        connection.setlimit(limit, most)
+    with closing(sqlite3.connect(":memory:")) as dates:
+        for name in DATES:
+            connection.create_function(name, -1, partial(_dated, dates, name, now), deterministic=True)
+        connection.set_progress_handler(lambda: next(ticks, None) is None, TICK)
+        connection.set_authorizer(partial(_authorized, actions))
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            raise ToolError(TOLD.get(str(error), str(error))) from None
+        finally:
+            connection.set_authorizer(None)
+            connection.set_progress_handler(None, 0)
+
+
+def _authorized(actions: set[int], action: int, first: str | None, second: str | None, *_: object) -> int:
+    allowed = action in actions and (action != sqlite3.SQLITE_FUNCTION or second in FUNCTIONS)
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+def _dated(dates: sqlite3.Connection, name: str, now: datetime, *given: Any) -> Any:
+    """SQLite's function of this name, with the session's time, which is in UTC, in place of the machine's."""
+    present = f"{now:%Y-%m-%d %H:%M:%S}"
+    arguments = [present if _is(each, "now") else each for each in given if not _is(each, "localtime", "utc")]
+    if len(arguments) == (name == "strftime"):
+        arguments.append(present)
+    return dates.execute(f"SELECT {name}({', '.join('?' * len(arguments))})", arguments).fetchone()[0]
+
+
+def _is(value: Any, *words: str) -> bool:
+    return isinstance(value, str) and value.lower() in words
+
+
+def _rounded(cell: Any) -> Any:
+    return round(cell, 6) if isinstance(cell, float) else cell

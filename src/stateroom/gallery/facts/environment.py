@@ -1,0 +1,130 @@
+"""A fact checker's desk: a claim, an archive to search and read, and a verdict that cites what decides."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, model_validator
+
+from stateroom import Environment, Episode, State, Task, ToolError, Verdict, tool
+from stateroom.gallery.facts.archive import QUESTION, RULES, Document, Kind, decisive, draw, to_compare
+from stateroom.gallery.facts.policies import NoisyPolicy, ReferencePolicy
+
+MAX_FOUND = 20
+"""Documents that a search shows."""
+
+
+class Judgement(BaseModel):
+    """The verdict on the claim, and the document that is cited for it."""
+
+    verdict: Literal["true", "false"]
+    citation: str
+
+
+class Desk(State):
+    archive: dict[str, Document] = {}
+    """The documents by id."""
+    read: set[str] = set()
+    judgement: Judgement | None = None
+
+
+class FactsTask(Task):
+    ranking: list[Kind]
+    """The kinds of documents, the best one first."""
+    archive: dict[str, Document]
+
+    @model_validator(mode="after")
+    def _is_decided(self) -> Self:
+        decisive(self.archive, self.ranking)
+        return self
+
+
+class FactsEnvironment(Environment[Desk, FactsTask]):
+    """Check a claim against sources that contradict each other, and cite the one that decides."""
+
+    examples = "tasks.jsonl"
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
+
+    def seed(self, task: FactsTask) -> Desk:
+        return Desk(archive=task.archive)
+
+    @tool(effect="read")
+    def search(self, state: Desk, query: str) -> list[dict[str, str]]:
+        """The ids and titles of documents that have all words of a query in their title or text.
+
+        Args:
+            query: Some words.
+        """
+        words = query.casefold().split()
+        found = [
+            {"id": key, "title": document.title}
+            for key, document in state.archive.items()
+            if all(word in f"{document.title} {document.text}".casefold() for word in words)
+        ]
+        return found[:MAX_FOUND]
+
+    @tool
+    def read_document(self, state: Desk, document_id: str) -> dict[str, str]:
+        """A document: its kind, date, title and text.
+
+        Args:
+            document_id: The document's id.
+        """
+        document = _open(state, document_id)
+        state.read.add(document_id)
+        return document.model_dump(mode="json", include={"kind", "date", "title", "text"})
+
+    @tool
+    def give_verdict(self, state: Desk, verdict: Literal["true", "false"], citation: str) -> dict[str, bool]:
+        """Say whether the claim is true. That is final: nothing can be read or said afterwards.
+
+        Args:
+            verdict: Whether the claim is true or false.
+            citation: The id of the document that decides.
+        """
+        _open(state, citation)
+        state.judgement = Judgement(verdict=verdict, citation=citation)
+        return {"success": True}
+
+    def verify(self, state: Desk, episode: Episode) -> Verdict:
+        task: FactsTask = episode.task
+        citation, needed = decisive(task.archive, task.ranking), to_compare(task.archive)
+        verdict = "true" if task.archive[citation].supports else "false"
+        given = state.judgement
+        components = {
+            "verdict": float(given is not None and given.verdict == verdict),
+            "citation": float(given is not None and given.citation == citation),
+            "read": len(needed & state.read) / len(needed),
+        }
+        compared = f"{len(needed & state.read)} of {len(needed)} documents were compared"
+        return Verdict(
+            reward=float(all(part == 1 for part in components.values())),
+            components=components,
+            metrics={"read_beside": float(len(state.read - needed))},
+            reason=f"it is {verdict} by {citation}; {compared}",
+        )
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        """A new task: a claim, and seven or nine documents."""
+        claim, ranking, archive = draw(rng)
+        rules = RULES.format(ranking=", ".join(ranking))
+        return {
+            "responses_create_params": {
+                "input": [
+                    {"role": "system", "content": rules},
+                    {"role": "user", "content": QUESTION.format(claim=claim)},
+                ]
+            },
+            "ranking": ranking,
+            "archive": {key: each.model_dump(mode="json", exclude_defaults=True) for key, each in archive.items()},
+        }
+
+
+def _open(state: Desk, document_id: str) -> Document:
+    if state.judgement is not None:
+        raise ToolError("the verdict is given, and is final")
+    if document_id not in state.archive:
+        raise ToolError(f"there is no document {document_id!r}; search shows the ids")
+    return state.archive[document_id]

@@ -1,0 +1,104 @@
+"""A ledger with quantities that the model cannot see: it computes with their names, one operation at a time."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from stateroom import Environment, Episode, State, Task, ToolError, Verdict, tool
+from stateroom.gallery.math.policies import NoisyPolicy, ReferencePolicy
+from stateroom.gallery.math.problem import OPERATIONS, RULES, Operation, Step, draw, solve
+
+LARGEST = 10**12
+"""The largest result; a few products of results would have more digits than there is memory."""
+
+
+class Ledger(State):
+    quantities: dict[str, int] = {}
+    results: dict[str, int] = {}
+    answer: int | None = None
+
+
+class MathTask(Task):
+    quantities: dict[str, int]
+    steps: list[Step] = Field(min_length=1)
+    """The results to compute, in an order in which that is possible; the last one is asked for."""
+
+    @field_validator("steps")
+    @classmethod
+    def _can_be_computed(cls, steps: list[Step], info: ValidationInfo) -> list[Step]:
+        try:
+            solve(steps, info.data.get("quantities", {}))
+        except KeyError as error:
+            raise ValueError(f"there is no quantity or earlier result {error}") from None
+        return steps
+
+
+class MathEnvironment(Environment[Ledger, MathTask]):
+    """Solve a word problem step by step, on quantities that only the tool knows."""
+
+    examples = "tasks.jsonl"
+    policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
+
+    def seed(self, task: MathTask) -> Ledger:
+        return Ledger(quantities=task.quantities)
+
+    @tool
+    def compute(self, state: Ledger, result: str, operation: Operation, left: str, right: str) -> dict[str, int]:
+        """Compute a result, and keep it under its name; a result that is computed again is replaced.
+
+        Args:
+            result: The name of the result.
+            operation: What to do with left and right, in this order; divide rounds down.
+            left: The name of a quantity or of an earlier result.
+            right: The name of a quantity or of an earlier result.
+        """
+        if result in state.quantities:
+            raise ToolError(f"{result} is a quantity of the ledger; give the result another name")
+        values = {**state.quantities, **state.results}
+        for name in (left, right):
+            if name not in values:
+                raise ToolError(f"there is no {name!r}; there are: {', '.join(values)}")
+        if operation == "divide" and not values[right]:
+            raise ToolError(f"{right} is 0, and cannot divide")
+        value = OPERATIONS[operation](values[left], values[right])
+        if abs(value) > LARGEST:
+            raise ToolError(f"{result} would be beyond {LARGEST:,}")
+        state.results[result] = value
+        return {result: value}
+
+    @tool
+    def submit_answer(self, state: Ledger, answer: int) -> dict[str, bool]:
+        """Submit the value that was asked for. The last call counts.
+
+        Args:
+            answer: The value.
+        """
+        state.answer = answer
+        return {"success": True}
+
+    def verify(self, state: Ledger, episode: Episode) -> Verdict:
+        task: MathTask = episode.task
+        expected = solve(task.steps, task.quantities)
+        right = sum(state.results.get(name) == value for name, value in expected.items())
+        answered = state.answer == expected[task.steps[-1].result]
+        told = "the answer is right" if answered else "the answer is not"
+        return Verdict(
+            reward=float(right == len(expected) and answered),
+            components={"steps": right / len(expected), "answer": float(answered)},
+            reason=f"{right} of {len(expected)} results are right, and {told}",
+        )
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        """A new task: two to six results of a story."""
+        prompt, quantities, steps = draw(rng)
+        return {
+            "responses_create_params": {
+                "input": [{"role": "system", "content": RULES}, {"role": "user", "content": prompt}]
+            },
+            "quantities": quantities,
+            "steps": [step.model_dump(exclude_defaults=True) for step in steps],
+        }

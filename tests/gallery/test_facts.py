@@ -1,0 +1,187 @@
+"""facts: the source that decides by the rules, and no reward without having compared it with the others."""
+
+import json
+from typing import Any
+
+import pytest
+
+from stateroom import Sessions
+from stateroom.agent import Agent, run
+from stateroom.errors import BadTask
+from stateroom.gallery.facts import Desk, FactsEnvironment
+from stateroom.gallery.facts.archive import Document, decisive, to_compare
+from stateroom.gallery.facts.policies import ReferencePolicy
+from stateroom.model import Item
+from stateroom.rollout import generate_tasks
+from stateroom.session import Session, Verdict
+from stateroom.store import Store
+
+RANKING = ["register", "newspaper", "forum"]
+
+
+def document(kind: str, year: int, supports: bool | None = None, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "date": f"{year}-05-01", "title": "Ivy Mill", "text": "…", "supports": supports, **more}
+
+
+ARCHIVE = {
+    "old": document("newspaper", 1995, True),
+    "new": document("newspaper", 2005, False),
+    "chat": document("forum", 2020, True),
+    "void": document("register", 2010, True),
+    "note": document("register", 2011, withdraws="void"),
+    "else": document("register", 2015),
+}
+COMPARED = ("old", "new", "chat", "void", "note")
+
+
+def reads(*ids: str) -> list[tuple[str, dict[str, Any]]]:
+    return [("read_document", {"document_id": each}) for each in ids]
+
+
+def says(verdict: str, citation: str) -> tuple[str, dict[str, Any]]:
+    return "give_verdict", {"verdict": verdict, "citation": citation}
+
+
+async def seeded(store: Store, archive: Any = ARCHIVE) -> Session[Desk]:
+    return await Sessions(FactsEnvironment(), store).seed({"ranking": RANKING, "archive": archive})
+
+
+async def judged(store: Store, *calls: tuple[str, dict[str, Any]]) -> Verdict:
+    session = await seeded(store)
+    for call in calls:
+        await session.call(*call)
+    return await session.verify()
+
+
+# The rules.
+
+
+@pytest.mark.parametrize(
+    ("documents", "decides"),
+    [
+        ([("forum", 2020, True), ("newspaper", 2010, False)], 1),  # the better kind
+        ([("newspaper", 2010, True), ("newspaper", 2011, False)], 1),  # the newer one
+        ([("register", 1990, True), ("newspaper", 2020, False), ("forum", 2024, False)], 0),  # not the majority
+        ([("register", 2020, None), ("forum", 2010, True)], 1),  # about something else
+    ],
+)
+def test_the_source_that_decides(documents: Any, decides: int) -> None:
+    archive = {str(number): Document(**document(*each)) for number, each in enumerate(documents)}
+    assert decisive(archive, RANKING) == str(decides)  # type: ignore[arg-type]
+
+
+def test_what_is_withdrawn_does_not_decide_but_has_to_be_compared() -> None:
+    archive = {key: Document(**each) for key, each in ARCHIVE.items()}
+    assert decisive(archive, RANKING) == "new"  # type: ignore[arg-type]
+    assert to_compare(archive) == set(COMPARED)
+
+
+async def test_a_claim_that_nothing_decides_is_refused(store: Store) -> None:
+    with pytest.raises(BadTask):
+        await seeded(store, {"else": ARCHIVE["else"]})
+
+
+# The verdict.
+
+
+async def test_verdict_citation_and_reading_get_the_reward(store: Store) -> None:
+    verdict = await judged(store, *reads(*COMPARED), says("false", "new"))
+    assert (verdict.reward, verdict.components) == (1.0, {"verdict": 1.0, "citation": 1.0, "read": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("calls", "components"),
+    [
+        ([], (0, 0, 0)),  # an empty episode
+        ([says("true", "old")], (0, 0, 0)),  # the claim is taken for true
+        ([says("false", "new")], (1, 1, 0)),  # a guess that happens to be right
+        ([*reads(*COMPARED)], (0, 0, 1)),  # all is read, and nothing is said
+        ([*reads("new"), says("false", "new")], (1, 1, 0.2)),  # compared with nothing
+        ([*reads(*COMPARED[:-1]), says("false", "new")], (1, 1, 0.8)),
+        ([says("false", "new"), *reads(*COMPARED)], (1, 1, 0)),  # read too late
+        ([*reads(*COMPARED), says("false", "else")], (1, 0, 1)),
+        ([*reads(*COMPARED), says("true", "new")], (0, 1, 1)),
+        ([*reads(*COMPARED), says("true", "chat"), says("false", "new")], (0, 0, 1)),  # there is no second try
+    ],
+)
+async def test_no_trick_gets_a_reward(store: Store, calls: Any, components: Any) -> None:
+    verdict = await judged(store, *calls)
+    assert (verdict.reward, tuple(verdict.components.values())) == (0.0, components)
+
+
+class Shortcut(ReferencePolicy):
+    """Does what the reference policy does, but sees other documents than there are."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return super().respond([self.seen(item) for item in conversation], tools)
+
+    def seen(self, item: Item) -> Item:
+        shown = json.loads(item["output"]) if item.get("type") == "function_call_output" else None
+        return {**item, "output": json.dumps(self.other(shown))} if isinstance(shown, dict) else item
+
+    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class NewestWins(Shortcut):
+    """Takes all kinds for one."""
+
+    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
+        return {**shown, "kind": "register"} if "kind" in shown else shown
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        ranked = [{**item, "content": "register"} if item.get("role") == "system" else item for item in conversation]
+        return super().respond(ranked, tools)
+
+
+class OldestWins(Shortcut):
+    """Takes all documents of a kind for equally old, so that the first one found wins."""
+
+    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
+        return {**shown, "date": "2000-01-01"} if "date" in shown else shown
+
+
+class TrustsAll(Shortcut):
+    """Does not care what was withdrawn."""
+
+    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
+        return {**shown, "text": shown["text"].replace("withdrawn", "fine")} if "text" in shown else shown
+
+
+@pytest.mark.parametrize(("policy", "most"), [(NewestWins, 0.0), (OldestWins, 0.6), (TrustsAll, 0.6)])
+async def test_each_rule_is_needed(store: Store, policy: type[Shortcut], most: float) -> None:
+    rows = generate_tasks(FactsEnvironment, 60, seed=2)
+    rewards = []
+    for row in rows:
+        session = await Sessions(FactsEnvironment(), store).seed(row)
+        await run(Agent(policy()), session)
+        rewards.append((await session.verify()).reward)
+    assert sum(rewards) / len(rewards) <= most
+
+
+# The archive.
+
+
+async def test_a_search_tells_titles_and_reading_tells_the_rest(store: Store) -> None:
+    [row] = generate_tasks(FactsEnvironment, 1, seed=1)
+    session = await Sessions(FactsEnvironment(), store).seed(row)
+    for found in (await session.call("search", {"query": ""})).output:
+        assert set(found) == {"id", "title"}
+        read = (await session.call("read_document", {"document_id": found["id"]})).output
+        assert set(read) == {"kind", "date", "title", "text"}
+    assert session.state.read == set(row["archive"])
+
+
+async def test_a_document_that_is_not_there_is_refused(store: Store) -> None:
+    session = await seeded(store)
+    for call in (*reads("D-0"), says("true", "D-0")):
+        assert "there is no document 'D-0'" in ((await session.call(*call)).error or "")
+    assert session.revision == 1
+
+
+def test_tasks_are_all_different_and_claims_are_true_as_often_as_false() -> None:
+    rows = generate_tasks(FactsEnvironment, 120, seed=7)
+    assert len({json.dumps(row["responses_create_params"]) for row in rows}) == len(rows)
+    tasks = [FactsEnvironment().parse_task(row) for row in rows]
+    true = sum(bool(task.archive[decisive(task.archive, task.ranking)].supports) for task in tasks)
+    assert 40 < true < 80
