@@ -122,6 +122,11 @@ class Window:
         self.pinned.insert(place, False)
         self.total += tokens
 
+    def set_beside(self, tokens: int) -> None:
+        """Change the tokens of the rest of a request."""
+        self.total += tokens - self.beside
+        self.beside = tokens
+
     def plain(self) -> dict[str, Any]:
         """The window as JSON data: items, token counts, and the indexes of pinned items."""
         pinned = list(compress(range(len(self)), self.pinned))
@@ -182,7 +187,7 @@ def _unit(window: Window, kinds: Sequence[str], start: int, stop: int) -> Unit:
 
 def _ends(items: Sequence[Item], kinds: Sequence[str]) -> list[int]:
     """The ends of the units. A call without a result belongs together with all that follows, up to a user message."""
-    calls = _calls_of_outputs(items, kinds)
+    calls = calls_of_outputs(items, kinds)
     answered = set(calls.values())
     ends: list[int] = []
     open_calls = 0
@@ -209,7 +214,7 @@ def _ends(items: Sequence[Item], kinds: Sequence[str]) -> list[int]:
     return ends
 
 
-def _calls_of_outputs(items: Sequence[Item], kinds: Sequence[str]) -> dict[int, int]:
+def calls_of_outputs(items: Sequence[Item], kinds: Sequence[str]) -> dict[int, int]:
     """The index of the call of each result. Models repeat their ids, so the newest open call counts."""
     waiting: dict[str, list[int]] = {}
     found: dict[int, int] = {}

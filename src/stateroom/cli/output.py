@@ -170,6 +170,8 @@ def asides(entry: LogEntry) -> list[str]:
         lines.append(f"by {person}")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
+    if told := entry.facts.get("instructions"):
+        lines.append(f"the environment tells the agent: {_cut(told)}")
     others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
     lines += [f"{words} {entry.facts[fact]}" for fact, words in others.items() if fact in entry.facts]
     if "schema" in entry.facts and entry.kind != "seed":
