@@ -216,6 +216,12 @@ def print_said(said: Iterable[tuple[Item, Sequence[str]]], longest: int | None =
             print_line("", change, "green")
 
 
+def print_state(state: Mapping[str, Any]) -> None:
+    """Print the fields of a state."""
+    for name, value in state.items():
+        console.print(f"  {name}: {brief(value)}", soft_wrap=True)
+
+
 def _cut(line: str) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
