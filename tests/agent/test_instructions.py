@@ -78,7 +78,7 @@ async def test_a_stateless_environment_has_instructions_too(store: Store) -> Non
         """No state."""
 
         def instructions(self, rng: Any) -> str:
-            return f"Your lucky number is {rng.randrange(10)}."
+            return f"Your number is {rng.randrange(10)}."
 
         @tool
         def add(self, number: int) -> int:
@@ -90,7 +90,7 @@ async def test_a_stateless_environment_has_instructions_too(store: Store) -> Non
 
     told = await told_to(store, Plain(), {})
     assert len({*told}) == 1
-    assert told[0].startswith("Your lucky number is ")
+    assert told[0].startswith("Your number is ")
 
 
 async def test_a_bounded_context_counts_them(store: Store) -> None:

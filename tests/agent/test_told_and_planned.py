@@ -13,6 +13,7 @@ from stateroom import Sessions, open_store
 from stateroom.agent import recall, run
 from stateroom.agent.task import TaskState
 from stateroom.model import Item, function_call
+from stateroom.rollout import replay_session
 from stateroom.session import Session
 from stateroom.store import Store, WrappedStore
 from tests.agent.trail import ROW, SCRIPT, Shown, TrailEnvironment, Walk, Walking, ended, shown_by, steps, walker
@@ -132,6 +133,13 @@ def test_a_fork_and_a_rewind_go_on_with_the_instructions_and_the_plan_of_then(
                 assert await said(each) == whole
 
     asyncio.run(check())
+
+
+async def test_a_session_with_instructions_and_a_plan_can_be_replayed(store: Store) -> None:
+    session = await seeded(store)
+    await walk(session, SCRIPT)
+    replay = await replay_session(TrailEnvironment(), store, session.id)
+    assert (replay.differences, replay.calls) == ([], 2)
 
 
 @pytest.mark.every_store(shared=True)

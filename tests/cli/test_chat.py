@@ -196,7 +196,13 @@ def test_at_a_terminal_ctrl_c_stops_an_answer_and_not_the_program(tmp_path: Path
     assert "money: 97 → 93" in terminal.until("Paid.\n> ")
     terminal.type(CTRL_D)
     terminal.until("to go on: stateroom chat")
+    session = terminal.until("\n").split()[-1]
     assert terminal.ended() == 0
+    again = Terminal(tmp_path, *PURSE, "--session", session)
+    assert "     user  wait 3\n" in again.until("Paid.\n> ")  # what was said before is shown
+    again.type("/quit\n")
+    again.until("to go on")
+    assert again.ended() == 0
 
 
 def test_ctrl_c_at_the_prompt_says_how_to_leave(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

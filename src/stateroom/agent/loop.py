@@ -103,6 +103,7 @@ class _Turn:
         for name in {tool.get("name") for tool in tools} & {tool["name"] for tool in own}:
             raise DefinitionError(f"the tool {name!r} clashes with that of an agent that asks or plans; rename it")
         self._tools = [*tools, *own]
+        self._tools_size = 0 if agent.context.budget is None else agent.context.beside(self._tools)
         self._told = ""
         """What the environment tells the agent, as the log has it."""
         self._on_step = on_step
@@ -128,7 +129,7 @@ class _Turn:
 
     def _beside(self) -> int:
         context = self._agent.context
-        return 0 if context.budget is None else context.beside(self._tools, self._instructions)
+        return 0 if context.budget is None else self._tools_size + context.beside((), self._instructions)
 
     def _instruct(self, told: str) -> None:
         """Let the environment's instructions be these from here on; all prompts begin with them."""
@@ -256,7 +257,8 @@ class _Turn:
         results = outcomes.new
         counts = self._agent.context.count(results)
         self._window.add(results, counts)
-        said = Update(results, "agent", (), counts, instructions=instructions)
+        moves = ("new_task",) if status.phase == "idle" else ()
+        said = Update(results, "agent", moves, counts, instructions=instructions)
         self._output.extend(results)
         status = await self._tell(said, status, invalid_calls=outcomes.invalid_calls)
         outcomes.mark_logged()

@@ -19,12 +19,12 @@ from stateroom.agent.calls import UNTRIED
 from stateroom.agent.state_tools import StateTools
 from stateroom.agent.task import TaskState
 from stateroom.agent.window import ANSWERS, Window, calls_of_outputs
+from stateroom.errors import InvalidState
 from stateroom.model import Item, decoded, kind_of
+from stateroom.session import Result
 
-Plan = dict[str, Any]
 
-
-def make_plan(state: TaskState, steps: list[str]) -> Plan:
+def make_plan(state: TaskState, steps: list[str]) -> dict[str, Any]:
     """Write down the steps with which you will do what you are asked. Do this before anything else.
 
     Call it again when the plan has to change, as after a failure: steps that are over stay, and these follow them.
@@ -36,7 +36,7 @@ def make_plan(state: TaskState, steps: list[str]) -> Plan:
     return _shown(state)
 
 
-def end_step(state: TaskState, result: str, failed: bool = False) -> Plan:
+def end_step(state: TaskState, result: str, failed: bool = False) -> dict[str, Any]:
     """End the current step of your plan, and begin the next.
 
     Args:
@@ -50,7 +50,7 @@ def end_step(state: TaskState, result: str, failed: bool = False) -> Plan:
     return _shown(state)
 
 
-def _shown(plan: TaskState) -> Plan:
+def _shown(plan: TaskState) -> dict[str, Any]:
     return plan.model_dump(exclude={"goal", "data"}, exclude_none=True)
 
 
@@ -78,7 +78,10 @@ class Planner(WrappedWorkspace):
         if name not in plan_tools():
             return await super().call(name, arguments, call_id=call_id)
         self._is_pinned = False
-        return await plan_tools().on(self._plan).call(name, arguments, call_id=call_id)
+        try:
+            return await plan_tools().on(self._plan).call(name, arguments, call_id=call_id)
+        except InvalidState as error:
+            return Result(False, None, str(error), "tool_error")
 
     def pin(self, window: Window) -> None:
         """Keep the newest plan in the model's view, and no older one."""

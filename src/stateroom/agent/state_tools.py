@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 from pydantic_core import to_jsonable_python
 
 from stateroom.environment import Injectable, Tool, make_tool, tool
-from stateroom.errors import DefinitionError, InvalidArguments, InvalidState, ToolError
+from stateroom.errors import DefinitionError, InvalidArguments, ToolError
 from stateroom.model import Item
 from stateroom.session import Result
 from stateroom.state import State
@@ -55,7 +55,7 @@ class ToolsOnState:
             return Result(True, to_jsonable_python(await output if inspect.isawaitable(output) else output))
         except InvalidArguments as error:
             return Result(False, None, str(error), "invalid_arguments", error.fields)
-        except (ToolError, InvalidState) as error:
+        except ToolError as error:
             return Result(False, None, str(error) or f"{name} failed", "tool_error")
 
 

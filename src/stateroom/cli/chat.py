@@ -68,7 +68,7 @@ def chat(
     """Talk to an agent, and see its tool calls, their results and what they change.
 
     You are the user: what you type is a message, and a line that begins with / is a command. The session is for the
-    first task, or for --task N; an empty line says what the task does. Ctrl-C stops an answer.
+    first task, or for --task N; an empty line says what the task's user would. Ctrl-C stops an answer.
 
     Example: stateroom chat counter --model reference
 
@@ -94,6 +94,7 @@ def chat(
         talk = Chat(plan)
         try:
             runner.run(talk.begin(task) if session is None else talk.resume(session))
+            talk.echoes = not sys.stdin.isatty()  # else they are on the screen already
             for line in _lines():
                 if line == "/quit":
                     break
@@ -138,7 +139,7 @@ class Chat:
     def __init__(self, plan: Run) -> None:
         self._plan = plan
         self._opened = AsyncExitStack()
-        self._echoes = not sys.stdin.isatty()
+        self.echoes = True
         """Whether the user's messages are printed too."""
         self._prompt = ""
         """What the task's user says first, until somebody has said something."""
@@ -211,7 +212,7 @@ class Chat:
 
     async def stop(self) -> None:
         """End the agent's turn, so that the person can go on."""
-        with suppress(InvalidMove):  # it has ended, or waits
+        with suppress(InvalidMove):  # it has ended
             await self._threads.cancel(self.session.id, "stopped by the user")
         await self._show()
 
@@ -231,7 +232,7 @@ class Chat:
                     print_line("", line, "green")
         said = with_changes(self._items, self._steps)[self._shown :]
         self._shown += len(said)
-        print_said([each for each in said if self._echoes or each[0].get("role") != "user"], LONGEST)
+        print_said([each for each in said if self.echoes or each[0].get("role") != "user"], LONGEST)
 
     # Commands.
 
@@ -258,11 +259,8 @@ class Chat:
                 for usage, what in COMMANDS.items():
                     console.print(f"{usage:<17} {what}")
             case _:
-                raise NotFound(f"there is no command /{name}; there are {', '.join(map(_first_word, COMMANDS))}")
-
-
-def _first_word(text: str) -> str:
-    return text.partition(" ")[0]
+                known = ", ".join(usage.split()[0] for usage in COMMANDS)
+                raise NotFound(f"there is no command /{name}; there are {known}")
 
 
 def _number(argument: str) -> int:

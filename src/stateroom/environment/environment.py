@@ -324,7 +324,7 @@ class Environment(Generic[S, T]):
     def instructions(self, *args: Any, **kwargs: Any) -> str | Awaitable[str | None] | None:
         """Return what the agent is told before the conversation, after its own instructions.
 
-        It is asked before each request to the model, and only reads: the text follows from the state, the user and so
+        It is called before each request to the model, and only reads: the text follows from the state, the user and so
         on as they are then.
         """
         raise NotImplementedError
