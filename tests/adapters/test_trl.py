@@ -28,6 +28,7 @@ from stateroom.adapters.trl.environment import reads_response
 from stateroom.adapters.trl.process import background_loop
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, DefinitionError, EnvironmentFailed, InvalidArguments, SessionClosed
+from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model.chat import chat_tools
 from stateroom.rollout import replay_session
 from stateroom.session import History, Sessions
@@ -171,6 +172,15 @@ def test_a_tool_named_get_reward_is_refused() -> None:
 
     with pytest.raises(DefinitionError, match="get_reward"):
         spec(Rewarding, input=[{"responses_create_params": {"input": "Go."}}]).environment_factory()
+
+
+def test_instructions_that_trls_own_loop_cannot_show_are_refused() -> None:
+    class Telling(CounterEnvironment):
+        def instructions(self, state: Any) -> str:
+            return f"The counter is at {state.value}."
+
+    with pytest.raises(DefinitionError, match=r"instructions: .*rollout_func"):
+        spec(Telling, input=ROWS).environment_factory()
 
 
 # The dataset.

@@ -21,7 +21,7 @@ from stateroom.agent.strategies import (
     KeepLastTurns,
     Summarise,
 )
-from stateroom.agent.window import Window, units_of
+from stateroom.agent.window import Size, Window, units_of
 from stateroom.errors import ContextOverflow, DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
 
@@ -127,7 +127,7 @@ def test_odd_items_are_units_too() -> None:
     window = Window()
     window.add(odd, [1] * len(odd))
     assert sum(unit.stop - unit.start for unit in units_of(window)) == len(odd)
-    assert len(DropOldest().apply(window, Bounds(0, 0, WORDS))) < len(odd)
+    assert len(DropOldest().apply(window, Bounds(Size(0), Size(0), WORDS))) < len(odd)
 
 
 # Strategies.
@@ -135,10 +135,10 @@ def test_odd_items_are_units_too() -> None:
 
 def test_old_results_are_cleared_oldest_first_until_it_is_enough() -> None:
     window = window_of(*[item for name in "abcdef" for item in step(name, words(10))], message("m"))
-    enough = ClearToolResults(keep=2).apply(window, Bounds(59, 100, WORDS))
+    enough = ClearToolResults(keep=2).apply(window, Bounds(Size(59), Size(100), WORDS))
     assert [text == CLEARED for text in texts(enough)[1::2]] == [True, True, False, False, False, False]
     assert names(enough) == names(window)
-    all_old = ClearToolResults(keep=2).apply(window, Bounds(0, 100, WORDS))
+    all_old = ClearToolResults(keep=2).apply(window, Bounds(Size(0), Size(100), WORDS))
     assert [text == CLEARED for text in texts(all_old)[1::2]] == [True] * 4 + [False] * 2
     assert all_old.total == window.total - 4 * (10 - len(CLEARED.split()))
 
@@ -147,41 +147,45 @@ def test_results_that_the_model_has_not_seen_are_not_cleared() -> None:
     calls = [function_call(name, name) for name in "ab"]
     results = [function_call_output(name, words(50)) for name in "ab"]
     window = window_of(*step("old", words(50)), *calls, *results)
-    cleared = ClearToolResults(keep=0).apply(window, Bounds(0, 0, WORDS))
+    cleared = ClearToolResults(keep=0).apply(window, Bounds(Size(0), Size(0), WORDS))
     assert [text == CLEARED for text in texts(cleared)] == [False, True, False, False, False, False]
 
 
 def test_results_that_are_pinned_or_short_are_not_cleared() -> None:
     window = window_of(*step("a", words(50)), *step("b", "ok"), *step("c", words(50)), message("m"), pinned={1})
-    cleared = ClearToolResults(keep=0).apply(window, Bounds(0, 0, WORDS))
+    cleared = ClearToolResults(keep=0).apply(window, Bounds(Size(0), Size(0), WORDS))
     assert [text == CLEARED for text in texts(cleared)[1:6:2]] == [False, False, True]
 
 
 def test_a_placeholder_can_be_given() -> None:
     window = window_of(*step("a", words(50)), message("m"))
-    cleared = ClearToolResults(0, "gone").apply(window, Bounds(0, 0, WORDS))
+    cleared = ClearToolResults(0, "gone").apply(window, Bounds(Size(0), Size(0), WORDS))
     assert texts(cleared)[1] == "gone"
 
 
 def test_the_last_turns_are_kept() -> None:
     turns = [[said("user", f"question {n}"), *step(f"call {n}"), message(f"answer {n}")] for n in range(4)]
     window = window_of(said("system", "s"), message("hello"), *[item for turn in turns for item in turn])
-    kept = KeepLastTurns(2).apply(window, Bounds(0, 0, WORDS))
+    kept = KeepLastTurns(2).apply(window, Bounds(Size(0), Size(0), WORDS))
     assert kept.items == [said("system", "s"), *turns[2], *turns[3]]
-    assert KeepLastTurns(4).apply(window, Bounds(0, 0, WORDS)) is window
+    assert KeepLastTurns(4).apply(window, Bounds(Size(0), Size(0), WORDS)) is window
 
 
 def test_the_oldest_are_dropped_until_it_is_enough() -> None:
     window = window_of(*[said("user", f"{words(9)} {n}") for n in range(10)])
-    left = DropOldest().apply(window, Bounds(45, 60, WORDS))
+    left = DropOldest().apply(window, Bounds(Size(45), Size(60), WORDS))
     assert [text[-1] for text in texts(left)] == ["6", "7", "8", "9"]
 
 
 def test_what_the_user_said_last_is_dropped_only_if_there_is_no_other_way() -> None:
     window = window_of(said("user", words(10)), *step("a", words(20)), *step("b", words(20)), *step("c", words(20)))
-    assert names(DropOldest().apply(window, Bounds(40, 50, WORDS))) == ["user", "c", "c"]
-    assert names(DropOldest().apply(window, Bounds(20, 33, WORDS))) == ["user", "c", "c"]  # above the target, but fine
-    assert names(DropOldest().apply(window, Bounds(20, 25, WORDS))) == ["c", "c"]
+    assert names(DropOldest().apply(window, Bounds(Size(40), Size(50), WORDS))) == ["user", "c", "c"]
+    assert names(DropOldest().apply(window, Bounds(Size(20), Size(33), WORDS))) == [
+        "user",
+        "c",
+        "c",
+    ]  # above the target, but fine
+    assert names(DropOldest().apply(window, Bounds(Size(20), Size(25), WORDS))) == ["c", "c"]
 
 
 def test_system_messages_and_pinned_items_are_not_dropped() -> None:
@@ -193,7 +197,7 @@ def test_system_messages_and_pinned_items_are_not_dropped() -> None:
         message("m"),
         pinned={7},  # a result: so its call stays, and the thought before
     )
-    left = DropOldest().apply(window, Bounds(0, 0, WORDS))
+    left = DropOldest().apply(window, Bounds(Size(0), Size(0), WORDS))
     assert names(left) == ["system", "developer", "reasoning", "2", "2", "assistant"]
     assert left.pinned == [False, False, False, False, True, False]
 
@@ -323,6 +327,24 @@ async def test_what_does_not_fit_is_told_in_its_parts() -> None:
     )
 
 
+async def test_over_twenty_messages_the_oldest_ten_become_a_summary() -> None:
+    model = Scripted("so far")
+    context = Context(messages=20, target=0.6, strategies=[Summarise(model), DropOldest()])
+    window = window_of(*[said("user", str(number)) for number in range(20)])
+    assert await context.fit(window) is window
+    window.add([said("user", "20")], [1])
+    assert texts(await context.fit(window)) == [f"{HEADING}\nso far", *map(str, range(10, 21))]
+    assert text_of(model.asked[0].items[1]) == "\n\n".join(f"user: {number}" for number in range(10))
+    assert "max_output_tokens" not in model.asked[0].settings  # no bound on tokens
+
+
+async def test_more_messages_than_the_bound_that_must_stay_are_told() -> None:
+    calls = [function_call("a", str(number)) for number in range(3)]
+    results = [function_call_output(str(number), "ok") for number in range(3)]
+    with pytest.raises(ContextOverflow, match=r"the bound is 6 messages, and 7 are left"):
+        await Context(messages=6).fit(window_of(said("user", "u"), said("user", "go"), *calls, *results, pinned={1}))
+
+
 def test_a_context_without_a_model_needs_no_waiting() -> None:
     window = window_of(*[said("user", words(30)) for _ in range(9)])
     assert Context(100, counter=WORDS).fit_now(window).total == 60
@@ -336,6 +358,7 @@ def test_a_context_without_a_model_needs_no_waiting() -> None:
     "make",
     [
         lambda: Context(0),
+        lambda: Context(messages=0),
         lambda: Context(100, target=0),
         lambda: Context(100, target=1.1),
         lambda: ClearToolResults(keep=-1),
@@ -357,14 +380,15 @@ class Unread(list[Any]):
     def __iter__(self) -> Any:
         raise AssertionError("looked through")
 
-    __getitem__ = __len__ = __contains__ = __iter__  # type: ignore[assignment]
+    __getitem__ = __contains__ = __iter__  # type: ignore[assignment]
 
 
 def test_to_ask_whether_a_window_fits_looks_at_no_item() -> None:
     window = window_of(*[said("user", "w") for _ in range(100)])
-    window.items, window.tokens, window.pinned = Unread(), Unread(), Unread()
-    assert Context(100, counter=WORDS).fits(window, Anchor(5, 5))
+    window.items, window.tokens, window.pinned = map(Unread, (window.items, window.tokens, window.pinned))
+    assert Context(100, messages=100, counter=WORDS).fits(window, Anchor(5, 5))
     assert not Context(100, counter=WORDS).fits(window, Anchor(5, 6))
+    assert not Context(messages=99).fits(window)
 
 
 class Counting(Words):

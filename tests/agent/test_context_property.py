@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.agent.context import Anchor, Context
 from stateroom.agent.strategies import CLEARED, HEADING, Bounds, ClearToolResults, DropOldest, KeepLastTurns, Summarise
-from stateroom.agent.window import Window
+from stateroom.agent.window import Size, Window
 from stateroom.errors import ContextOverflow, ModelFailed, ModelUnavailable
 from stateroom.model import Answer, Model, Request, message
 from tests.agent.talks import Talk, talks
@@ -60,13 +60,17 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: Any) -> Case:
-    """A conversation, and a budget that has room for what must stay, but not always for much more."""
+    """A conversation, and bounds that have room for what must stay, but not always for much more."""
     talk, anchor, beside = draw(talks()), draw(ANCHORS), draw(st.sampled_from([0, 0, 50]))
     window = talk.window(Context(), beside)
     least = anchor.estimate(beside + sum(window.tokens[place] for place in talk.must_stay))
     budget = draw(st.integers(max(least, 1), max(least, 1, anchor.estimate(window.total))))
-    context = Context(budget, draw(st.sampled_from(CHAINS)), target=draw(st.sampled_from([0.1, 0.7, 1.0])))
-    return Case(talk, context, anchor, beside)
+    messages = draw(st.integers(max(len(talk.must_stay), 1), max(len(window), 1)))
+    bounds: dict[str, Any] = draw(
+        st.sampled_from([{"budget": budget}, {"messages": messages}, {"budget": budget, "messages": messages}])
+    )
+    strategies, target = draw(st.sampled_from(CHAINS)), draw(st.sampled_from([0.1, 0.7, 1.0]))
+    return Case(talk, Context(**bounds, strategies=strategies, target=target), anchor, beside)
 
 
 def places_in(view: Window) -> list[Any]:
@@ -75,13 +79,13 @@ def places_in(view: Window) -> list[Any]:
 
 
 @given(cases())
-def test_a_view_is_never_over_budget_and_its_counts_are_right(case: Case) -> None:
-    view = case.view()
-    assert view.tokens == case.context.count(view.items)
+def test_a_view_is_never_over_its_bounds_and_its_counts_are_right(case: Case) -> None:
+    view, context = case.view(), case.context
+    assert view.tokens == context.count(view.items)
     assert view.total == case.beside + sum(view.tokens)
-    assert case.context.budget is not None
-    assert case.anchor.estimate(view.total) <= case.context.budget
-    assert case.context.fits(view, case.anchor)
+    assert context.budget is None or case.anchor.estimate(view.total) <= context.budget
+    assert context.messages is None or len(view.items) <= context.messages
+    assert context.fits(view, case.anchor)
 
 
 @given(cases())
@@ -141,14 +145,14 @@ def test_the_same_conversation_gives_the_same_view_and_is_not_changed(case: Case
 @given(cases())
 def test_a_conversation_that_fits_is_shown_as_it_is(case: Case) -> None:
     window = case.window()
-    roomy = replace(case.context, budget=max(case.anchor.estimate(window.total), 1))
+    roomy = replace(case.context, budget=max(case.anchor.estimate(window.total), 1), messages=max(len(window), 1))
     assert asyncio.run(roomy.fit(window, case.anchor)) is window
 
 
 @given(cases())
 def test_dropping_leaves_what_must_stay_and_if_that_is_too_much_it_is_said(case: Case) -> None:
     window = case.window()
-    least = DropOldest().apply(window, Bounds(0, 0, case.context.counter))
+    least = DropOldest().apply(window, Bounds(Size(0), Size(0), case.context.counter))
     assert set(places_in(least)) == case.talk.must_stay
     too_little = case.anchor.estimate(least.total) - 1
     if too_little >= 1:
@@ -181,7 +185,8 @@ def test_a_view_made_step_by_step_keeps_the_laws_too(case: Case) -> None:
         try:
             window = asyncio.run(context.fit(window))
         except ContextOverflow:  # the end has room, but not this place
-            context = replace(context, budget=window.total)
+            context = replace(context, budget=window.total, messages=len(window))
+        assert context.fits(window)
         places = places_in(window)
         assert newest in places
         for call, result in talk.pairs:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.agent.task import StepDone, TaskState
+from stateroom.agent.task import Step, TaskState
 from stateroom.errors import InvalidState
 from stateroom.state import encode_patch
 from stateroom.store import Store, open_store
@@ -25,7 +25,7 @@ class KitchenEnvironment(Environment[Kitchen]):
     """Make dinner."""
 
     def seed(self, task: Any) -> Kitchen:
-        return Kitchen(task=TaskState(goal="dinner", left=PLAN))
+        return Kitchen(task=TaskState(goal="dinner", steps=[Step(name=name) for name in PLAN]))
 
     @tool
     def begin(self, state: Kitchen) -> str | None:
@@ -37,13 +37,18 @@ class KitchenEnvironment(Environment[Kitchen]):
     def complete(self, state: Kitchen, result: str) -> str | None:
         """Tell what a step came to."""
         state.task.complete(result)
-        state.task.data[f"result {len(state.task.done)}"] = result
+        state.task.data[f"result {len(state.task.data) + 1}"] = result
         return state.task.current
 
     @tool
     def fail(self, state: Kitchen, why: str) -> None:
         """Give up."""
         state.task.fail(why)
+
+    @tool
+    def revise(self, state: Kitchen, steps: list[str]) -> None:
+        """Go on in another way."""
+        state.task.revise(*steps)
 
     @tool
     def pretend(self, state: Kitchen) -> None:
@@ -63,25 +68,48 @@ async def store(request: pytest.FixtureRequest, fresh_url: Callable[[str], str])
 def test_a_task_goes_from_step_to_step() -> None:
     task = TaskState(goal="dinner")
     task.begin("look", "cook")
-    assert (task.status, task.current, task.left) == ("running", "look", ["cook"])
+    assert (task.status, task.current) == ("running", "look")
     task.complete({"eggs": 3})
-    assert (task.status, task.current, task.left) == ("running", "cook", [])
-    task.left.append("eat")  # plans change
+    assert (task.status, task.current) == ("running", "cook")
+    task.steps.append(Step(name="eat"))
     task.complete()
     task.complete("good")
-    assert (task.status, task.current, task.left) == ("done", None, [])
-    assert task.done == [
-        StepDone(name="look", result={"eggs": 3}),
-        StepDone(name="cook"),
-        StepDone(name="eat", result="good"),
+    assert (task.status, task.current) == ("done", None)
+    assert task.steps == [
+        Step(name="look", status="done", result={"eggs": 3}),
+        Step(name="cook", status="done"),
+        Step(name="eat", status="done", result="good"),
     ]
+
+
+def test_a_revised_task_keeps_what_is_over_and_goes_on() -> None:
+    task = TaskState(goal="dinner")
+    task.begin("look", "cook", "eat")
+    task.complete("no gas")
+    task.fail("the stove is cold")
+    task.revise("order pizza", "eat")
+    assert [(step.name, step.status) for step in task.steps] == [
+        ("look", "done"),
+        ("cook", "failed"),
+        ("order pizza", "running"),
+        ("eat", "pending"),
+    ]
+    assert (task.status, task.error) == ("running", None)
+    task.revise("fast")  # also when nothing has failed
+    assert [step.name for step in task.steps] == ["look", "cook", "fast"]
+    task.complete()
+    task.revise("wash up")  # and when all was done
+    assert (task.status, task.current) == ("running", "wash up")
+    with pytest.raises(InvalidState, match="needs at least one step to go on"):
+        task.revise()
 
 
 def test_a_task_that_failed_tells_why_and_where() -> None:
     task = TaskState(goal="dinner")
     task.begin("look", "cook")
     task.fail("no eggs")
-    assert (task.status, task.current, task.left, task.error) == ("failed", "look", ["cook"], "no eggs")
+    assert (task.status, task.current, task.error) == ("failed", None, "no eggs")
+    assert task.steps[0] == Step(name="look", status="failed", result="no eggs")
     TaskState.model_validate(task.model_dump())
     never = TaskState(goal="dinner")
     never.fail("no kitchen")
@@ -92,28 +120,29 @@ def test_a_task_that_failed_tells_why_and_where() -> None:
     ("moves", "wrong", "can"),
     [
         ([], "complete", "begin or fail"),
-        (["begin"], "begin", "complete or fail"),
-        (["begin", "complete"], "complete", ""),
-        (["begin", "complete"], "begin", ""),
-        (["begin", "complete"], "fail", ""),
-        (["fail"], "begin", ""),
-        (["fail"], "fail", ""),
+        ([], "revise", "begin or fail"),
+        (["begin"], "begin", "complete or fail or revise"),
+        (["begin", "complete"], "complete", "revise"),
+        (["begin", "complete"], "begin", "revise"),
+        (["begin", "complete"], "fail", "revise"),
+        (["fail"], "begin", "revise"),
+        (["fail"], "fail", "revise"),
     ],
 )
 def test_other_moves_are_refused(moves: list[str], wrong: str, can: str) -> None:
-    given: dict[str, list[Any]] = {"begin": ["step"], "complete": [], "fail": ["why"]}
+    given: dict[str, list[Any]] = {"begin": ["step"], "complete": [], "fail": ["why"], "revise": ["step"]}
     task = TaskState(goal="dinner")
     for move in moves:
         getattr(task, move)(*given[move])
     before = task.model_copy(deep=True)
-    with pytest.raises(InvalidState, match=rf"status: a {task.status} task cannot {wrong}; .*{can}"):
+    with pytest.raises(InvalidState, match=rf"status: a {task.status} task cannot {wrong}; it can {can}$"):
         getattr(task, wrong)(*given[wrong])
     assert task == before
 
 
 def test_a_task_without_steps_cannot_begin() -> None:
     task = TaskState(goal="dinner")
-    with pytest.raises(InvalidState, match="left: a task needs at least one step to begin"):
+    with pytest.raises(InvalidState, match="steps: a task needs at least one step to begin"):
         task.begin()
     assert task.status == "pending"
 
@@ -123,13 +152,15 @@ def test_a_task_without_steps_cannot_begin() -> None:
     [
         ("goal", {"goal": None}),
         ("status", {"status": "nearly"}),
-        ("current", {"status": "running"}),
-        ("current", {"current": "look"}),
-        ("current", {"status": "done", "current": "look"}),
-        ("left", {"status": "done", "left": ["look"]}),
-        ("left", {"left": [7]}),
-        ("done", {"done": [{"name": "look"}]}),
-        ("done", {"done": [{"result": 1}]}),
+        ("steps", {"status": "running"}),
+        ("steps", {"status": "running", "steps": [{"name": name, "status": "running"} for name in PLAN]}),
+        ("steps", {"steps": [{"name": "look", "status": "running"}]}),
+        ("steps", {"steps": [{"name": "look", "status": "done"}]}),
+        ("steps", {"status": "done", "steps": [{"name": "look", "status": "running"}]}),
+        ("steps", {"status": "done", "steps": [{"name": "look"}]}),
+        ("steps", {"status": "failed", "error": "why", "steps": [{"name": "look", "status": "running"}]}),
+        ("name", {"steps": [{"name": 7}]}),
+        ("name", {"steps": [{"result": 1}]}),
         ("error", {"error": "why"}),
         ("error", {"status": "failed"}),
         ("more", {"more": 1}),
@@ -148,7 +179,7 @@ async def test_tools_move_it_and_a_wrong_move_changes_nothing(store: Store) -> N
     assert (await session.call("begin", {})).output == "look"
     result = await session.call("pretend", {})
     assert not result.ok
-    assert "task: current: a done task has no step, and this one has 'look'" in str(result.error)
+    assert "task: steps: a done task has no running step" in str(result.error)
     assert session.state.task.status == "running"
     for step in ("cook", "eat", None):
         assert (await session.call("complete", {"result": "ok"})).output == step
@@ -163,10 +194,11 @@ async def test_a_fork_and_a_rewind_have_the_task_of_then(store: Store) -> None:
     twin = await session.fork()
     await session.rewind(to=2)
     await session.call("fail", {"why": "no eggs"})
+    await session.call("revise", {"steps": ["shop"]})
     await twin.call("complete", {"result": "omelette"})
-    assert (session.state.task.status, session.state.task.current) == ("failed", "look")
+    assert [step.status for step in session.state.task.steps] == ["failed", "running"]
     again = await Sessions(KitchenEnvironment(), store).open(twin.id)
-    assert [step.name for step in again.state.task.done] == ["look", "cook"]
+    assert [step.status for step in again.state.task.steps] == ["done", "done", "running"]
     assert again.state.task.data == {"result 1": "eggs", "result 2": "omelette"}
 
 

@@ -78,6 +78,7 @@ def test_a_tool_choice_narrows_the_form(choice: Any, names: list[str], may_speak
     ways = form.schema()["anyOf"]
     assert ({"message": {"type": "string"}} in [way["properties"] for way in ways]) is may_speak
     assert len(ways) == len(names) + may_speak
+    assert form.instructions() == AnswerFormat(TOOLS).instructions()  # the prompt stays the same
 
 
 @pytest.mark.parametrize("choice", ["sometimes", {"type": "function", "name": "nope"}, {"type": "web_search"}])

@@ -101,6 +101,9 @@ class FarmEnvironment(Environment[Farm, FarmTask]):
     def rest(self, state: Farm):  # type: ignore[no-untyped-def]
         """Do nothing."""
 
+    def instructions(self, state: Farm) -> str:
+        return "Be kind to the animals."
+
     def verify(self, state: Farm, episode: Episode) -> float:
         return 1.0
 
@@ -170,7 +173,7 @@ class TestDocument:
         ids = [operation["operationId"] for _, _, operation in operations(document)]
         assert len(set(ids)) == len(ids)
 
-    @pytest.mark.parametrize("environments", [(CounterEnvironment,), GALLERY])
+    @pytest.mark.parametrize("environments", [(CounterEnvironment,), (FarmEnvironment,), GALLERY])
     async def test_has_every_endpoint_and_no_other(self, serve: Any, environments: Any) -> None:
         served = await serve(*(environment() for environment in environments))
         described = {(method, path) for method, path, _ in operations(await document_of(served))}

@@ -94,6 +94,9 @@ class DiceEnvironment(Environment[Dice]):
         state.seen.append(f"{rng.random()} {clock.now()} {new_id()} {session.call_id} {session.step}")
         return state.seen
 
+    def instructions(self, state: Dice, session: SessionInfo, rng: Random, clock: Clock) -> str:
+        return f"You have rolled {len(state.seen)} times, {session.step} of them yourself: {rng.random()} {clock.now()}"
+
     def verify(self, state: Dice, rng: Random) -> float:
         return rng.random()
 
@@ -105,6 +108,9 @@ class OracleEnvironment(Environment):
     def roll(self, rng: Random, clock: Clock, new_id: Callable[[], str]) -> str:
         """Try one's luck."""
         return f"{rng.random()} {clock.now()} {new_id()}"
+
+    def instructions(self, rng: Random, clock: Clock) -> str:
+        return f"{rng.random()} {clock.now()}"
 
     def verify(self) -> float:
         return 1.0
@@ -124,6 +130,7 @@ async def test_luck_and_time_are_the_same(serve: Any, tmp_path: Path, kind: type
     assert report.episodes == 6
     outputs = [text for row in rows(there.files.rollouts) for text in map(str, outputs_of(row["response"]["output"]))]
     assert len(set(outputs)) == len(outputs) == 36
+    assert len({row["response"]["instructions"] for row in rows(there.files.rollouts)}) == 6
 
 
 class Waits(Policy):

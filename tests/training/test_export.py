@@ -9,7 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from stateroom.errors import BadData, InvalidArguments
-from stateroom.rollout import Branching, MonteCarlo, StoredRun, TreeFiles, branch, plan_fields, plan_run, run
+from stateroom.gallery.counter import CounterEnvironment
+from stateroom.rollout import (
+    Branching,
+    MonteCarlo,
+    StoredRun,
+    TreeFiles,
+    branch,
+    example_file,
+    plan_fields,
+    plan_run,
+    run,
+)
 from stateroom.training import FORMATS, To, advantages, export_rows, sequences, write_table
 from tests.training.collecting import collect, rows_in
 
@@ -46,6 +57,17 @@ async def test_sft_has_the_solved_episodes_as_messages(group: Path) -> None:
         assert isinstance(calls[-1]["arguments"]["synonym_values"], list)
         assert {tool["function"]["name"] for tool in json.loads(row["tools"])} >= {call["name"] for call in calls}
     assert len(await exported(group, "sft", min_reward=0)) == len(episodes)
+
+
+async def test_messages_begin_with_the_instructions_that_the_environment_gave(tmp_path: Path) -> None:
+    class Telling(CounterEnvironment):
+        def instructions(self, state: Any) -> str:
+            return f"The counter is at {state.value}."
+
+    path = tmp_path / "told.jsonl"
+    await run(plan_run(Telling, model="reference", input=example_file(CounterEnvironment), limit=1, output=path))
+    (row,) = await exported(path, "sft")
+    assert row["messages"][0] == {"role": "system", "content": "The counter is at 25."}  # the newest
 
 
 async def test_dpo_pairs_continuations_of_one_state(group: Path, trees: Path, tmp_path: Path) -> None:

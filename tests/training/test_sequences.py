@@ -132,6 +132,21 @@ async def test_a_compaction_starts_a_segment(store: Store) -> None:
     assert sum(len(segment.steps) for segment in segments) == 21
 
 
+async def test_other_instructions_start_a_segment_also_after_a_resumption(store: Store) -> None:
+    class Telling(CounterEnvironment):
+        def instructions(self, state: Any) -> str:
+            return "even" if state.value % 4 < 2 else "odd"  # another one after each second call
+
+    session = await Sessions(Telling(), store).seed(TASK)
+    await run(Agent(Counting(last=7), tokens="exact"), session)
+    whole = sequences(row_of(await output_of(session)))
+    assert [len(segment.steps) for segment in whole] == [2, 2, 2, 2]
+    for at in range(1, session.revision, 3):
+        fork = await session.fork(at)
+        await run(Agent(Counting(last=7), tokens="exact"), fork)
+        assert sequences(row_of(await output_of(fork))) == whole
+
+
 @pytest.mark.parametrize(
     ("tokens", "why"),
     [

@@ -22,7 +22,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from stateroom.agent import MAX_STEPS, Agent, act
 from stateroom.environment import Environment, make_environment, variant_of
-from stateroom.errors import BadTask, EnvironmentFailed, StateroomError
+from stateroom.errors import BadTask, DefinitionError, EnvironmentFailed, StateroomError
 from stateroom.model import (
     Answer,
     Item,
@@ -66,6 +66,11 @@ class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not 
     ) -> None:
         super().__init__(*args, **kwargs)
         self._environment = _environment(environment, json.dumps(env_args or {}, sort_keys=True, default=_plain))
+        if self._environment.instructions_tool is not None:
+            raise DefinitionError(
+                f"{self._environment.name}.instructions: what follows from the state cannot be shown to verl's model, "
+                "which reads one growing sequence; put what it should know into the tasks or the results of tools"
+            )
         self._store = store
         multi_turn = self.rollout_config.multi_turn
         self._max_steps = max_steps or multi_turn.max_assistant_turns or MAX_STEPS

@@ -32,7 +32,10 @@ from .strategies import (
     KeepLastTurns as KeepLastTurns,
     Summarise as Summarise,
 )
-from .task import TaskState as TaskState
+from .task import (
+    Step as Step,
+    TaskState as TaskState,
+)
 from .threads import (
     OnItems as OnItems,
     Thread as Thread,

@@ -37,7 +37,7 @@ class Agent:
 
     model: Model
     instructions: str = ""
-    """System instructions for every conversation."""
+    """System instructions for every conversation. The environment's, which may follow from the state, come after."""
     context: Context = field(default_factory=Context)
     """Bounds on the part of a conversation that the model sees."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -52,6 +52,8 @@ class Agent:
     """Consecutive tool calls that could not run: of unknown tools, or with invalid arguments."""
     asks: bool = False
     """Whether the model can ask for input, with the tool `ask_user`."""
+    plan: bool = False
+    """Whether the model plans what it does, with the tools `make_plan` and `end_step`."""
     tokens: Exactness | None = None
     """Whether each answer has its exact tokens, and what becomes of those that do not continue the ones before."""
 
@@ -85,6 +87,9 @@ class Workspace(Tools, Protocol):
     def reads(self, name: str) -> bool:
         """Whether a tool only reads the state, so that such calls may run side by side."""
 
+    async def instructions(self) -> str:
+        """What the environment tells the agent now; empty if it tells nothing."""
+
     async def reply(self, message: str, *, call_id: str) -> str | None:
         """The answer to a message of the agent; None ends the conversation. A `call_id` is answered once."""
 
@@ -101,6 +106,9 @@ class WrappedWorkspace:
 
     def reads(self, name: str) -> bool:
         return self._workspace.reads(name)
+
+    async def instructions(self) -> str:
+        return await self._workspace.instructions()
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         return await self._workspace.reply(message, call_id=call_id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
 from stateroom.agent.strategies import Bounds, ClearToolResults, DropOldest, Strategy
 from stateroom.agent.tokens import Estimate, TokenCounter
-from stateroom.agent.window import INSTRUCTIONS, Window, droppable, units_of
+from stateroom.agent.window import INSTRUCTIONS, Size, Window, droppable, units_of
 from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Item, kind_of
 
@@ -56,9 +57,9 @@ NOT_ANCHORED = Anchor()
 
 @dataclass(frozen=True)
 class Context:
-    """A token budget for what a model sees, and the strategies that keep a conversation within it.
+    """Bounds on what a model sees, in tokens and in messages, and the strategies that keep a conversation within them.
 
-    When a window exceeds the budget, the strategies apply in order until it reaches the target. They have work only
+    When a window exceeds a bound, the strategies apply in order until it reaches the target. They have work only
     once in a while, so the cost of a step does not grow with the conversation.
     """
 
@@ -68,13 +69,16 @@ class Context:
     """What makes a window smaller, cheapest first."""
     counter: TokenCounter = field(default_factory=Estimate)
     target: float = 0.7
-    """The share of the budget that a smaller window may take."""
+    """The share of each bound that a smaller window may take."""
+    messages: int | None = None
+    """The messages that the model may see; None for no bound. Each item counts: a call is one, and its result too."""
 
     def __post_init__(self) -> None:
-        if self.budget is not None and self.budget < 1:
-            raise DefinitionError(f"budget must be at least 1 token, or None, not {self.budget}")
+        for name, bound in (("budget", self.budget), ("messages", self.messages)):
+            if bound is not None and bound < 1:
+                raise DefinitionError(f"{name} must be at least 1, or None, not {bound}")
         if not 0 < self.target <= 1:
-            raise DefinitionError(f"target must be a share of the budget above 0 and up to 1, not {self.target}")
+            raise DefinitionError(f"target must be a share of the bounds above 0 and up to 1, not {self.target}")
 
     def count(self, items: Iterable[Item]) -> list[int]:
         """The tokens of each item."""
@@ -86,19 +90,19 @@ class Context:
         return sum(self.count([*told, *tools]))
 
     def fits(self, window: Window, anchor: Anchor = NOT_ANCHORED) -> bool:
-        """Whether a window is within the budget; O(1), whatever its length."""
-        return self.budget is None or anchor.estimate(window.total) <= self.budget
+        """Whether a window is within the bounds; O(1), whatever its length."""
+        return window.size.within(self._bound(1.0, anchor))
 
     async def fit(self, window: Window, anchor: Anchor = NOT_ANCHORED) -> Window:
-        """Return a window within the budget: the same one if it fits, else a new one.
+        """Return a window within the bounds: the same one if it fits, else a new one.
 
         Raises `ContextOverflow` if the items that must stay do not fit.
         """
-        if self.budget is None or self.fits(window, anchor):
+        if self.fits(window, anchor):
             return window
-        bounds = self._bounds(self.budget, anchor)
+        bounds = Bounds(self._bound(self.target, anchor), self._bound(1.0, anchor), self.counter)
         for strategy in self.strategies:
-            if window.total > bounds.target:
+            if not window.size.within(bounds.target):
                 shorter = strategy.apply(window, bounds)
                 window = await shorter if inspect.isawaitable(shorter) else shorter
         self._refuse_overflow(window, anchor)
@@ -119,12 +123,19 @@ class Context:
         waiting.close()
         raise DefinitionError("a strategy of this context is async: await context.fit(…)")
 
-    def _bounds(self, budget: int, anchor: Anchor) -> Bounds:
-        return Bounds(anchor.allowance(int(budget * self.target)), anchor.allowance(budget), self.counter)
+    def _bound(self, share: float, anchor: Anchor) -> Size:
+        """The size that takes a share of the bounds."""
+        tokens = inf if self.budget is None else anchor.allowance(int(self.budget * share))
+        return Size(tokens, inf if self.messages is None else int(self.messages * share))
 
     def _refuse_overflow(self, window: Window, anchor: Anchor) -> None:
         if self.fits(window, anchor):
             return
+        if self.messages is not None and len(window) > self.messages:
+            raise ContextOverflow(
+                f"the bound is {self.messages} messages, and {len(window)} are left: raise it, pin less, or use "
+                "DropOldest() as the last strategy"
+            )
         estimate = anchor.estimate(window.total)
         parts = [*_parts(window), ("that the model reports beyond the count", estimate - window.total)]
         told = ", ".join(f"{tokens} {what}" for what, tokens in parts if tokens)
@@ -140,8 +151,8 @@ def _parts(window: Window) -> list[tuple[str, int]]:
     counted = zip(window.items, window.tokens, strict=True)
     system = sum(tokens for item, tokens in counted if kind_of(item) in INSTRUCTIONS)
     units = units_of(window)
-    loose = sum(unit.tokens for unit in units)
-    old = sum(unit.tokens for unit in droppable(units))
+    loose = sum(int(unit.size.tokens) for unit in units)
+    old = sum(int(unit.size.tokens) for unit in droppable(units))
     return [
         ("for tools and instructions", window.beside),
         ("for system and developer messages", system),

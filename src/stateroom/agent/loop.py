@@ -20,6 +20,7 @@ from msgspec import structs
 from stateroom.agent.agent import ASK_USER, Agent, AgentLog, Workspace
 from stateroom.agent.calls import Outcomes, ToolCall, carry_out
 from stateroom.agent.context import Anchor
+from stateroom.agent.plan import Planner, plan_tools
 from stateroom.agent.transcript import Recalled, Times
 from stateroom.agent.window import Window
 from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
@@ -52,6 +53,8 @@ class Trajectory:
     """The question that it waits to have answered."""
     times: Times = field(default_factory=Times)
     """What the agent has waited for."""
+    instructions: str = ""
+    """The newest instructions that the model was given, if the environment has some."""
 
     def following(self, before: Recalled) -> Trajectory:
         """The trajectory together with the conversation before it."""
@@ -92,14 +95,17 @@ class _Turn:
     def __init__(
         self, workspace: Workspace, log: AgentLog, agent: Agent, tools: Sequence[Item], on_step: OnStep | None
     ) -> None:
-        self._workspace = workspace
+        self._planner = Planner(workspace) if agent.plan else None
+        self._workspace = self._planner or workspace
         self._log = log
         self._agent = agent
-        if agent.asks and any(tool.get("name") == ASK_USER["name"] for tool in tools):
-            raise DefinitionError(f"the tool {ASK_USER['name']!r} clashes with that of an agent that asks; rename it")
-        self._tools = [*tools, ASK_USER] if agent.asks else tools
-        told = {"instructions": agent.instructions} if agent.instructions else {}
-        self._settings = {**agent.settings, **told}
+        own = [*([ASK_USER] if agent.asks else ()), *(plan_tools().definitions if agent.plan else ())]
+        for name in {tool.get("name") for tool in tools} & {tool["name"] for tool in own}:
+            raise DefinitionError(f"the tool {name!r} clashes with that of an agent that asks or plans; rename it")
+        self._tools = [*tools, *own]
+        self._tools_size = 0 if agent.context.budget is None else agent.context.beside(self._tools)
+        self._told = ""
+        """What the environment tells the agent, as the log has it."""
         self._on_step = on_step
         self._window = Window(self._beside())
         self._segment = Segment()
@@ -115,13 +121,32 @@ class _Turn:
         self._until: float | None = None
         self._reason: str | None = None
 
+    @property
+    def _instructions(self) -> str:
+        """The agent's own instructions, or else those of its task, and what the environment tells it."""
+        own = self._agent.instructions or self._agent.settings.get("instructions")
+        return "\n\n".join(text for text in (own, self._told) if text)
+
     def _beside(self) -> int:
         context = self._agent.context
-        return 0 if context.budget is None else context.beside(self._tools, self._agent.instructions)
+        return 0 if context.budget is None else self._tools_size + context.beside((), self._instructions)
+
+    def _instruct(self, told: str) -> None:
+        """Let the environment's instructions be these from here on; all prompts begin with them."""
+        self._told = told
+        self._window.set_beside(self._beside())
+        self._begin_segment()
+
+    def _begin_segment(self) -> None:
+        """Let the next prompt be one that does not begin with the tokens before."""
+        if self._segment.ids:
+            self._window.items, self._segment = without_tokens(self._window.items), Segment()
 
     async def run(self, task: Sequence[Item]) -> Trajectory:
         status = self._log.status
         await self._load(status, task)
+        if self._planner is not None:
+            self._planner.load(self._window, task_id=str(status.turn))
         if self._agent.deadline is not None:
             self._until = asyncio.get_running_loop().time() + self._agent.deadline
         try:
@@ -144,8 +169,8 @@ class _Turn:
         return self._trajectory("incomplete" if done_early else _ENDED[status.phase], status)
 
     def _trajectory(self, ended: TurnStatus, status: AgentStatus) -> Trajectory:
-        times = self._times + self._unlogged
-        return Trajectory(self._output, ended, self._reason, self._usage, status.question, times)
+        times, told = self._times + self._unlogged, self._instructions if self._told else ""
+        return Trajectory(self._output, ended, self._reason, self._usage, status.question, times, told)
 
     async def _load(self, status: AgentStatus, task: Sequence[Item]) -> None:
         """Load the part of the conversation that the model sees."""
@@ -154,6 +179,8 @@ class _Turn:
             window.add(task, context.count(task), range(len(task)))
         for entry in await self._log.said(status.view) if status.said else ():
             items = entry.facts["items"]
+            if "instructions" in entry.facts:
+                self._instruct(entry.facts["instructions"])
             window.add(items, entry.facts.get("tokens") or context.count(items), entry.facts.get("pinned", ()))
             self._segment.recall(items)
             if entry.facts.get("by") == "model":
@@ -178,6 +205,16 @@ class _Turn:
             return await self._end(status, outcomes.new, "max_steps")
         if outcomes.invalid_calls >= self._agent.max_invalid_calls:
             return await self._end(status, outcomes.new, "bad_calls")
+        told: list[str] = []
+
+        async def hear_instructions() -> None:
+            told.append(await self._workspace.instructions())
+
+        if not await self._before_deadline(hear_instructions):
+            return await self._end(status, outcomes.new, "deadline")
+        if told != [self._told]:
+            self._instruct(*told)
+            status = await self._log_results(status, outcomes, *told)
         return await self._think(status, outcomes)
 
     async def _report(self) -> None:
@@ -210,15 +247,20 @@ class _Turn:
         first = len(made) - len(status.open)
         return [ToolCall(item, status.call_id(first + index)) for index, item in enumerate(made[first:])]
 
-    async def _log_results(self, status: AgentStatus, outcomes: Outcomes) -> AgentStatus:
-        """Log results before a call that may change the state.
+    async def _log_results(
+        self, status: AgentStatus, outcomes: Outcomes, instructions: str | None = None
+    ) -> AgentStatus:
+        """Log results before a call that may change the state, or before a model is shown other instructions.
 
         Otherwise a process that takes over between the two would run the earlier calls again, with other results.
         """
         results = outcomes.new
         counts = self._agent.context.count(results)
         self._window.add(results, counts)
-        status = await self._say(status, results, counts, moves=(), invalid_calls=outcomes.invalid_calls)
+        moves = ("new_task",) if status.phase == "idle" else ()
+        said = Update(results, "agent", moves, counts, instructions=instructions)
+        self._output.extend(results)
+        status = await self._tell(said, status, invalid_calls=outcomes.invalid_calls)
         outcomes.mark_logged()
         return status
 
@@ -229,6 +271,8 @@ class _Turn:
         try:
             counts = context.count(results)
             self._window.add(results, counts)
+            if self._planner is not None:
+                self._planner.pin(self._window)
             if not context.fits(self._window, Anchor(status.counted, status.reported)):
                 if results:  # the compacted view must include them
                     status = await self._say(status, results, counts, moves=(), invalid_calls=outcomes.invalid_calls)
@@ -238,7 +282,10 @@ class _Turn:
                     return await self._end(status, [], "deadline")
                 status = compacted
             wants_tokens = agent.tokens is not None
-            request = Request(self._window.items, self._tools, self._settings, agent.seed, status.answers, wants_tokens)
+            settings = {**agent.settings, **({"instructions": told} if (told := self._instructions) else {})}
+            if self._planner is not None:
+                settings |= self._planner.settings(self._window.items)
+            request = Request(self._window.items, self._tools, settings, agent.seed, status.answers, wants_tokens)
             counted = self._window.total
             given: list[Answer] = []
             if not await self._in_time(lambda: self._ask(request, given), "model"):
@@ -268,8 +315,8 @@ class _Turn:
         self._window.add(answer.items, new)
         items = [*results, *answer.items]
         self._output.extend(items)
-        told = None if usage is None else msgspec.to_builtins(usage)
-        said = Update(items, "model", moves, [*counts, *new], usage=told, reason=self._reason)
+        reported = None if usage is None else msgspec.to_builtins(usage)
+        said = Update(items, "model", moves, [*counts, *new], usage=reported, reason=self._reason)
         return await self._tell(said, status, **changes)
 
     async def _ask(self, request: Request, given: list[Answer]) -> None:
@@ -287,8 +334,9 @@ class _Turn:
 
         if not await self._in_time(shorten, "model"):
             return None
-        self._window.items, self._segment = without_tokens(self._window.items), Segment()
-        return await self._log.compact(self._window.plain(), after=status)
+        self._begin_segment()
+        told = {"instructions": self._told} if self._told else {}
+        return await self._log.compact({**self._window.plain(), **told}, after=status)
 
     async def _hear_reply(self, status: AgentStatus) -> AgentStatus:
         """Let the environment answer the agent's message."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import NonNegativeInt
-from pydantic_core import to_jsonable_python
 
 from stateroom.agent.calls import call_tool, output_text
 from stateroom.agent.context import Context
 from stateroom.agent.conversation import Conversation
-from stateroom.environment import Injectable, Tool, make_tool, tool
-from stateroom.errors import DefinitionError, InvalidArguments, ModelFailed, ToolError
+from stateroom.agent.state_tools import StateTools
+from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import (
     NO_SETTINGS,
     Answer,
@@ -25,8 +23,6 @@ from stateroom.model import (
     function_call_output,
     message_text,
 )
-from stateroom.session import Result
-from stateroom.state import State
 
 MAX_STEPS = 10
 """Answers of a user's model before the user says something, by default."""
@@ -82,8 +78,12 @@ class SimulatedUser:
         self._stop = stop
         told = [instructions, *([] if stop is None else [f"When you have nothing more to say, say only {stop}"])]
         self._instructions = "\n\n".join(told)
-        self._tools = {each.name: each for each in map(_tool_of, tools)}
-        self._definitions = [each.definition for each in self._tools.values()] + ([END] if stop is None else [])
+        self._tools = StateTools("the user's tool", tools)
+        if END["name"] in self._tools:
+            raise DefinitionError(
+                f"the user's tool {END['name']!r} clashes with the tool that ends the conversation; rename it"
+            )
+        self._definitions = self._tools.definitions + ([END] if stop is None else [])
         self._context = context or Context()
         self._settings = settings
         self._max_steps = max_steps
@@ -104,7 +104,7 @@ class SimulatedUser:
             calls = [item for item in answer.items if item["type"] == "function_call"]
             if not calls:
                 return self._said(side, answer)
-            tools = _UserTools(self._tools, state)
+            tools = self._tools.on(state)
             for call in calls:
                 if self._stop is None and call["name"] == END["name"]:
                     side.ended = True
@@ -147,43 +147,3 @@ class SimulatedUser:
         if not text:
             raise ModelFailed(f"{self._model.name}, as a user, said nothing")
         return text
-
-
-class _UserTools:
-    """The user's tools, on a state."""
-
-    def __init__(self, tools: Mapping[str, Tool], state: Any) -> None:
-        self._tools = tools
-        self._state = state
-
-    async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
-        found = self._tools.get(name)
-        if found is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
-        try:
-            output = found.procedure.function(self._state, **found.bind(dict(arguments)))
-            return Result(True, to_jsonable_python(await output if inspect.isawaitable(output) else output))
-        except InvalidArguments as error:
-            return Result(False, None, str(error), "invalid_arguments", error.fields)
-        except ToolError as error:
-            return Result(False, None, str(error) or f"{name} failed", "tool_error")
-
-
-def _tool_of(function: Callable[..., Any]) -> Tool:
-    """The tool of an author's function."""
-    name = getattr(function, "__name__", repr(function))
-    where = f"the user's tool {name!r}"
-    if not inspect.isfunction(function) or [*inspect.signature(function).parameters][:1] != ["state"]:
-        raise DefinitionError(f"{where} must be a function whose first parameter is the state: def {name}(state, …)")
-    if name == END["name"]:
-        raise DefinitionError(f"{where} clashes with the tool that ends the conversation; rename it")
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise DefinitionError(f"{where}: cannot read its annotations: {error}") from None
-    made = make_tool(where, name, tool(function), hints, Injectable(State, frozenset(), first="state"))
-    if made.procedure.needs:
-        asked = ", ".join(sorted(made.procedure.needs))
-        raise DefinitionError(f"{where} asks for {asked}; only `state` and the model's arguments are available")
-    return made

@@ -5,10 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, Protocol
 
 from stateroom.agent.tokens import TokenCounter, readable
-from stateroom.agent.window import ANSWERS, INSTRUCTIONS, Unit, Window, droppable, newest_question, units_of, without
+from stateroom.agent.window import (
+    ANSWERS,
+    INSTRUCTIONS,
+    Size,
+    Unit,
+    Window,
+    droppable,
+    newest_question,
+    units_of,
+    without,
+)
 from stateroom.errors import DefinitionError, ModelFailed, ModelUnavailable
 from stateroom.model import Item, Model, Request, answer_of, kind_of, message, message_text
 
@@ -29,11 +40,11 @@ LEAST = 64
 
 
 class Bounds(NamedTuple):
-    """The size that a window should have, in counted tokens."""
+    """The size that a window should have; its tokens are counted ones."""
 
-    target: int
+    target: Size
     """The wanted maximum."""
-    budget: int
+    budget: Size
     """The hard maximum."""
     counter: TokenCounter
     """Counts items that a strategy makes."""
@@ -47,7 +58,7 @@ class Strategy(Protocol):
     """
 
     def apply(self, window: Window, bounds: Bounds) -> Window | Awaitable[Window]:
-        """Return a window with fewer tokens, at best within the target."""
+        """Return a window with fewer tokens or messages, at best within the target."""
 
 
 _CLEARABLE = ("function_call_output", "custom_tool_call_output")
@@ -69,7 +80,7 @@ class ClearToolResults:
     def apply(self, window: Window, bounds: Bounds) -> Window:
         shorter = window.copy()
         for place in self._old(window):
-            if shorter.total <= bounds.target:
+            if shorter.total <= bounds.target.tokens:
                 break
             cleared = {**window.items[place], "output": self.placeholder}
             tokens = bounds.counter.count(cleared)
@@ -117,14 +128,14 @@ class DropOldest:
         units = units_of(window)
         question = newest_question(units)
         dropped: list[Unit] = []
-        left = window.total
+        left = window.size
         for unit in droppable(units):
-            if left <= bounds.target:
+            if left.within(bounds.target):
                 break
             if unit is not question:
                 dropped.append(unit)
-                left -= unit.tokens
-        if left > bounds.budget:
+                left -= unit.size
+        if not left.within(bounds.budget):
             dropped += [unit for unit in droppable(units) if unit is question]
         return without(window, dropped)
 
@@ -148,7 +159,7 @@ class Summarise:
 
     async def apply(self, window: Window, bounds: Bounds) -> Window:
         old = self._old(window, bounds)
-        room = bounds.target - window.total + sum(unit.tokens for unit in old)
+        room = bounds.target.tokens - window.total + sum(unit.size.tokens for unit in old)
         if not old or room < LEAST:
             return window
         try:
@@ -168,20 +179,24 @@ class Summarise:
         """The units to summarise."""
         units = units_of(window)
         question = newest_question(units)
-        old = droppable(units)
-        must_stay = window.total - sum(unit.tokens for unit in old)
-        left = self.keep * (bounds.target - must_stay)
-        while old and old[-1].tokens <= left:
-            left -= old.pop().tokens
-        return [unit for unit in old if unit is not question]
+        old = [unit for unit in droppable(units) if unit is not question]
+        must_stay = window.size
+        for unit in old:
+            must_stay -= unit.size
+        free = bounds.target - must_stay
+        left = Size(self.keep * free.tokens, free.messages - 1)  # the summary is a message
+        while old and old[-1].size.within(left):
+            left -= old.pop().size
+        return old
 
-    async def _summary(self, window: Window, old: Sequence[Unit], room: int) -> str:
+    async def _summary(self, window: Window, old: Sequence[Unit], room: float) -> str:
         said = "\n\n".join(line for unit in old for line in _lines(window.items[unit.start : unit.stop]))
         items: list[Item] = [
             {"type": "message", "role": "system", "content": self.prompt},
             {"type": "message", "role": "user", "content": said},
         ]
-        answer = await answer_of(self.model, Request(items, settings={"max_output_tokens": room}))
+        settings = {} if room == inf else {"max_output_tokens": room}
+        answer = await answer_of(self.model, Request(items, settings=settings))
         text = message_text(answer.items).strip()
         if answer.truncated or not text:
             raise ModelFailed("the summary was cut off" if answer.truncated else "the summary is empty")

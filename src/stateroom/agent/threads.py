@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from stateroom.agent.agent import Agent, AgentLog
+from stateroom.agent.agent import Agent, AgentLog, WrappedWorkspace
 from stateroom.agent.loop import WAITING, Trajectory, act
 from stateroom.agent.transcript import task_items, transcript
 from stateroom.environment import Environment
@@ -205,18 +205,24 @@ class Threads:
             )
         return await session.agent.answer(text_of(items[0]))
 
-    async def run(self, thread: Which, agent: Agent, *, on_items: OnItems | None = None) -> Trajectory:
+    async def run(
+        self, thread: Which, agent: Agent, *, on_items: OnItems | None = None, simulated_user: bool = True
+    ) -> Trajectory:
         """Run an agent on what is new in a thread, and return what was said since.
 
         An interrupted turn continues, and a failed one runs again. Meanwhile a second `run` raises `SessionLeased`.
-        `on_items` is given the items when they are committed.
+        `on_items` is given the items when they are committed. Without the `simulated_user`, the environment's `reply`
+        is not asked: `add` has what the user says.
         """
         session = await self._session(thread)
         async with session.lease():
             asked = task_items(session.task.model_dump(include={"responses_create_params"}))
             await self._begin(session, asked)
-            log: AgentLog = session.agent if on_items is None else _ObservedLog(session.agent, on_items)
-            return await act(session, log, agent, session.tools, asked)
+            workspace = session if simulated_user else _InPerson(session)
+            if on_items is None:
+                return await act(workspace, session.agent, agent, session.tools, asked)
+            log = _ObservedLog(session.agent, on_items)
+            return await act(workspace, log, agent, session.tools, asked, on_step=_log_results_at_once)
 
     async def _begin(self, session: Session[Any], asked: Sequence[Item]) -> None:
         """Raise `InvalidMove` if there is nothing to answer; move a failed agent on."""
@@ -292,6 +298,16 @@ def _request(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _id(thread: Which) -> str:
     return thread if isinstance(thread, str) else thread.id
+
+
+class _InPerson(WrappedWorkspace):
+    """A session in which a person takes the place of the simulated user."""
+
+    replies = False
+
+
+async def _log_results_at_once(items: Sequence[Item]) -> None:
+    """With it, results are committed when there are some, and not with the next answer."""
 
 
 class _ObservedLog:

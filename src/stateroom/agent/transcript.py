@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stateroom.agent.agent import AgentLog
+from stateroom.agent.plan import plans_in
+from stateroom.agent.task import TaskState
 from stateroom.model import Item, Usage, input_items
 from stateroom.session import History, LogEntry
 from stateroom.store import Store
@@ -44,6 +46,11 @@ class Recalled(NamedTuple):
     """The tokens of its model, as far as reported."""
     times: Times
     """What it has waited for, as far as it is in the log."""
+
+    @property
+    def plans(self) -> list[TaskState]:
+        """What its plan has been, from the first to the newest, if the agent plans."""
+        return plans_in(self.items)
 
 
 async def transcript(store: Store, session: str, after: int = 0) -> list[Utterance]:

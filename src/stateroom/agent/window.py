@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
+from math import inf
 from typing import Any, NamedTuple
 
 from stateroom.errors import BadData
@@ -14,6 +15,20 @@ INSTRUCTIONS = frozenset({"system", "developer"})
 
 ANSWERS = frozenset({"assistant", "call", "reasoning"})
 """The kinds of items that a model makes."""
+
+
+class Size(NamedTuple):
+    """The size of a part of a conversation, or a bound on it. Each item is a message."""
+
+    tokens: float
+    messages: float = inf
+
+    def within(self, bound: Size) -> bool:
+        """Whether neither exceeds a bound."""
+        return self.tokens <= bound.tokens and self.messages <= bound.messages
+
+    def __sub__(self, other: Size) -> Size:
+        return Size(self.tokens - other.tokens, self.messages - other.messages)
 
 
 class Unit(NamedTuple):
@@ -27,8 +42,8 @@ class Unit(NamedTuple):
     """Whether a pinned item keeps all of it."""
     asks: bool
     """Whether it contains a user message, with which a turn begins."""
-    tokens: int
-    """The tokens that dropping it frees."""
+    size: Size
+    """What dropping it frees."""
 
     @property
     def loose(self) -> bool:
@@ -67,6 +82,11 @@ class Window:
     def __repr__(self) -> str:
         return f"<Window of {len(self)} items, {self.total} tokens>"
 
+    @property
+    def size(self) -> Size:
+        """The size of the request."""
+        return Size(self.total, len(self))
+
     def add(self, items: Sequence[Item], tokens: Sequence[int], pinned: Iterable[int] = ()) -> None:
         """Add items with their token counts; `pinned` are indexes into these items."""
         if len(items) != len(tokens):
@@ -101,6 +121,11 @@ class Window:
         self.tokens.insert(place, tokens)
         self.pinned.insert(place, False)
         self.total += tokens
+
+    def set_beside(self, tokens: int) -> None:
+        """Change the tokens of the rest of a request."""
+        self.total += tokens - self.beside
+        self.beside = tokens
 
     def plain(self) -> dict[str, Any]:
         """The window as JSON data: items, token counts, and the indexes of pinned items."""
@@ -153,21 +178,16 @@ def without(window: Window, units: Iterable[Unit]) -> Window:
 
 
 def _unit(window: Window, kinds: Sequence[str], start: int, stop: int) -> Unit:
-    said = pinned = asks = False
-    tokens = 0
-    for place in range(start, stop):
-        kind = kinds[place]
-        if kind not in INSTRUCTIONS:
-            said = True
-            pinned |= window.pinned[place]
-            asks |= kind == "user"
-            tokens += window.tokens[place]
-    return Unit(start, stop, said, pinned, asks, 0 if pinned else tokens)
+    said = [place for place in range(start, stop) if kinds[place] not in INSTRUCTIONS]
+    pinned = any(window.pinned[place] for place in said)
+    asks = any(kinds[place] == "user" for place in said)
+    size = Size(0, 0) if pinned else Size(sum(window.tokens[place] for place in said), len(said))
+    return Unit(start, stop, bool(said), pinned, asks, size)
 
 
 def _ends(items: Sequence[Item], kinds: Sequence[str]) -> list[int]:
     """The ends of the units. A call without a result belongs together with all that follows, up to a user message."""
-    calls = _calls_of_outputs(items, kinds)
+    calls = calls_of_outputs(items, kinds)
     answered = set(calls.values())
     ends: list[int] = []
     open_calls = 0
@@ -194,7 +214,7 @@ def _ends(items: Sequence[Item], kinds: Sequence[str]) -> list[int]:
     return ends
 
 
-def _calls_of_outputs(items: Sequence[Item], kinds: Sequence[str]) -> dict[int, int]:
+def calls_of_outputs(items: Sequence[Item], kinds: Sequence[str]) -> dict[int, int]:
     """The index of the call of each result. Models repeat their ids, so the newest open call counts."""
     waiting: dict[str, list[int]] = {}
     found: dict[int, int] = {}

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from stateroom.cli import (
     branch,
+    chat,
     check,
     compare,
     config,
@@ -151,6 +152,7 @@ app.command()(init.init)
 app.command()(runs_author_code(check.check))
 app.command()(runs_author_code(reads_sessions(config.configured_run)))
 app.command()(runs_author_code(branch.branch))
+app.command()(runs_author_code(reads_sessions(chat.chat)))
 app.command()(runs.runs)
 app.command()(show.show)
 app.command()(compare.compare)

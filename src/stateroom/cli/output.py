@@ -170,6 +170,8 @@ def asides(entry: LogEntry) -> list[str]:
         lines.append(f"by {person}")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
+    if told := entry.facts.get("instructions"):
+        lines.append(f"the environment tells the agent: {_cut(told)}")
     others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
     lines += [f"{words} {entry.facts[fact]}" for fact, words in others.items() if fact in entry.facts]
     if "schema" in entry.facts and entry.kind != "seed":
@@ -212,6 +214,12 @@ def print_said(said: Iterable[tuple[Item, Sequence[str]]], longest: int | None =
             left -= len(line)
         for change in changes:
             print_line("", change, "green")
+
+
+def print_state(state: Mapping[str, Any]) -> None:
+    """Print the fields of a state."""
+    for name, value in state.items():
+        console.print(f"  {name}: {brief(value)}", soft_wrap=True)
 
 
 def _cut(line: str) -> str:

@@ -24,13 +24,14 @@ from stateroom.cli.output import (
     folded,
     print_json,
     print_said,
+    print_state,
     table,
     when,
 )
 from stateroom.environment import Environment, find_environment, make_environment, registered
 from stateroom.errors import NotFound
 from stateroom.session import SHARED_IDS, AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
-from stateroom.state import ChangeData, brief, differences, lines
+from stateroom.state import ChangeData, differences, lines
 from stateroom.store import Head, HeadFilter, Order, Store, open_store, without_secrets
 
 app = typer.Typer(help="Look at the sessions in a store, and speak to their agents.", no_args_is_help=True)
@@ -112,8 +113,7 @@ def show(
     console.print(Text.assemble((head.id, "bold"), what), soft_wrap=True)
     _print_standing(agent)
     if changes is None:
-        for name, value in state.items():
-            console.print(f"  {name}: {brief(value)}", soft_wrap=True)
+        print_state(state)
     else:
         console.print(f"since revision {diff}:" + ("" if changes else " nothing changed"))
         for line in lines(changes):

@@ -133,7 +133,7 @@ def _print_episode(episode: StoredEpisode, said: Said) -> None:
     what = f"task {episode.task}, rollout {episode.rollout}: {result}"
     console.print(what, style=style)
     print_said(said, LONGEST)
-    for name, text in _verdict(episode.row):
+    for name, text in verdict_lines(episode.row):
         print_line(name, text)
     if beside := _beside(episode):
         print_line("", beside, "dim")
@@ -149,7 +149,7 @@ def _beside(episode: StoredEpisode) -> str:
     return ", ".join(parts)
 
 
-def _verdict(row: dict[str, Any]) -> list[tuple[str, str]]:
+def verdict_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     """Why an episode has its reward, or none, each with a name."""
     if "_ng_failure_class" in row:
         return [("error", str(row.get("error")))]

@@ -17,9 +17,9 @@ from typing_extensions import TypeVar
 from stateroom.environment.task import Task, missing_fields, validated, validated_without
 from stateroom.environment.tool import (
     RESERVED,
+    Hook,
     Injectable,
     Marked,
-    ReplyHook,
     Tool,
     check_injected,
     check_method,
@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 SEED_INJECTED = frozenset({"task", "rng", "clock", "new_id"})
 VERIFY_INJECTED = frozenset({"episode", *INJECTED}) - {"ask"}
-REPLY_INJECTED = frozenset({"message", "task", *INJECTED}) - {"ask"}
+INSTRUCTIONS_INJECTED = frozenset({"task", *INJECTED}) - {"ask"}
+REPLY_INJECTED = INSTRUCTIONS_INJECTED | {"message"}
 TAKEN = frozenset({"self", "task", "message", "ask"}) | VERIFY_INJECTED
 """Names that no resource can have."""
 
@@ -47,7 +48,8 @@ ENV_ARGS = "env_args"
 """The field of a task row with constructor arguments: the task runs in an instance that has them."""
 
 SERVING = frozenset(
-    {"tools", "world_function", "seed_function", "verify_function", "reply_tool", "shared_seed_functions"}
+    {"tools", "world_function", "seed_function", "verify_function", "reply_tool", "instructions_tool"}
+    | {"shared_seed_functions"}
 )
 """Cached properties that sessions ask for: an instance that has one is in use."""
 
@@ -63,7 +65,8 @@ class Environment(Generic[S, T]):
     fields of its tasks, and a plain `Environment` is stateless. The model can call the methods marked with `@tool`.
     `seed(self, task)` returns a session's first state, and `verify(self, state, episode)` its reward: a number, or a
     `Verdict`. If all sessions start from the same large state, `world(self)` makes it once, and `seed(self, state,
-    task)` changes it for the task. `reply(self, state, message)` lets a simulated user answer the agent.
+    task)` changes it for the task. `reply(self, state, message)` lets a simulated user answer the agent, and
+    `instructions(self, state)` tells the agent what it should know now.
 
     Each method may be sync or async. Parameters are injected by name: `state`, `session`, `rng`, `clock` and `new_id`;
     `user: Profile`, the state of the task's user, which outlives the session; `app: Stock`, the state that all sessions
@@ -167,7 +170,7 @@ class Environment(Generic[S, T]):
     def _find_shared(cls, scope: dict[str, Any]) -> dict[str, type[State]]:
         """The types of the shared states, as the tools and the verifier annotate them."""
         found: dict[str, type[State]] = {}
-        hooks = {name: inspect.getattr_static(cls, name) for name in ("verify", "reply")}
+        hooks = {name: inspect.getattr_static(cls, name) for name in ("verify", "reply", "instructions")}
         for name, method in {**cls._marked(), **hooks}.items():
             if not inspect.isfunction(method) or method is getattr(Environment, name, None):
                 continue  # _check_hooks refuses the first
@@ -222,6 +225,7 @@ class Environment(Generic[S, T]):
             "seed": SEED_INJECTED | {"state"} if has_world else SEED_INJECTED,
             "verify": VERIFY_INJECTED | resources,
             "reply": REPLY_INJECTED | resources,
+            "instructions": INSTRUCTIONS_INJECTED,
         }
         for hook, known in hooks.items():
             cls._check_hook(hook, known, scope)
@@ -245,7 +249,9 @@ class Environment(Generic[S, T]):
             if parameter.name not in known or parameter.kind not in named:
                 there_is = ", ".join(sorted(known)) or "none"
                 raise misfit(where, method, f"there is no parameter `{parameter}` to inject; there are: {there_is}")
-            needs_state = {"state", *SHARED} | ({"task"} if hook == "reply" else set())  # no server keeps a task alone
+            needs_state = {"state", *SHARED}
+            if hook in ("reply", "instructions"):  # no server keeps a task alone
+                needs_state |= {"task"}
             if parameter.name in needs_state and cls.state_type is None:
                 why = f"`{parameter.name}` needs an environment with a state; write Environment[YourState]"
                 raise misfit(where, method, why)
@@ -315,6 +321,14 @@ class Environment(Generic[S, T]):
         """
         raise NotImplementedError
 
+    def instructions(self, *args: Any, **kwargs: Any) -> str | Awaitable[str | None] | None:
+        """Return what the agent is told before the conversation, after its own instructions.
+
+        It is called before each request to the model, and only reads: the text follows from the state, the user and so
+        on as they are then.
+        """
+        raise NotImplementedError
+
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
         """Return a new task row; take all randomness from `rng`."""
@@ -345,12 +359,19 @@ class Environment(Generic[S, T]):
         return procedure_of(self.verify, needs, resources=needs & self.resources.keys())
 
     @cached_property
-    def reply_tool(self) -> ReplyHook | None:
+    def reply_tool(self) -> Hook | None:
         if type(self).reply is Environment.reply:
             return None
-        needs = frozenset(_parameters(type(self).reply))
-        procedure = procedure_of(self.reply, needs - {"message"}, resources=needs & self.resources.keys())
-        return ReplyHook(procedure, "message" in needs)
+        needs, takes = frozenset(_parameters(type(self).reply)), frozenset({"message"})
+        procedure = procedure_of(self.reply, needs - takes, resources=needs & self.resources.keys())
+        return Hook("reply", "write", procedure, takes & needs)
+
+    @cached_property
+    def instructions_tool(self) -> Hook | None:
+        if type(self).instructions is Environment.instructions:
+            return None
+        needs = frozenset(_parameters(type(self).instructions))
+        return Hook("instructions", "read", procedure_of(self.instructions, needs))
 
     @cached_property
     def shared_seed_functions(self) -> Mapping[str, Procedure]:

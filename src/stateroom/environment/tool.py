@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 RESERVED = frozenset(
     {"seed_session", "close_session", "verify", "aggregate_metrics", "reverify_mode", "reset", "step", "close"}
     | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads", "reply"}
-    | {"start_session"}
+    | {"start_session", "instructions"}
 )
 """Routes of the server, and its own tool for MCP clients: no tool can have such a name."""
 
@@ -162,19 +162,20 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class ReplyHook:
-    """An environment's `reply`: like a tool that writes, but no model can call it."""
+class Hook:
+    """An environment's `reply` or `instructions`: like a tool, but no model can call it."""
 
+    name: str
+    effect: Effect
     procedure: Procedure
-    takes_message: bool
-    name: ClassVar[str] = "reply"
-    effect: ClassVar[Effect] = "write"
+    takes: frozenset[str] = frozenset()
+    """The arguments that it takes."""
     retries_unknown: ClassVar[bool] = False
     definition: ClassVar[dict[str, Any]] = {}
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The agent's message, if `reply` takes it."""
-        return dict(arguments) if self.takes_message else {}
+        """The arguments that it takes."""
+        return {name: arguments[name] for name in self.takes}
 
 
 class Injectable(NamedTuple):

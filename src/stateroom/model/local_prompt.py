@@ -20,7 +20,7 @@ class AnswerFormat:
 
     def __init__(self, tools: Sequence[Item], choice: Any = None) -> None:
         """`choice` is the `tool_choice` of a request."""
-        self.tools = [tool for tool in tools if tool.get("type") == "function"]
+        self.tools = self._told = [tool for tool in tools if tool.get("type") == "function"]
         self.may_speak = choice in (None, "auto", "none")
         if choice == "none":
             self.tools = []
@@ -51,19 +51,19 @@ class AnswerFormat:
         return {"x-guidance": _COMPACT, "$defs": definitions, "anyOf": ways}
 
     def instructions(self) -> str:
-        """The instructions for the model."""
+        """The instructions for the model; the same for each choice, so that prompts begin alike."""
         lines = [
-            "You solve the user's task step by step with tools. Each answer is one JSON object: one tool call"
-            + (", or a message." if self.may_speak else "."),
+            "You solve the user's task step by step with tools. Each answer is one JSON object: one tool call, or a "
+            "message.",
             "",
             "Tools:",
-            *(line for tool in self.tools for line in _described(tool)),
+            *(line for tool in self._told for line in _described(tool)),
             "",
             "To call a tool, answer:",
-            *(_as_call(tool["name"], _outline(tool.get("parameters") or {})) for tool in self.tools),
+            *(_as_call(tool["name"], _outline(tool.get("parameters") or {})) for tool in self._told),
+            "When no call is left to make, answer:",
+            _as_message("<string>"),
         ]
-        if self.may_speak:
-            lines += ["When no call is left to make, answer:", _as_message("<string>")]
         return "\n".join(lines)
 
     def items(self, text: str, call_id: str) -> list[Item] | None:

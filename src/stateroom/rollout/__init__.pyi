@@ -87,6 +87,7 @@ from .runs import (
     StoredEpisode as StoredEpisode,
     StoredRun as StoredRun,
     find_runs as find_runs,
+    with_changes as with_changes,
 )
 from .scorer import reads_only_the_response as reads_only_the_response
 from .search import (

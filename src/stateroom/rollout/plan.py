@@ -196,6 +196,8 @@ class Plan:
         }
         if trajectory.usage is not None:
             response["usage"] = trajectory.usage.plain()
+        if trajectory.instructions:
+            response["instructions"] = trajectory.instructions
         return response
 
 

@@ -97,6 +97,15 @@ class RemoteSession:
         seeded, parent = {**self.seeded, "session_id": session}, (self.seeded["session_id"], revision)
         return RemoteSession(self._backend, connection, seeded, self._row, self.restart, parent)
 
+    async def instructions(self) -> str:
+        if not (self.is_stateroom and self.seeded.get("instructs") is True):
+            return ""
+        reply = await self._connection.get("/instructions")
+        found = reply.content.get("instructions") if reply.status == 200 else None
+        if not isinstance(found, str):
+            raise reply.failure("instructions")
+        return found
+
     async def reply(self, message: str, *, call_id: str) -> str | None:
         if not self.replies:
             return None

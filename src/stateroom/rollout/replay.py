@@ -24,6 +24,7 @@ from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row, key_of, pa
 from stateroom.rollout.tasks import find_inputs
 from stateroom.session import (
     NOT_REPEATABLE,
+    AgentStatus,
     History,
     LogEntry,
     Procedure,
@@ -428,7 +429,7 @@ class _Player:
         body = write_body(facts, entry.patch, store.large)
         call_id = entry.call_id if entry.kind != "checkpoint" else None  # a fork and its parent may have the same one
         copy = Entry(head.revision + 1, entry.kind, self._sessions.runtime.now(), body.data, call_id)
-        phase = entry.facts["agent"]["phase"] if "agent" in entry.facts else None
+        phase = AgentStatus.of_plain(entry.facts["agent"]).phase if "agent" in entry.facts else None
         await store.append(Commit(head.id, copy, expires=None, fence=head.fence, blobs=body.blobs, phase=phase))
         self.session = await self._sessions.open(head.id)
 

@@ -58,7 +58,7 @@ class StoredEpisode:
         items = self.items
         if not self.row.get("response"):
             items = [item for each in await transcript(store, self.session) for item in each.items]
-        return _with_changes(items, steps)
+        return with_changes(items, steps)
 
     def data(self, said: Said) -> Row:
         """The episode as JSON data."""
@@ -73,7 +73,7 @@ class StoredEpisode:
         }
 
 
-def _with_changes(items: list[Item], steps: list[tuple[LogEntry, list[str]]]) -> Said:
+def with_changes(items: list[Item], steps: list[tuple[LogEntry, list[str]]]) -> Said:
     """The items of a conversation, each with what the calls in a log changed from the item before to this one."""
     waiting = [(entry, changes) for entry, changes in steps if entry.kind in ("call", "failed")]
     calls = recorded_calls({"output": items}, {str(entry.name) for entry, _ in waiting})

@@ -100,6 +100,8 @@ class ServedEnvironment:
             routes["POST", f"/{name}"] = self._tool(name)
         if self.environment.reply_tool is not None:
             routes["POST", "/reply"] = self.reply
+        if self.environment.instructions_tool is not None:
+            routes["GET", "/instructions"] = self.instructions
         return {(method, self.prefix + path): endpoint for (method, path), endpoint in routes.items()}
 
     # Tokens.
@@ -378,7 +380,8 @@ class ServedEnvironment:
             "headers": {"X-NeMo-Gym-Session-Token": token.decode()},
         }
         found = {"session_id": token.partition(b".")[0].partition(b"~")[0].decode(), "mcp": mcp}
-        return found if self.environment.reply_tool is None else {**found, "replies": True}
+        hooks = {"replies": self.environment.reply_tool, "instructs": self.environment.instructions_tool}
+        return {**found, **{name: True for name, hook in hooks.items() if hook is not None}}
 
     # The rest of an episode.
 
@@ -402,6 +405,11 @@ class ServedEnvironment:
             raise wrong_field("message", "should be a text")
         checked_name("Idempotency-Key", call_id)
         return json_response({"reply": await session.reply(message, call_id=call_id)})
+
+    async def instructions(self, request: HTTPRequest) -> HTTPResponse:
+        """What the environment tells the agent now."""
+        session = await self.session(self.subject_of(request))
+        return json_response({"instructions": await session.instructions()})
 
     async def from_author(self, what: str, work: Awaitable[Any]) -> Any:
         """Await an author's function. Of an unexpected error only the name is told."""

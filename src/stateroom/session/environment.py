@@ -79,6 +79,10 @@ class SessionEnvironment(Protocol):
         """What answers the agent's messages, if anything does."""
 
     @property
+    def instructions_tool(self) -> SessionTool | None:
+        """What tells the agent its instructions, if anything does."""
+
+    @property
     def lifecycle(self) -> Lifecycle:
         """The moves that its agents can make."""
 

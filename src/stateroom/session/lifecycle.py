@@ -84,6 +84,8 @@ class Update(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long the model and the tools took for it, if that was measured."""
     person: str | None = None
     """Who said it by hand."""
+    instructions: str | None = None
+    """What the environment tells the agent from here on, where that changed."""
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON data."""

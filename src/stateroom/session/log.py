@@ -15,7 +15,7 @@
 | `migrated` | `schema` |
 | `asked` | `name`, `input`, `question`: an external call ended by asking a question |
 | `message` | the fields of an `Update` (see `lifecycle`) |
-| `compaction` | `items`, `tokens`, `pinned`: what the model's view of the conversation starts from |
+| `compaction` | `items`, `tokens`, `pinned`, `instructions`: what the model's view of the conversation starts from |
 | `abandoned` | `by`: the shared state whose intent was not decided in time |
 
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their

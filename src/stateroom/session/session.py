@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any, Generic, Literal, overload
@@ -33,6 +33,7 @@ from stateroom.session.cached_session import CachedSession, PreparedCommit
 from stateroom.session.call import Call
 from stateroom.session.commit import Superseded, append_entry, commit
 from stateroom.session.edit import Edit
+from stateroom.session.environment import SessionTool
 from stateroom.session.episode import Verdict
 from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, History, Occurred, occurred
@@ -201,14 +202,24 @@ class Session(Generic[S]):
         cache, cached = self._cache, self._cached
         if cached.head.closed or cached.head.expires <= cache.runtime.now():
             await cache.refresh(cached)
+        async with cached.lock:
+            attempt = Call(cache, cached, reply_tool, {"message": message}, call_id, by).write
+            return await self._text(reply_tool, commit(cache.runtime, cached, attempt, reply_tool.name))
+
+    async def instructions(self) -> str:
+        """What the environment tells its agent now; empty if it tells nothing."""
+        tool = self._cache.runtime.environment.instructions_tool
+        if tool is None:
+            return ""
+        return await self._text(tool, Call(self._cache, self._cached, tool, {}, None).read()) or ""
+
+    async def _text(self, hook: SessionTool, result: Awaitable[Result]) -> str | None:
         try:
-            async with cached.lock:
-                attempt = Call(cache, cached, reply_tool, {"message": message}, call_id, by).write
-                return reply_text(await commit(cache.runtime, cached, attempt, reply_tool.name))
+            return hook_text(hook, await result)
         except Failed as failure:
             if failure.tampered:
-                await cache.mend(cached)
-            raise no_reply(failure) from failure
+                await self._cache.mend(self._cached)
+            raise hook_failure(hook, failure) from failure
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
@@ -494,16 +505,16 @@ class Session(Generic[S]):
         self._cache.drop(self.id)
 
 
-def reply_text(result: Result) -> str | None:
-    """The text of a reply."""
+def hook_text(hook: SessionTool, result: Result) -> str | None:
+    """The text that a `reply`, or the like, has given."""
     if not isinstance(result.output, str | None):
-        raise EnvironmentFailed(f"the environment's reply must be a text or None, not {result.output!r:.100}")
+        raise EnvironmentFailed(f"the environment's {hook.name} must be a text or None, not {result.output!r:.100}")
     return result.output
 
 
-def no_reply(failure: Failed) -> StateroomError:
-    """Why there is no reply: a model that plays the user may have failed, and be there again later."""
+def hook_failure(hook: SessionTool, failure: Failed) -> StateroomError:
+    """Why there is no such text: a model that plays the user may have failed, and be there again later."""
     for kind in (ModelFailed, ModelUnavailable):
         if isinstance(failure.__cause__, kind):
             return kind(str(failure.__cause__))
-    return EnvironmentFailed(f"the environment's reply failed: {failure}")
+    return EnvironmentFailed(f"the environment's {hook.name} failed: {failure}")

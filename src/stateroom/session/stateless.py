@@ -17,7 +17,7 @@ from stateroom.session.progress import Progress
 from stateroom.session.resources import SessionResources
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
 from stateroom.session.runtime import new_session_id
-from stateroom.session.session import no_reply, reply_text
+from stateroom.session.session import hook_failure, hook_text
 
 HISTORY = frozenset(
     {"checkpoint", "rewind", "fork", "children", "edit", "state_at", "diff", "events", "lease", "user", "app"}
@@ -98,14 +98,21 @@ class StatelessSession:
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         """What the environment's user answers to a message of the agent's; None if that was all."""
-        reply_tool = self._cache.runtime.environment.reply_tool
-        if reply_tool is None:
+        return await self._hear(self._cache.runtime.environment.reply_tool, {"message": message}, call_id)
+
+    async def instructions(self) -> str:
+        """What the environment tells its agent; see `Session.instructions`."""
+        return await self._hear(self._cache.runtime.environment.instructions_tool, {}, None) or ""
+
+    async def _hear(self, hook: SessionTool | None, given: dict[str, Any], call_id: str | None) -> str | None:
+        """The text that a hook of the environment's gives, if there is one."""
+        if hook is None:
             return None
         try:
-            ran = await self._run(self._context(call_id), reply_tool, reply_tool.bind({"message": message}))
+            ran = await self._run(self._context(call_id), hook, hook.bind(given))
         except Failed as failure:
-            raise no_reply(failure) from failure
-        return reply_text(Result(True, ran.output))
+            raise hook_failure(hook, failure) from failure
+        return hook_text(hook, Result(True, ran.output))
 
     async def verify(self, response: Any = None) -> Verdict:
         """Judge the episode; see `Session.verify`."""

@@ -102,7 +102,8 @@ ABOUT = {"task": "int", "rollout": "int", "reward": "float"}
 
 def _opening(row: Row) -> list[Item]:
     """What an episode's conversation starts with."""
-    instructions = row.get("responses_create_params", {}).get("instructions")
+    asked, answered = row.get("responses_create_params", {}), row.get("response", {})
+    instructions = answered.get("instructions") or asked.get("instructions")
     system: list[Item] = [{"type": "message", "role": "system", "content": instructions}] if instructions else []
     return [*system, *task_items(row)]
 

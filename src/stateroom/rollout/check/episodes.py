@@ -135,6 +135,9 @@ class _RecordingSession:
     def reads(self, name: str) -> bool:
         return False  # so that calls run, and are recorded, one after another
 
+    async def instructions(self) -> str:
+        return await self._session.instructions()
+
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
         start = perf_counter()
         result = await self._session.call(name, arguments, call_id=call_id)

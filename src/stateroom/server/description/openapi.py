@@ -204,10 +204,12 @@ class _Endpoints:
         """A session without a state cannot be lost, and its calls have no conflicts."""
 
     def paths(self) -> dict[str, Schema]:
+        environment = self.served.environment
         paths = {
             "/seed_session": {"post": self._seed_session()},
-            **{f"/{tool.name}": {"post": self._tool(tool)} for tool in self.served.environment.tools.values()},
-            **({} if self.served.environment.reply_tool is None else {"/reply": {"post": self._reply()}}),
+            **{f"/{tool.name}": {"post": self._tool(tool)} for tool in environment.tools.values()},
+            **({} if environment.reply_tool is None else {"/reply": {"post": self._reply()}}),
+            **({} if environment.instructions_tool is None else {"/instructions": {"get": self._instructions()}}),
             "/verify": {"post": self._verify()},
             "/close_session": {"post": self._close_session()},
             "/aggregate_metrics": {"post": self._aggregate_metrics()},
@@ -270,6 +272,17 @@ class _Endpoints:
             "It needs an id, so that it is no tool that a model could call; without one it is refused.",
             parameters=[{**KEY, "required": True}],
             requestBody=taken(self.schemas[bodies.AgentMessage]),
+            security=self.needed,
+        )
+
+    def _instructions(self) -> Schema:
+        return self._operation(
+            "instructions",
+            "What the environment tells the agent now.",
+            self.schemas[bodies.AgentInstructions],
+            (502, *self.acting, *SLOW),
+            description="A text for the model, before the conversation. It follows from the state, so ask for it "
+            "before each request to the model.",
             security=self.needed,
         )
 

@@ -198,6 +198,8 @@ class SeedReplyBody(TypedDict):
     mcp: MCPAddress
     replies: NotRequired[Literal[True]]
     """The environment's user answers the agent's messages: post each to `reply`."""
+    instructs: NotRequired[Literal[True]]
+    """The environment has instructions for the agent: get them from `instructions` before each request to a model."""
 
 
 @body
@@ -210,6 +212,7 @@ class NamedSeedReply(TypedDict):
     session_id: NotRequired[str]
     mcp: NotRequired[MCPAddress]
     replies: NotRequired[Literal[True]]
+    instructs: NotRequired[Literal[True]]
 
 
 @with_config(
@@ -239,6 +242,11 @@ class ResponseBody(TypedDict):
 class AgentMessage(TypedDict):
     message: str
     """The agent's message to the user."""
+
+
+@body
+class AgentInstructions(TypedDict):
+    instructions: str
 
 
 @body
@@ -388,7 +396,8 @@ SeedReply = SeedReplyBody | NamedSeedReply
 
 ALL: tuple[Any, ...] = (
     *(ErrorBody, StatusBody),
-    *(SeedFields, NamedSeedBody, SeedReply, AgentMessage, UserReply, VerifyFields, VerifyReply, CloseBody, CloseReply),
+    *(SeedFields, NamedSeedBody, SeedReply, AgentMessage, AgentInstructions, UserReply, VerifyFields, VerifyReply),
+    *(CloseBody, CloseReply),
     *(AggregateBody, AggregateReply, ReverifyMode),
     *(ResetReply, StepBody, StepReply),
     *(RunReply, ResponseBody, ResponsesBody),

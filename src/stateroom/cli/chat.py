@@ -1,0 +1,269 @@
+"""`stateroom chat`: talk to an agent in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stateroom.agent import MAX_STEPS, WAITING, Context, Threads, task_items
+from stateroom.cli.options import (
+    ContextTokens,
+    EnvArgs,
+    KeyVariable,
+    MaxSteps,
+    ModelSpec,
+    Settings,
+    StoreChoice,
+    TaskFile,
+    env_args_of,
+    settings_of,
+)
+from stateroom.cli.output import console, counted, errors, print_line, print_said, print_state
+from stateroom.cli.sessions import print_log
+from stateroom.cli.show import LONGEST, verdict_lines
+from stateroom.environment import make_environment, variant_of
+from stateroom.errors import InvalidArguments, InvalidMove, NotFound, StateroomError
+from stateroom.model import Item, kind_of, open_model, text_of
+from stateroom.rollout import Run, RunFiles, default_store, find_tasks, verdict_fields, with_changes
+from stateroom.session import History, LogEntry, Sessions, Transcript, read_entry
+from stateroom.state import lines
+from stateroom.store import Store, open_store, without_secrets
+
+FILES = RunFiles(Path("rollouts/chat.jsonl"))
+"""What the default store is named after; nothing else is written."""
+
+COMMANDS = {
+    "/fork [REVISION]": "go on in a fork of the session, from now or from a revision",
+    "/undo [STEPS]": "take back what you said last and what the agent did about it",
+    "/redo [STEPS]": "do again what was taken back",
+    "/state": "show the state",
+    "/log": "show the log",
+    "/verify": "show what the verifier says of a fork; the session stays open",
+    "/help": "show this",
+    "/quit": "leave; the session stays in the store",
+}
+
+
+def chat(
+    env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
+    env_arg: EnvArgs = None,
+    model: ModelSpec = "reference",
+    api_key_env: KeyVariable = None,
+    input_file: TaskFile = None,
+    task: Annotated[int, typer.Option(min=0, help="The number of the task that the session is for.")] = 0,
+    session: Annotated[
+        str | None, typer.Option(help="Go on in this session, or in a fork if it has ended.", show_default=False)
+    ] = None,
+    store: StoreChoice = None,
+    max_steps: MaxSteps = MAX_STEPS,
+    context_tokens: ContextTokens = None,
+    setting: Settings = None,
+) -> None:
+    """Talk to an agent, and see its tool calls, their results and what they change.
+
+    You are the user: what you type is a message, and a line that begins with / is a command. The session is for the
+    first task, or for --task N; an empty line says what the task's user would. Ctrl-C stops an answer.
+
+    Example: stateroom chat counter --model reference
+
+    Example: stateroom chat refund --model chat:qwen3@http://127.0.0.1:8000/v1 --task 3
+
+    Without a terminal, each line is a message: echo "add 4" | stateroom chat counter
+    """
+    environment = make_environment(env, env_args_of(env_arg))
+    source = open_model(model, environment.policies, api_key_env=api_key_env)
+    plan = Run(
+        environment,
+        source,
+        [] if session is not None else find_tasks(environment, input_file),
+        FILES,
+        store=store or default_store(environment, FILES),
+        max_steps=max_steps,
+        context=Context(context_tokens),
+        settings=settings_of(setting),
+    )
+    if store is None:
+        FILES.sessions.parent.mkdir(exist_ok=True)
+    with asyncio.Runner() as runner:
+        talk = Chat(plan)
+        try:
+            runner.run(talk.begin(task) if session is None else talk.resume(session))
+            talk.echoes = not sys.stdin.isatty()  # else they are on the screen already
+            for line in _lines():
+                if line == "/quit":
+                    break
+                _carry_out(runner, talk, line)
+        finally:
+            runner.run(talk.close())
+    where = f" --store {without_secrets(store)}" if store else ""
+    told = f"to go on: stateroom chat {env} --model {model} --session {talk.session.id}{where}"
+    console.print(told, style="dim", soft_wrap=True)
+
+
+def _lines() -> Iterator[str]:
+    """What the person types, line by line."""
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        with suppress(ImportError):
+            import readline  # noqa: F401, PLC0415 - lets lines be edited
+    while True:
+        try:
+            yield input("> " if is_terminal else "").strip()
+        except EOFError:
+            if is_terminal:
+                console.print()
+            return
+        except KeyboardInterrupt:
+            console.print("\n/quit leaves, and so does Ctrl-D", style="dim")
+
+
+def _carry_out(runner: asyncio.Runner, talk: Chat, line: str) -> None:
+    try:
+        runner.run(talk.command(*line[1:].split()) if line.startswith("/") else talk.say(line))
+    except KeyboardInterrupt:
+        runner.run(talk.stop())
+        console.print("stopped", style="yellow")
+    except StateroomError as error:
+        errors.print(f"error: {error}", style="red", soft_wrap=True)
+
+
+class Chat:
+    """A person and an agent in a session, which is shown as it goes on."""
+
+    def __init__(self, plan: Run) -> None:
+        self._plan = plan
+        self._opened = AsyncExitStack()
+        self.echoes = True
+        """Whether the user's messages are printed too."""
+        self._prompt = ""
+        """What the task's user says first, until somebody has said something."""
+
+    async def begin(self, task: int) -> None:
+        """Seed a session for a task. Its user is the person: what the task's user says is only proposed."""
+        tasks = self._plan.tasks
+        if task >= len(tasks):
+            raise NotFound(f"there is no task {task}; the tasks are 0 to {len(tasks) - 1}")
+        row, items = tasks[task], task_items(tasks[task])
+        if items and kind_of(items[-1]) == "user":
+            self._prompt = text_of(items.pop())
+        row = {**row, "responses_create_params": {**row.get("responses_create_params", {}), "input": items}}
+        self._prepare(await self._open(), row)
+        self._enter(await self._threads.sessions.seed(row), since=1)
+        if self._prompt:
+            print_line("task", self._prompt, "dim")
+
+    async def resume(self, session: str) -> None:
+        """Go on in a session, or in a fork of one that has ended; what was said is shown."""
+        store = await self._open()
+        self._prepare(store, read_entry(await History(store).seed(await store.head(session))).input)
+        found = await self._threads.sessions.open(session, closed_too=True)
+        ended = found.closed or found.verdict is not None
+        self._enter(await found.fork() if ended else found, since=0)
+        await self._show()
+
+    async def _open(self) -> Store:
+        await self._opened.enter_async_context(self._plan.model)
+        return await self._opened.enter_async_context(open_store(self._plan.store))
+
+    def _prepare(self, store: Store, row: dict[str, Any]) -> None:
+        """Let an agent act in sessions for a task row."""
+        sessions = Sessions[Any](variant_of(self._plan.environment, row), store)
+        self._opened.push_async_callback(sessions.stop)
+        self._threads = Threads(sessions)
+        self._agent = self._plan.new_agent(row, seed=0)
+
+    def _enter(self, session: Any, since: int) -> None:
+        """Go on in a session, of which what was before a revision has been shown."""
+        self.session = session
+        self._transcript = Transcript(self._threads.store, session.id, since)
+        self._begin_turn()
+        who = f"{self._plan.environment.name}, by {self._plan.model.name}"
+        console.print(f"session {session.id} of {who}; /help lists the commands", style="dim", soft_wrap=True)
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+    # Talking.
+
+    async def say(self, text: str) -> None:
+        """Say something to the agent, and let it answer."""
+        text, self._prompt = text or self._prompt, ""
+        if not text:
+            return
+        if self.session.agent.status.phase != WAITING:
+            self._begin_turn()
+        await self._threads.add(self.session.id, text)
+        await self._show()
+        try:
+            done = await self._threads.run(self.session.id, self._agent, on_items=self._show, simulated_user=False)
+        except StateroomError:
+            await self.stop()
+            raise
+        if done.question is not None:
+            print_line("asks", done.question)
+        if done.reason is not None:
+            print_line("", f"stopped: {done.reason}", "yellow")
+
+    async def stop(self) -> None:
+        """End the agent's turn, so that the person can go on."""
+        with suppress(InvalidMove):  # it has ended
+            await self._threads.cancel(self.session.id, "stopped by the user")
+        await self._show()
+
+    def _begin_turn(self) -> None:
+        self._items: list[Item] = []
+        self._steps: list[tuple[LogEntry, list[str]]] = []
+        self._shown = 0
+
+    async def _show(self, _: Sequence[Item] = ()) -> None:
+        """Print what is new in the log: what was said, and what each call has changed."""
+        async for entry, changes in self._transcript.read():
+            self._steps.append((entry, lines(changes)))
+            if entry.kind == "message":
+                self._items += entry.facts["items"]
+            elif entry.kind == "rewind":
+                for line in lines(changes):
+                    print_line("", line, "green")
+        said = with_changes(self._items, self._steps)[self._shown :]
+        self._shown += len(said)
+        print_said([each for each in said if self.echoes or each[0].get("role") != "user"], LONGEST)
+
+    # Commands.
+
+    async def command(self, name: str = "help", argument: str | None = None, *_: str) -> None:
+        """Carry out a command."""
+        match name:
+            case "fork":
+                fork = await self.session.fork(None if argument is None else _number(argument))
+                self._enter(fork, since=fork.revision)
+            case "undo" | "redo":
+                steps = _number(argument or "1")
+                done = await (self.session.undo(steps=steps) if name == "undo" else self.session.redo(steps=steps))
+                await self._show()
+                console.print(f"{name}: {counted(done, 'step', 'steps')}", style="dim")
+            case "state":
+                print_state((await History(self._threads.store).document(self.session.id)).state)
+            case "log":
+                print_log([step async for step in Transcript(self._threads.store, self.session.id).read()])
+            case "verify":
+                verdict = await (await self.session.fork()).verify()
+                for speaker, line in verdict_lines(verdict_fields(verdict)):
+                    print_line(speaker, line)
+            case "help":
+                for usage, what in COMMANDS.items():
+                    console.print(f"{usage:<17} {what}")
+            case _:
+                known = ", ".join(usage.split()[0] for usage in COMMANDS)
+                raise NotFound(f"there is no command /{name}; there are {known}")
+
+
+def _number(argument: str) -> int:
+    if not argument.isdecimal():
+        raise InvalidArguments(f"{argument!r} should be a number")
+    return int(argument)
