@@ -146,7 +146,8 @@ def entry_line(entry: LogEntry) -> str:
         task = {key: value for key, value in entry.input.items() if not key.startswith("_")}
         return brief({key: value for key, value in task.items() if key not in ("responses_create_params", "agent_ref")})
     if entry.kind == "rewind":
-        return f"back to revision {facts['to']}"
+        to, undone = facts["to"], facts.get("undone", facts["to"])
+        return f"back to revision {to}" + ("" if to == undone else f"; {undone} can be redone")
     if entry.kind == "edit":
         return str(facts["reason"])
     if entry.kind == "asked":

@@ -71,6 +71,10 @@ class Rewind(Action):
     to: api.RevisionOrName
 
 
+class Steps(Action):
+    steps: api.Amount = 1
+
+
 class NewCheckpoint(Action):
     name: api.Name
 
@@ -97,8 +101,8 @@ class AdminActions:
 
     def of_session(self) -> dict[str, api.RouteEndpoint]:
         """The actions in one session, by name."""
-        actions = (self.call, self.reply, self.verify, self.edit, self.fork, self.rewind, self.checkpoint)
-        return {each.__name__: each for each in (*actions, self.answer, self.cancel, self.close)}
+        actions = (self.call, self.reply, self.verify, self.edit, self.fork, self.rewind, self.undo, self.redo)
+        return {each.__name__: each for each in (*actions, self.checkpoint, self.answer, self.cancel, self.close)}
 
     async def environments(self, request: Request) -> Response:
         """The served environments, with all that a form for their tasks, tools and states needs."""
@@ -176,6 +180,16 @@ class AdminActions:
         wanted, (_, session) = api.read_body(request, Rewind), await self._opened(request)
         await session.rewind(wanted.to, by=wanted.by)
         return await self._head(session.id)
+
+    async def undo(self, request: Request) -> Response:
+        wanted, (_, session) = api.read_body(request, Steps), await self._opened(request)
+        steps = await session.undo(wanted.steps, by=wanted.by)
+        return api.json_body({"steps": steps, "revision": session.revision})
+
+    async def redo(self, request: Request) -> Response:
+        wanted, (_, session) = api.read_body(request, Steps), await self._opened(request)
+        steps = await session.redo(wanted.steps, by=wanted.by)
+        return api.json_body({"steps": steps, "revision": session.revision})
 
     async def checkpoint(self, request: Request) -> Response:
         wanted, (_, session) = api.read_body(request, NewCheckpoint), await self._opened(request)

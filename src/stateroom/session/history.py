@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
 from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
 from stateroom.session.lifecycle import INITIAL, AgentStatus
-from stateroom.session.log import CHANGES, LogEntry, Stored, Weight, read_stored, write_body
+from stateroom.session.log import CHANGES, LogEntry, Stored, Weight, read_entry, read_stored, write_body
 from stateroom.state import (
     Event,
     Large,
@@ -32,8 +32,8 @@ PAGE = 1000
 """How many entries are read from a store at a time."""
 
 
-AGENT_PAGE = 32
-"""How many entries are read at a time to find what an agent last said."""
+PAGE_BACK = 32
+"""How many entries are read at a time on the way back."""
 
 AT_ONCE = 16 * 2**20
 """Of large values in a log, no more bytes than this and one entry's are read at a time."""
@@ -269,20 +269,28 @@ class History:
 
         None is at revision 0 if the agent has done nothing, and else at the one that was pruned.
         """
+        async for at, entry in self.backwards(head, revision):
+            if entry is None or "agent" in entry.facts:
+                return at, entry
+        return 0, None
+
+    async def backwards(self, head: Head, revision: int) -> AsyncIterator[tuple[int, LogEntry | None]]:
+        """The entries that lead to a revision, the newest first, each with its revision and without large values.
+
+        None comes last, if what lies before was pruned. Rewinds are among them; what they have undone is not.
+        """
         at, kept = revision, dict[int, Entry]()
         while at > 0:
             while head.parent is not None and at <= head.parent_revision:
                 head = await self.store.head(head.parent)
             if at not in kept:
-                start = max(at - AGENT_PAGE, head.parent_revision)
+                start = max(at - PAGE_BACK, head.parent_revision)
                 kept = {entry.revision: entry for entry in await self.store.entries(head.id, after=start, until=at)}
-            if at not in kept:
-                return at, None
-            entry = read_stored(kept[at]).entry
-            if "agent" in entry.facts:
-                return at, entry
+            entry = read_entry(kept[at]) if at in kept else None
+            yield at, entry
+            if entry is None:
+                return
             at = entry.facts["to"] if entry.kind == "rewind" else at - 1
-        return 0, None
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
         """The entry with this call id in the session's log, or in what it shares with its parents."""

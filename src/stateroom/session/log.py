@@ -21,7 +21,8 @@
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
 names, and the verdict's `row` the fields, which come with the request to verify.
 
-`by`, and in a message `person`, is the person who made the entry by hand.
+`by`, and in a message `person`, is the person who made the entry by hand. A rewind that is an undo or a redo has
+`undone`, the newest revision that was undone (see `undo`).
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
 and the fields of each event that was emitted. `resources` are the versions of those that the call has used (see

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from secrets import token_hex
 from typing import Any, Generic, Literal, overload
 
@@ -50,8 +51,10 @@ from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
 from stateroom.session.resource import why_not_again
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
+from stateroom.session.undo import Travel, redo, undo
 from stateroom.session.verification import Verification
 from stateroom.state import Difference, DraftContext, EditChange, State, diff, draft_of
+from stateroom.store import Head
 
 S = TypeVar("S", bound=State | None, default=Any)
 
@@ -296,24 +299,47 @@ class Session(Generic[S]):
         afresh cannot be again what it was before it was last used.
         A large state that is not in memory is loaded when it is needed: by the next call, or by `state_at()`.
         """
+
+        async def find(head: Head) -> Travel:
+            return Travel(await self._resolve(to))
+
+        await self._travel(find, by, "a rewind")
+
+    async def undo(self, steps: int = 1, *, by: str | None = None) -> int:
+        """Take back the last steps; gives how many, which are fewer if there are no more, or none.
+
+        A step is a call, an edit, or something that was said to the agent, with all that the agent did about it. An
+        undo is a rewind, so all that holds for one holds here. What a rewind has left behind is no step.
+        """
+        return await self._travel(partial(undo, History(self._cached.store), steps), by, "an undo")
+
+    async def redo(self, steps: int = 1, *, by: str | None = None) -> int:
+        """Do again what was undone last; gives the number of steps. A new step, or a rewind, leaves nothing to redo."""
+        return await self._travel(partial(redo, History(self._cached.store), steps), by, "a redo")
+
+    async def _travel(self, find: Callable[[Head], Awaitable[Travel | None]], by: str | None, what: str) -> int:
+        """Make the state what it was where `find` says, if it finds anything; gives the number of steps."""
         cache, cached, whole = self._cache, self._cached, self._cache.resources.restarts
 
-        async def attempt() -> None:
-            revision = await self._resolve(to)
-            before = await self._state_at(revision, whole=whole)
+        async def attempt() -> int:
+            travel = await find(cached.head)
+            if travel is None:
+                return 0
+            before = await self._state_at(travel.to, whole=whole)
             if why := why_not_again(before.progress.resources, cached.progress.resources):
-                raise CannotRewind(self.id, revision, why)
+                raise CannotRewind(self.id, travel.to, why)
             pending = cached.progress.pending
-            facts = {"to": revision, **({"pending": list(pending)} if pending else {}), **person(by)}
+            facts = {**travel.facts(), **({"pending": list(pending)} if pending else {}), **person(by)}
             after = replace(before, progress=before.progress.rewound(pending, cached.head.revision + 1))
             try:
                 await cached.append(cached.prepare("rewind", facts, after=after))
             except Conflict:
                 raise Superseded from None
+            return travel.steps
 
         async with cached.lock:
             await cache.refresh(cached, unread=not whole)
-            await commit(cache.runtime, cached, attempt, "a rewind", unread=not whole)
+            return await commit(cache.runtime, cached, attempt, what, unread=not whole)
 
     @overload
     async def fork(

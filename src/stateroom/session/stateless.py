@@ -20,7 +20,10 @@ from stateroom.session.runtime import new_session_id
 from stateroom.session.session import no_reply, reply_text
 
 HISTORY = frozenset(
-    {"checkpoint", "rewind", "fork", "children", "edit", "state_at", "diff", "events", "lease", "user", "app"}
+    {
+        *("checkpoint", "rewind", "undo", "redo", "fork", "children", "edit", "record"),
+        *("state_at", "diff", "events", "lease", "user", "app"),
+    }
 )
 """The methods of a session that a stateless one cannot have."""
 
