@@ -169,6 +169,8 @@ def asides(entry: LogEntry) -> list[str]:
     person = entry.facts.get("person" if entry.kind == "message" else "by")
     if person is not None and entry.kind != "abandoned":  # by another process
         lines.append(f"by {person}")
+    if (user := entry.facts.get("user")) is not None and entry.kind != "message":  # whose items have the name
+        lines.append(f"for {user}")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
     others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
@@ -186,7 +188,8 @@ def item_lines(item: Item) -> list[tuple[str, str]]:
     if kind == "function_call_output":
         return [("result", brief(item.get("output")) if not isinstance(item.get("output"), str) else item["output"])]
     if kind == "message":
-        return [(str(item.get("role")), line) for line in text_of(item).splitlines() or [""]]
+        speaker = str(item.get("name") or item.get("role"))
+        return [(speaker, line) for line in text_of(item).splitlines() or [""]]
     return [(kind, brief({key: value for key, value in item.items() if key != "type"}))]
 
 

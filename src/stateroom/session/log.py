@@ -21,7 +21,8 @@
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
 names, and the verdict's `row` the fields, which come with the request to verify.
 
-`by`, and in a message `person`, is the person who made the entry by hand. A rewind that is an undo or a redo has
+`user` is the user whose call it is, or who says it, if one was named. `by`, and in a message `person`, is the person
+who made the entry by hand. A rewind that is an undo or a redo has
 `undone`, the newest revision that was undone (see `undo`).
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
@@ -111,6 +112,13 @@ def checked_name(what: str, value: object) -> str:
         message = "should be a text of printable characters"
         raise InvalidArguments(f"{what}: {message}", {what: message})
     return text
+
+
+def checked_user(user: object) -> str:
+    """The same for a user, who has a name at least."""
+    if not (name := checked_name("user", user)):
+        raise InvalidArguments("user: should not be empty", {"user": "should not be empty"})
+    return name
 
 
 class LogEntry(msgspec.Struct, frozen=True):

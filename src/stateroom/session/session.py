@@ -45,6 +45,7 @@ from stateroom.session.log import (
     LogEntry,
     checked_name,
     checked_text,
+    checked_user,
     person,
 )
 from stateroom.session.progress import Progress
@@ -158,10 +159,13 @@ class Session(Generic[S]):
         arguments: Mapping[str, Any] | None = None,
         *,
         call_id: str | None = None,
+        user: str | None = None,
         by: str | None = None,
     ) -> Result:
         """Call a tool; `by` is the person who does, for the log, if it is not an agent.
 
+        `user` is whose call it is, if the session has several users: the tool gets that user's state. By default it is
+        the user whose message the agent answers, if the call is the agent's, and else the task's.
         A call that fails is a result too: `ok` is false, `error` says why in words for the model, and nothing has
         changed. A `call_id` that was committed before gives the recorded result and runs nothing.
         """
@@ -170,12 +174,14 @@ class Session(Generic[S]):
             await cache.refresh(cached)  # raises, unless another process has renewed it
         if cached.judged is not None:
             raise SessionSealed(cached.head.id)
+        if user is not None:
+            checked_user(user)
         try:
             given = plain_arguments(arguments, call_id)
             tool = cache.runtime.environment.tools.get(name)
             if tool is None:
                 raise unknown_tool(name, cache.runtime.environment.tools)
-            call = Call(cache, cached, tool, given, call_id, by)
+            call = Call(cache, cached, tool, given, call_id, by, user)
             if tool.effect == "read" and not cache.resources.is_exclusive(tool.procedure):
                 return await call.read()
             await cached.lock.acquire()  # as `async with` does, with two fewer coroutines
@@ -184,7 +190,7 @@ class Session(Generic[S]):
                     return await call.read()
                 if tool.effect == "write":
                     return await commit(cache.runtime, cached, call.write, name)
-                return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by).result()
+                return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by, user).result()
             finally:
                 cached.lock.release()
         except (Failed, InvalidArguments) as failure:
@@ -471,18 +477,18 @@ class Session(Generic[S]):
         new = await history.document(self.id, head.revision if to is None else to)
         return list(diff(old.state, new.state))
 
-    async def user(self) -> Any:
-        """The state of the task's user, as it is now, to be read; None if the environment keeps none."""
-        return await self._look("user")
+    async def user(self, name: str | None = None) -> Any:
+        """The state of a user, by default the task's, as it is now, to be read; None if the environment keeps none."""
+        return await self._look("user", None if name is None else checked_user(name))
 
     async def app(self) -> Any:
         """The state that all sessions of the environment share, as it is now, to be read; None if there is none."""
         return await self._look("app")
 
-    async def _look(self, name: str) -> Any:
+    async def _look(self, name: str, user: str | None = None) -> Any:
         if name not in self._cache.runtime.environment.shared_types:
             return None
-        views = await self._cache.shared.views(self._cached, frozenset({name}))
+        views = await self._cache.shared.views(self._cached, frozenset({name}), user)
         return draft_of(views[name].state, DraftContext(READ_ONLY))
 
     async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:
