@@ -150,6 +150,8 @@ def entry_line(entry: LogEntry) -> str:
         return f"back to revision {to}" + ("" if to == undone else f"; {undone} can be redone")
     if entry.kind == "edit":
         return str(facts["reason"])
+    if entry.kind == "record":
+        return f"{entry.name} {brief(entry.data)}, {when(entry.at)} UTC"
     if entry.kind == "asked":
         return f"{entry.name}({_arguments(entry.input)}) asked: {facts['question']}"
     if entry.kind == "message":

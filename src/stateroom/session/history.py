@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -172,14 +173,24 @@ class History:
         return UnknownRevision(head.id, f"the past of session {head.id!r} before revision {oldest} was pruned; {left}")
 
     async def entries(
-        self, session: str, *, after: int = 0, until: int | None = None, kinds: Container[str] | None = None
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        kinds: Container[str] | None = None,
+        name: str | None = None,
+        since: float = -inf,
+        before: float = inf,
     ) -> AsyncIterator[LogEntry]:
         """The session's log in order, with what it shares with its parent; only revisions above `after`.
 
-        With `kinds`, only entries of these kinds.
+        Only entries of some kinds, of a name, and made at a time from `since` on or `before` another, if that is asked
+        for. Entries of other kinds and times are not decoded.
         """
         async for part, found in self._stored(session, after, until):
-            for batch in _batches(entry for entry in found if kinds is None or entry.kind in kinds):
+            wanted = (entry for entry in found if (kinds is None or entry.kind in kinds) and since <= entry.at < before)
+            for batch in _batches(wanted, name):
                 for entry in await self.whole(part, batch):
                     yield entry
 
@@ -363,12 +374,14 @@ class History:
         return values
 
 
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Stored]]:
-    """The entries, in batches whose large values fit in memory."""
+def _batches(entries: Iterable[Entry], name: str | None) -> Iterator[list[Stored]]:
+    """The entries, of a name if one is given, in batches whose large values fit in memory."""
     batch: list[Stored] = []
     size = 0
     for entry in entries:
         stored = read_stored(entry)
+        if name is not None and stored.entry.name != name:
+            continue
         batch.append(stored)
         size += sum(value.size for value in stored.large)
         if size >= AT_ONCE:
@@ -405,6 +418,8 @@ class Occurred:
 
     revision: int
     event: Event
+    at: float = field(default=0.0, compare=False)
+    """When, in seconds since 1970."""
 
 
 async def occurred(
@@ -429,7 +444,7 @@ async def occurred(
             except SchemaChanged as error:
                 where = f"event {facts[0]!r} at revision {entry.revision} of session {session!r}"
                 raise SchemaChanged(f"{where} cannot be read: {error}") from error.__cause__
-            yield Occurred(entry.revision, event)
+            yield Occurred(entry.revision, event, entry.at)
 
 
 async def refold(seeded: S, events: AsyncIterable[Occurred]) -> S:

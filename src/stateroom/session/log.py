@@ -6,6 +6,7 @@
 | `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
 | `edit` | `by`, `reason`, the patch: a person has changed the state, and no tool |
 | `fork` | `by`: a person has made this fork |
+| `record` | `name`, `data`: something has happened, and the state stays as it is |
 | `started` | `name`, `input`: an external call is about to run |
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
@@ -133,7 +134,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str | None:
-        """The tool's or checkpoint's name."""
+        """The name of the tool, the checkpoint or the record."""
         return self.facts.get("name")
 
     @property
@@ -145,6 +146,11 @@ class LogEntry(msgspec.Struct, frozen=True):
     def output(self) -> Any:
         """What the call returned."""
         return self.facts.get("output")
+
+    @property
+    def data(self) -> Any:
+        """What was recorded."""
+        return self.facts.get("data")
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from secrets import token_hex
 from typing import Any, Generic, Literal, overload
 
 from msgspec.structs import replace
+from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
@@ -42,6 +44,7 @@ from stateroom.session.lease import SECONDS, Lease
 from stateroom.session.lifecycle import INITIAL, AgentStatus
 from stateroom.session.log import (
     CHECKPOINT,
+    UNSTORABLE,
     LogEntry,
     checked_name,
     checked_text,
@@ -270,6 +273,22 @@ class Session(Generic[S]):
             await self._cache.mend(cached)
             raise
 
+    async def record(self, name: str, data: Any = None, *, user: str | None = None, by: str | None = None) -> int:
+        """Note in the log that something has happened now, with JSON data about it; gives the revision.
+
+        The state stays as it is. `log(kinds={"record"})` reads what was recorded: a rewind does not undo it. `user` is
+        whose it is, if a user is to be named, and `by` the person who records it by hand.
+        """
+        told = {} if user is None else {"user": checked_user(user)}
+        try:
+            facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **told, **person(by)}
+            async with self._cached.lock:
+                await self._cache.refresh(self._cached, unread=True)
+                return await append_entry(self._cache.runtime, self._cached, "record", facts)
+        except UNSTORABLE as error:
+            message = f"should be JSON: {error}"
+            raise InvalidArguments(f"data: {message}", {"data": message}) from error
+
     def lease(self, seconds: float = SECONDS) -> Lease:
         """Keep all other processes from changing the session while a block runs: `async with session.lease():`.
 
@@ -491,13 +510,24 @@ class Session(Generic[S]):
         views = await self._cache.shared.views(self._cached, frozenset({name}), user)
         return draft_of(views[name].state, DraftContext(READ_ONLY))
 
-    async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:
+    async def log(
+        self,
+        *,
+        after: int = 0,
+        kinds: Collection[str] | None = None,
+        name: str | None = None,
+        since: float = -inf,
+        before: float = inf,
+    ) -> AsyncIterator[LogEntry]:
         """Everything that happened, in order; a fork's log begins with its parent's.
 
-        Only what came after a revision, and only entries of some kinds, if that is asked for: `kinds={"call"}`.
+        Only what came after a revision, only entries of some kinds (`kinds={"call"}`) or of one name, and only those
+        made at a time from `since` on or `before` another, in seconds since 1970, if that is asked for.
         """
         await self._cache.look(self._cached)
-        async for entry in History(self._cached.store).entries(self.id, after=after, kinds=kinds):
+        history = History(self._cached.store)
+        found = history.entries(self.id, after=after, kinds=kinds, name=name, since=since, before=before)
+        async for entry in found:
             yield entry
 
     async def events(self, after: int = 0) -> AsyncIterator[Occurred]:

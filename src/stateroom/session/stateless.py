@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -126,7 +126,7 @@ class StatelessSession:
             lend,
         )
 
-    async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:
+    async def log(self, **wanted: Any) -> AsyncIterator[LogEntry]:
         """Nothing: there is no log."""
         nothing: tuple[LogEntry, ...] = ()
         for entry in nothing:
