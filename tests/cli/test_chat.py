@@ -16,7 +16,6 @@ import pytest
 from stateroom import Sessions, open_store
 from stateroom.agent import Threads
 from stateroom.model import Item
-from stateroom.session import Session
 from tests.cli.chatting import PurseEnvironment
 from tests.cli.conftest import Outcome
 from tests.patience import PATIENCE
@@ -219,7 +218,6 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(talk: Talk, monkeypatch: pytest.
     assert "money: 100 → 97" in done.out
 
 
-@pytest.mark.skipif(not hasattr(Session, "undo"), reason="sessions cannot undo yet")
 def test_what_was_said_can_be_undone_and_done_again(talk: Talk) -> None:
     done = talk("pay 3", "pay 4", "/undo 2", "/redo", "/state", "pay 5", "/undo 9", "/undo")
     assert re.findall(r"money: (.+)", done.out) == [

@@ -196,6 +196,17 @@ def test_log(stateroom: Any, ids: tuple[str, str]) -> None:
     assert (found[1]["call_id"], found[1]["output"], len(found[1]["changes"])) == ("first", {"pages": 1}, 2)
 
 
+def test_a_log_tells_what_was_recorded_and_when(stateroom: Any) -> None:
+    async def fill() -> str:
+        async with open_store(STORE) as store:
+            session = await Sessions(NotebookEnvironment(), store, now=lambda: 1e9).seed({})
+            await session.record("bell", {"floor": 3}, user="ann")
+            return session.id
+
+    told = stateroom("sessions", "log", asyncio.run(fill()), "--store", STORE).out.splitlines()
+    assert told[1:] == ['   2  record     bell {"floor": 3}, 2001-09-09 01:46 UTC', "                  for ann"]
+
+
 def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[str, str]) -> None:
     found = json.loads(stateroom("sessions", "log", ids[1], "--store", STORE, "--json").out)
     assert [entry["kind"] for entry in found] == ["seed", "call", "checkpoint", "started", "failed"]

@@ -136,6 +136,21 @@ def test_an_agent_that_waits_is_told_what_it_asked_for(stateroom: Any, waiting: 
     assert shown["state"] == {"spent": 101}
 
 
+def test_turns_are_undone_and_redone(stateroom: Any, waiting: str) -> None:
+    where = ("--store", STORE, "--env", PURSE)
+    done = stateroom("sessions", "undo", waiting, "--steps", 3, *where)
+    assert (done.code, done.out) == (0, "2 steps undone; the session is at revision 9\n")
+    *_, told = stateroom("sessions", "log", waiting, "--store", STORE).out.splitlines()[:-1]
+    assert told == "   9  rewind     back to revision 1; 8 can be redone"
+    done = stateroom("sessions", "redo", waiting, *where, "--json")
+    assert json.loads(done.out) == {"steps": 1, "revision": 10}
+    assert stateroom("sessions", "transcript", waiting, "--store", STORE).out.splitlines()[-3:] == [
+        "   result  1",
+        "assistant  4 items, 1 spent",
+        "the agent is done",
+    ]
+
+
 def test_an_agent_is_cancelled(stateroom: Any, waiting: str, plain: str) -> None:
     done = stateroom(
         "sessions", "cancel", waiting, "--store", STORE, "--env", PURSE, "--reason", "it is too much", "--json"

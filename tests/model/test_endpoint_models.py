@@ -76,6 +76,14 @@ async def test_no_tools_are_not_mentioned(server: Server, kind: str) -> None:
     assert "tools" not in server.asked[0].body
 
 
+async def test_a_user_is_named_in_the_text(server: Server, kind: str) -> None:
+    server.replies = [says(kind, "Hi.")]
+    async with asking(kind, server.url) as model:
+        await answer_of(model, Request([{"type": "message", "role": "user", "name": "ann", "content": "Hello."}]))
+    [said] = server.asked[0].body["input" if kind == "responses" else "messages"]
+    assert (said["content"], "name" in said) == ("ann: Hello.", False)
+
+
 async def test_settings_have_the_last_word(server: Server) -> None:
     server.replies = [says("responses", "Hi."), says("chat", "Hi.")]
     hello = input_items("Hello.")

@@ -28,9 +28,9 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving(spec: str, folder: Path) -> Iterator[Served]:
+def serving(spec: str, folder: Path, *options: str) -> Iterator[Served]:
     """Serves a model in another process."""
-    command = [*SERVE, spec, "--port", "0"]
+    command = [*SERVE, spec, "--port", "0", *options]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

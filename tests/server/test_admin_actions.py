@@ -117,6 +117,20 @@ async def test_an_edit_is_made_or_refused_with_its_place(served: Any, session: s
     assert (await act(served, f"{session}/verify", {}))["verdict"]["reward"] == 1.0
 
 
+async def test_steps_are_undone_and_redone(served: Any, session: str) -> None:
+    for count in (1, 2):
+        await act(served, f"{session}/call", {"name": "increment_counter", "arguments": {"count": count}})
+    assert await act(served, f"{session}/undo", {"steps": 5, "by": "ada"}) == {"steps": 2, "revision": 4}
+    assert await act(served, f"{session}/redo", {}) == {"steps": 1, "revision": 5}
+    assert (await ask(served, "GET", f"{session}/state"))[1]["state"] == {"value": 4}
+    assert await act(served, f"{session}/undo", {}) == {"steps": 1, "revision": 6}
+    assert await act(served, f"{session}/undo", {}) == {"steps": 0, "revision": 6}
+    entries = await log_of(served, session.rpartition("/")[2])
+    assert [(entry["to"], entry["undone"], entry.get("by")) for entry in entries[3:]] == [
+        (1, 3, "ada"), (2, 3, None), (1, 3, None),
+    ]  # fmt: skip
+
+
 async def test_edit_and_fork_makes_all_or_nothing(served: Any, session: str) -> None:
     await act(served, f"{session}/call", {"name": "increment_counter", "arguments": {"count": 1}})
     store, parent = served.services.store, session.rpartition("/")[2]

@@ -56,6 +56,8 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
     ("POST", "sessions/ID/edit", {"changes": [{"place": ["value"], "value": "x"}], "by": "ada"}, "value"),
     ("POST", "sessions/ID/rewind", {}, "to"),
     ("POST", "sessions/ID/rewind", {"to": None}, "to"),
+    ("POST", "sessions/ID/undo", {"steps": 0}, "steps"),
+    ("POST", "sessions/ID/redo", {"to": 1}, "to"),
     ("POST", "sessions/ID/checkpoint", {}, "name"),
     ("POST", "sessions/ID/checkpoint", {"name": ""}, "name"),
     ("POST", "sessions/ID/checkpoint", {"name": "x" * 201}, "name"),

@@ -126,7 +126,10 @@ ADMIN = {
         for what in ("log", "log/kinds", "log/stream", "state", "diff", "lineage")
     ),
     *(("POST", f"/admin/sessions/{{id}}/{name}") for name in ("call", "reply", "verify", "edit", "fork", "rewind")),
-    *(("POST", f"/admin/sessions/{{id}}/{name}") for name in ("checkpoint", "answer", "cancel", "close")),
+    *(
+        ("POST", f"/admin/sessions/{{id}}/{name}")
+        for name in ("undo", "redo", "checkpoint", "answer", "cancel", "close")
+    ),
 }
 
 GALLERY = (CounterEnvironment, ExtractionEnvironment, WeatherEnvironment)

@@ -24,7 +24,7 @@ async def test_a_sweep_that_is_cancelled_from_elsewhere_is_not_the_last(
     again = asyncio.Event()
     sessions = served.services.environments["counter"].sessions
     monkeypatch.setattr(sessions, "sweep", sweep)
-    sweeper = Sweeper([sessions], served.services.count, served.services.metrics, ttl=0.01)
+    sweeper = Sweeper([sessions], served.services.count, 0.01, served.services.metrics)
     async with sweeper, asyncio.timeout(60):
         await again.wait()
 

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stateroom import Environment, State, ToolError, tool
+from stateroom import Environment, SessionInfo, State, ToolError, tool
 from stateroom.errors import DefinitionError
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
@@ -74,6 +74,42 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 # A conversation.
+
+
+class Visit(State):
+    heard: list[str] = []
+
+
+class Guest(State):
+    visits: int = 0
+
+
+class VisitEnvironment(Environment[Visit]):
+    """Counts the visits of each guest."""
+
+    @tool
+    def increment_counter(self, state: Visit, user: Guest, session: SessionInfo, count: int) -> int:
+        """Add to the visits of the guest who speaks."""
+        user.visits += count
+        state.heard.append(f"{session.user} {user.visits}")
+        return user.visits
+
+    def verify(self, state: Visit) -> float:
+        return 1.0
+
+
+async def test_several_users_talk_in_one_thread(serve: Any) -> None:
+    served = await serve(VisitEnvironment(), model=model("Adds"))
+    talker = await created(served, environment="visit", user="ann")
+    named = {"role": "user", "name": "bob", "content": "1 2"}
+    for said in ({"message": "1", "user": "ann"}, {"message": named}):
+        await talker.good("POST", "/messages", said)
+        await talker.run()
+    session = await served.services.session_environments["visit"].sessions.open(talker.thread["id"])
+    assert list(session.state.heard) == ["ann 1", "bob 2"]
+    items = (await talker.good("GET", "/items"))["items"]
+    assert [item["name"] for item in items if item.get("role") == "user"] == ["ann", "bob"]
+    assert await talker.refused("POST", "/messages", {"message": "1", "user": ""}) == (422, "invalid_arguments")
 
 
 async def test_a_conversation(serve: Any, store_url: str) -> None:

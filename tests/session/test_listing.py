@@ -61,7 +61,7 @@ async def act(session: Session[Desk], chance: random.Random) -> Session[Desk]:
 async def test_the_phase_and_the_reward_are_those_of_the_log(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "AGENT_PAGE", 3)
+    monkeypatch.setattr(history, "PAGE_BACK", 3)
     async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
         for seed in range(4):
             chance = random.Random(seed)

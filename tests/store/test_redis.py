@@ -276,14 +276,6 @@ async def test_nothing_stays_of_sessions_that_are_gone(server: RedisServer, pref
     assert server.ask("KEYS", f"{prefix}*") == [f"{prefix}version".encode()]
 
 
-async def test_no_part_of_a_session_has_a_time_to_live(server: RedisServer, prefix: str, store: RedisStore) -> None:
-    await store.create(head(expires=5.0), [entry(1, "call")], Snapshot(1, b"state"), {"aa": b"1"})
-    await store.create(head("fork", expires=5.0, parent="room", parent_revision=1))
-    keys = server.ask("KEYS", f"{prefix}*")
-    assert len(keys) > 5
-    assert {server.ask("PTTL", key) for key in keys} == {-1}
-
-
 # What can happen to a connection.
 
 

@@ -66,7 +66,7 @@ async def test_a_fork_that_was_adopted_and_never_created(store: RedisStore, care
     await store.create(head("room"))
     ghost = head("ghost", expires=SOON, parent="room")
     await store._index.announce(ghost, BIRTH)
-    assert await store._lifetimes._adopt(ghost, to_member("ghost", BIRTH)) is None
+    assert (await store._lifetimes._adopt(ghost, to_member("ghost", BIRTH)))[0] is None
     assert await store.children("room") == []
     assert len(await store.maintenance.orphans()) == 2
     if care == "sweep":
@@ -87,11 +87,11 @@ async def test_a_creation_that_is_overtaken_begins_again(
     await store.create(head("room"))
     put, births = store._lifetimes._put, []
 
-    async def slow(record: Record, birth: str) -> Any:
+    async def slow(record: Record, birth: str, held: bytes) -> Any:
         births.append(birth)
         if len(births) == 1:
             await (store.sweep(SOON) if care == "sweep" else store.maintenance.vacuum())
-        return await put(record, birth)
+        return await put(record, birth, held)
 
     monkeypatch.setattr(store._lifetimes, "_put", slow)
     await store.create(head("fork", expires=SOON, parent="room"))

@@ -173,37 +173,39 @@ class Threads:
 
     # The conversation.
 
-    async def add(self, thread: Which, message: str | Item | Sequence[Item], *, pin: bool = False) -> AgentStatus:
+    async def add(
+        self, thread: Which, message: str | Item | Sequence[Item], *, user: str | None = None, pin: bool = False
+    ) -> AgentStatus:
         """Add a user message, an item or several to a thread; `run` answers them.
 
+        `user` is who says it, if the thread has several users: the model is shown the name, and the agent's tools get
+        that user's state. A message can also have it as its `name`.
         An agent that waits for input gets it. While an agent works, this raises `InvalidMove`, or `SessionLeased` if
         it has just begun. The model always sees pinned items, however long the conversation.
         """
-        items = checked_items(message)
+        items = [_named(item, user) for item in checked_items(message)]
         session = await self._session(thread)
         status = session.agent.status
-        pinned = range(len(items)) if pin else ()
+        names = [item["name"] for item in items if kind_of(item) == "user" and item.get("name")]
+        update = Update(items, "user", pinned=[*range(len(items))] if pin else [], user=names[-1] if names else user)
         if status.phase == WAITING:
-            return await self._answer(session, status, items, pinned)
+            return await self._answer(session, status, update)
         if status.phase == "planning":  # a message waits, and no agent has begun to answer it
             async with session.lease():
-                return await session.agent.say(Update(items, "user", (), pinned=[*pinned]), after=status)
-        return await session.agent.say(Update(items, "user", ("new_task",), pinned=[*pinned]), after=status)
+                return await session.agent.say(update, after=status)
+        return await session.agent.say(msgspec.structs.replace(update, moves=("new_task",)), after=status)
 
-    async def _answer(
-        self, session: Session[Any], status: AgentStatus, items: Sequence[Item], pinned: range | tuple[()]
-    ) -> AgentStatus:
+    async def _answer(self, session: Session[Any], status: AgentStatus, update: Update) -> AgentStatus:
         """Give an agent the input that it waits for."""
         if status.asking is None and not status.open:  # no tool and no call waits for it
-            return await session.agent.say(
-                Update([*items], "user", ("input_received",), pinned=[*pinned]), after=status
-            )
-        if len(items) != 1 or kind_of(items[0]) != "user" or pinned:
+            return await session.agent.say(msgspec.structs.replace(update, moves=("input_received",)), after=status)
+        items = update.items
+        if len(items) != 1 or kind_of(items[0]) != "user" or update.pinned:
             raise InvalidArguments(
                 f"thread {session.id!r} waits for the answer to a question, {status.question!r}: send one text, "
                 "and do not pin it"
             )
-        return await session.agent.answer(text_of(items[0]))
+        return await session.agent.answer(text_of(items[0]), user=update.user)
 
     async def run(
         self, thread: Which, agent: Agent, *, on_items: OnItems | None = None, simulated_user: bool = True
@@ -294,6 +296,11 @@ def _request(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(request, dict):
         raise BadTask("responses_create_params: should be an object")
     return request
+
+
+def _named(item: Item, user: str | None) -> Item:
+    """A user's message with the name of the user, if one is named."""
+    return item if user is None or kind_of(item) != "user" else {**item, "name": user}
 
 
 def _id(thread: Which) -> str:

@@ -24,6 +24,8 @@ class Utterance(msgspec.Struct, frozen=True):
     items: list[Item]
     reason: str | None = None
     """The reason, if it ended a turn."""
+    user: str | None = None
+    """The user who said it, if one was named."""
 
 
 class Times(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,4 +89,4 @@ def _utterance(entry: LogEntry) -> Utterance:
     if entry.kind == "seed":
         return Utterance(entry.revision, entry.at, "task", task_items(entry.input))
     facts = entry.facts
-    return Utterance(entry.revision, entry.at, facts["by"], facts["items"], facts.get("reason"))
+    return Utterance(entry.revision, entry.at, facts["by"], facts["items"], facts.get("reason"), facts.get("user"))

@@ -178,7 +178,7 @@ class Chat:
         self._threads = Threads(sessions)
         self._agent = self._plan.new_agent(row, seed=0)
 
-    def _enter(self, session: Any, since: int) -> None:
+    def _enter(self, session: Session[Any], since: int) -> None:
         """Go on in a session, of which what was before a revision has been shown."""
         self.session = session
         self._transcript = Transcript(self._threads.store, session.id, since)

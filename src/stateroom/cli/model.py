@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stateroom.cli.options import STORE_VARIABLE
 from stateroom.cli.output import console
 from stateroom.environment import find_environment, registered
 from stateroom.errors import NotFound
@@ -42,8 +43,11 @@ def serve(
         list[str] | None,
         typer.Option(help="A name that requests may be for, besides localhost. Repeatable.", show_default=False),
     ] = None,
+    store: Annotated[
+        str, typer.Option(envvar=STORE_VARIABLE, help="Where conversations are kept, as a store's URL.")
+    ] = "memory://",
 ) -> None:
-    """Serve a model by OpenAI's APIs, Responses and Chat Completions, under /v1. No key is asked for.
+    """Serve a model by OpenAI's APIs, Responses, Chat Completions and Conversations, under /v1. No key is asked for.
 
     Example: stateroom model serve reference:counter
 
@@ -56,7 +60,7 @@ def serve(
     source = _open(spec)
     listening = bind(host, port)
     hosts = hosts_at(listening.getsockname()[0], allow_host or ())
-    run_model(source, listening, Limits(calls=max_calls), hosts, lambda: _announce(source, listening))
+    run_model(source, listening, Limits(calls=max_calls), hosts, lambda: _announce(source, listening), store)
 
 
 def _open(spec: str) -> ModelSource:

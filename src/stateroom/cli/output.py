@@ -146,9 +146,12 @@ def entry_line(entry: LogEntry) -> str:
         task = {key: value for key, value in entry.input.items() if not key.startswith("_")}
         return brief({key: value for key, value in task.items() if key not in ("responses_create_params", "agent_ref")})
     if entry.kind == "rewind":
-        return f"back to revision {facts['to']}"
+        to, undone = facts["to"], facts.get("undone", facts["to"])
+        return f"back to revision {to}" + ("" if to == undone else f"; {undone} can be redone")
     if entry.kind == "edit":
         return str(facts["reason"])
+    if entry.kind == "record":
+        return f"{entry.name} {brief(entry.data)}, {when(entry.at)} UTC"
     if entry.kind == "asked":
         return f"{entry.name}({_arguments(entry.input)}) asked: {facts['question']}"
     if entry.kind == "message":
@@ -168,6 +171,8 @@ def asides(entry: LogEntry) -> list[str]:
     person = entry.facts.get("person" if entry.kind == "message" else "by")
     if person is not None and entry.kind != "abandoned":  # by another process
         lines.append(f"by {person}")
+    if (user := entry.facts.get("user")) is not None and entry.kind != "message":  # whose items have the name
+        lines.append(f"for {user}")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
     if told := entry.facts.get("instructions"):
@@ -187,7 +192,8 @@ def item_lines(item: Item) -> list[tuple[str, str]]:
     if kind == "function_call_output":
         return [("result", brief(item.get("output")) if not isinstance(item.get("output"), str) else item["output"])]
     if kind == "message":
-        return [(str(item.get("role")), line) for line in text_of(item).splitlines() or [""]]
+        speaker = str(item.get("name") or item.get("role"))
+        return [(speaker, line) for line in text_of(item).splitlines() or [""]]
     return [(kind, brief({key: value for key, value in item.items() if key != "type"}))]
 
 

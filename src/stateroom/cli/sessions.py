@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ from stateroom.cli.output import (
     ID_LENGTH,
     asides,
     console,
+    counted,
     entry_line,
     folded,
     print_json,
@@ -30,7 +31,17 @@ from stateroom.cli.output import (
 )
 from stateroom.environment import Environment, find_environment, make_environment, registered
 from stateroom.errors import NotFound
-from stateroom.session import SHARED_IDS, AgentStatus, History, LogEntry, Sessions, Transcript, entry_data, head_data
+from stateroom.session import (
+    SHARED_IDS,
+    AgentStatus,
+    History,
+    LogEntry,
+    Session,
+    Sessions,
+    Transcript,
+    entry_data,
+    head_data,
+)
 from stateroom.state import ChangeData, differences, lines
 from stateroom.store import Head, HeadFilter, Order, Store, open_store, without_secrets
 
@@ -190,6 +201,63 @@ def cancel(
             return await threads.cancel(session, reason)
 
     _show_standing(asyncio.run(end()), json_output)
+
+
+Steps = Annotated[int, typer.Option(min=1, help="How many steps.")]
+
+
+@app.command()
+def undo(
+    session: SessionID,
+    store: StoreURL,
+    steps: Steps = 1,
+    env: EnvSpec = None,
+    env_arg: EnvArgs = None,
+    json_output: AsJSON = False,
+) -> None:
+    """Take back the last steps of a session: calls, edits, and messages with what the agent did about them.
+
+    Example: stateroom sessions undo ID --store sqlite:///rooms.db --steps 2
+    """
+    _travel("undone", Session.undo, session, store, steps, env, env_arg, json_output)
+
+
+@app.command()
+def redo(
+    session: SessionID,
+    store: StoreURL,
+    steps: Steps = 1,
+    env: EnvSpec = None,
+    env_arg: EnvArgs = None,
+    json_output: AsJSON = False,
+) -> None:
+    """Do again what was undone last, unless something else was done since.
+
+    Example: stateroom sessions redo ID --store sqlite:///rooms.db
+    """
+    _travel("redone", Session.redo, session, store, steps, env, env_arg, json_output)
+
+
+def _travel(
+    done: str,
+    travel: Callable[[Session[Any], int], Awaitable[int]],
+    session: str,
+    store: str,
+    steps: int,
+    env: str | None,
+    env_arg: list[str] | None,
+    json_output: bool,
+) -> None:
+    async def go() -> tuple[int, int]:
+        async with _threads(store, session, env, env_arg) as threads:
+            opened = await threads.sessions.open(session)
+            return await travel(opened, steps), opened.revision
+
+    made, revision = asyncio.run(go())
+    if json_output:
+        print_json({"steps": made, "revision": revision})
+    else:
+        console.print(f"{counted(made, 'step', 'steps')} {done}; the session is at revision {revision}")
 
 
 def print_log(steps: list[tuple[LogEntry, list[ChangeData]]]) -> None:

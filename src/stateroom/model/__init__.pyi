@@ -18,6 +18,7 @@ from .items import (
     answers_in as answers_in,
     calls_of as calls_of,
     checked_items as checked_items,
+    decoded as decoded,
     function_call as function_call,
     function_call_output as function_call_output,
     input_items as input_items,
@@ -30,6 +31,7 @@ from .items import (
     outputs_of as outputs_of,
     text_of as text_of,
     with_ids as with_ids,
+    with_names as with_names,
 )
 from .judge import (
     Judge as Judge,

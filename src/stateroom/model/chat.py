@@ -21,7 +21,7 @@ from secrets import token_hex
 from typing import Any
 
 from stateroom.errors import ModelFailed
-from stateroom.model.items import Item, decoded, function_call_output
+from stateroom.model.items import Item, decoded, function_call_output, with_names
 from stateroom.model.tokens import TOKEN_FIELDS, without_tokens
 
 Message = dict[str, Any]
@@ -32,7 +32,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
     """Convert items to messages. Raises `ModelFailed` for an item that chat cannot express."""
     messages: list[Message] = []
     turn = _AssistantTurn()
-    for place, item in enumerate(items):
+    for place, item in enumerate(with_names(items)):
         kind, role = item.get("type", "message"), item.get("role")
         if kind in ("reasoning", "function_call") or (kind == "message" and role == "assistant"):
             if turn.is_over_before(kind, item):

@@ -102,6 +102,20 @@ def message_text(items: Iterable[Item]) -> str:
     return "".join(text_of(item) for item in items if item["type"] == "message")
 
 
+def with_names(items: Iterable[Item]) -> list[Item]:
+    """Items as a model reads them: a message that names its user begins with the name.
+
+    Not every API has a field for it, and not every model is shown the field.
+    """
+    return [_told_by_name(item) if item.get("role") == "user" and item.get("name") else item for item in items]
+
+
+def _told_by_name(item: Item) -> Item:
+    start, content = f"{item['name']}: ", item.get("content") or ""
+    said = start + content if isinstance(content, str) else [{"type": "input_text", "text": start}, *content]
+    return {**{key: value for key, value in item.items() if key != "name"}, "content": said}
+
+
 def is_content(value: Any) -> bool:
     """Whether a value can be the content of a message: a text, a list of parts, or None."""
     if value is None or isinstance(value, str):
@@ -109,6 +123,11 @@ def is_content(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(part, dict) and isinstance(part.get("text"), str | None) for part in value
     )
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value can be the name of a message's user: a text of printable characters, or None."""
+    return value is None or (isinstance(value, str) and bool(value) and value.isprintable())
 
 
 def last_user_text(conversation: list[Item]) -> str:
@@ -171,6 +190,8 @@ def _checked_item(item: Any, place: int) -> Item:
         raise _invalid(f"the role of item {place} should be one of {', '.join(ROLES)}")
     if kind == "message" and (item.get("content") is None or not is_content(item["content"])):
         raise _invalid(f"the content of item {place} should be a text, or a list of parts")
+    if kind == "message" and not is_name(item.get("name")):
+        raise _invalid(f"the name of item {place} should be a text of printable characters")
     if kind_of(item) in ("call", "output") and not isinstance(item.get("call_id"), str):
         raise _invalid(f"the call_id of item {place} should be a text")
     return {"type": kind, **item}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stateroom.errors import ModelFailed
-from stateroom.model.items import Item, function_call, message, text_of
+from stateroom.model.items import Item, function_call, message, text_of, with_names
 
 Schema = dict[str, Any]
 
@@ -86,7 +86,7 @@ def messages_for(items: Iterable[Item], form: AnswerFormat, instructions: str = 
     """The messages of a request. User and assistant alternate, because some chat templates require it."""
     system = [text for text in (instructions, "" if form.free else form.instructions()) if text]
     turns: list[dict[str, str]] = []
-    for item in items:
+    for item in with_names(items):
         role, text = _said(item, form)
         if role == "system":
             system.append(text)

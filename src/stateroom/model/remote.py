@@ -7,6 +7,7 @@ from typing import Any
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model.chat import chat_tools, completion_items, messages_of
+from stateroom.model.items import with_names
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.pool import Pool
 from stateroom.model.settings import chat_settings, usage_of
@@ -55,7 +56,7 @@ class ResponsesModel(Model):
             body["metadata"] = {"seed": str(request.seed), **body.get("metadata", {})}
         if request.tools:
             body["tools"] = [*request.tools]
-        return body | {"input": without_tokens(request.items)}
+        return body | {"input": with_names(without_tokens(request.items))}
 
     def _read(self, reply: dict[str, Any]) -> Answer:
         status, error, why = reply.get("status"), _fields(reply, "error"), _fields(reply, "incomplete_details")

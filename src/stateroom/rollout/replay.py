@@ -390,7 +390,8 @@ class _Player:
         self._replay.calls += 1
         call_id = entry.call_id if entry.call_id and entry.call_id.isprintable() else None  # else it is our own
         before = self.session.revision
-        result = await self.session.call(str(entry.name), entry.input, call_id=call_id)
+        user = entry.facts.get("user")
+        result = await self.session.call(str(entry.name), entry.input, call_id=call_id, user=user)
         if not result.ok:
             self._differ(entry.name, entry.input, entry.output, result.content, [])
             return

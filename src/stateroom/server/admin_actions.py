@@ -41,6 +41,8 @@ class ToolCall(Action):
     arguments: dict[str, Any] = {}
     call_id: api.Name | None = None
     """The same id again gives the recorded result, and runs nothing."""
+    user: api.Name | None = None
+    """Whose call it is, if the session has several users."""
 
 
 class Message(Action):
@@ -71,6 +73,10 @@ class Rewind(Action):
     to: api.RevisionOrName
 
 
+class Steps(Action):
+    steps: api.Amount = 1
+
+
 class NewCheckpoint(Action):
     name: api.Name
 
@@ -79,6 +85,8 @@ class Answer(Action):
     input: Any
     to: int | None = None
     """The agent's `said` in the entry of the question; an answer to a question that has one is refused."""
+    user: api.Name | None = None
+    """The user who answers, if there are several."""
 
 
 class Cancellation(Action):
@@ -97,8 +105,8 @@ class AdminActions:
 
     def of_session(self) -> dict[str, api.RouteEndpoint]:
         """The actions in one session, by name."""
-        actions = (self.call, self.reply, self.verify, self.edit, self.fork, self.rewind, self.checkpoint)
-        return {each.__name__: each for each in (*actions, self.answer, self.cancel, self.close)}
+        actions = (self.call, self.reply, self.verify, self.edit, self.fork, self.rewind, self.undo, self.redo)
+        return {each.__name__: each for each in (*actions, self.checkpoint, self.answer, self.cancel, self.close)}
 
     async def environments(self, request: Request) -> Response:
         """The served environments, with all that a form for their tasks, tools and states needs."""
@@ -140,7 +148,7 @@ class AdminActions:
         """Call a tool; `output` is what a model would read, also where the call failed."""
         wanted, (served, session) = api.read_body(request, ToolCall), await self._opened(request)
         given = served.known_arguments(wanted.name, wanted.arguments)
-        result = await session.call(wanted.name, given, call_id=wanted.call_id, by=wanted.by)
+        result = await session.call(wanted.name, given, call_id=wanted.call_id, user=wanted.user, by=wanted.by)
         return api.json_body({"ok": result.ok, "output": result.content, "revision": session.revision})
 
     async def reply(self, request: Request) -> Response:
@@ -177,6 +185,16 @@ class AdminActions:
         await session.rewind(wanted.to, by=wanted.by)
         return await self._head(session.id)
 
+    async def undo(self, request: Request) -> Response:
+        wanted, (_, session) = api.read_body(request, Steps), await self._opened(request)
+        steps = await session.undo(wanted.steps, by=wanted.by)
+        return api.json_body({"steps": steps, "revision": session.revision})
+
+    async def redo(self, request: Request) -> Response:
+        wanted, (_, session) = api.read_body(request, Steps), await self._opened(request)
+        steps = await session.redo(wanted.steps, by=wanted.by)
+        return api.json_body({"steps": steps, "revision": session.revision})
+
     async def checkpoint(self, request: Request) -> Response:
         wanted, (_, session) = api.read_body(request, NewCheckpoint), await self._opened(request)
         made = await session.checkpoint(wanted.name, by=wanted.by)
@@ -185,7 +203,8 @@ class AdminActions:
     async def answer(self, request: Request) -> Response:
         """Answer the question of an agent that waits."""
         wanted, (_, session) = api.read_body(request, Answer), await self._opened(request)
-        return api.agent_status(await session.agent.answer(wanted.input, by=wanted.by, to=wanted.to))
+        answered = session.agent.answer(wanted.input, user=wanted.user, by=wanted.by, to=wanted.to)
+        return api.agent_status(await answered)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel the work of an agent."""

@@ -74,7 +74,7 @@ class Services:
         self.environments.update({each.name: self.session_environments[each.name] for each in self.served})
         swept = () if self.options.for_operator else self.session_environments.values()
         sessions = [served.sessions for served in swept]
-        await resources.enter_async_context(Sweeper(sessions, self.count, self.metrics, self.options.ttl))
+        await resources.enter_async_context(Sweeper(sessions, self.count, self.options.ttl, self.metrics))
 
     def _serve(self, environment: Environment[Any, Any]) -> ServedEnvironment:
         options, limits = self.options, self.options.limits

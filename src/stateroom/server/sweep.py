@@ -8,7 +8,7 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stateroom.errors import Busy, StateroomError
 from stateroom.server.metrics import Metrics
@@ -95,7 +95,9 @@ class Admission(NamedTuple):
 class Sweeper:
     """Removes expired sessions of a server's environments while it is entered, and returns their memory."""
 
-    def __init__(self, sessions: Sequence[Sessions], count: SessionCount, metrics: Metrics, ttl: float) -> None:
+    def __init__(
+        self, sessions: Sequence[Sessions[Any]], count: SessionCount, ttl: float, metrics: Metrics | None = None
+    ) -> None:
         self.sessions = sessions
         self.count = count
         self.metrics = metrics
@@ -128,7 +130,8 @@ class Sweeper:
         except StateroomError as error:
             logger.warning("cannot sweep now: %s", error)
             return
-        self.metrics.expired(sum(swept))
+        if self.metrics is not None:
+            self.metrics.expired(sum(swept))
         self._removed += sum(swept)
         if self._removed >= max(MANY, self.count.live):  # rarely: a collection looks at every object
             self._removed = 0

@@ -50,6 +50,8 @@ class MessageItem(TypedDict):
     type: NotRequired[Literal["message"]]
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[MessagePart]
+    name: NotRequired[api.Name]
+    """The user who says it, if the thread has several."""
 
 
 class NewThread(api.Parameters):
@@ -82,6 +84,8 @@ class ThreadMessage(api.Parameters):
         | Annotated[list[MessageItem], Field(min_length=1, max_length=1000)]
     )
     """A text of the user, a message, or several."""
+    user: api.Name | None = None
+    """The user who says it, if the thread has several."""
     pin: bool = False
     """Whether the model always sees it, however long the conversation is."""
 
@@ -192,7 +196,8 @@ class ThreadsAPI:
         thread, served = self._known(request)
         wanted = api.read_body(request, ThreadMessage)
         message: Any = wanted.message
-        return api.agent_status(await Threads(served.sessions).add(thread, message, pin=wanted.pin))
+        status = await Threads(served.sessions).add(thread, message, user=wanted.user, pin=wanted.pin)
+        return api.agent_status(status)
 
     async def run(self, request: Request) -> Response:
         """Let the server's model answer."""

@@ -13,7 +13,7 @@ from stateroom.session.cached_session import CachedSession
 from stateroom.session.commit import Superseded, commit
 from stateroom.session.history import History
 from stateroom.session.lifecycle import STANDARD, AgentStatus, Item, Lifecycle, Update
-from stateroom.session.log import UNSTORABLE, LogEntry
+from stateroom.session.log import UNSTORABLE, LogEntry, checked_user
 from stateroom.session.reader import StateAt
 from stateroom.state import to_json
 
@@ -54,6 +54,8 @@ class SessionAgent:
         Raises `InvalidMove` if the lifecycle does not allow it, and then nothing was added.
         """
         lifecycle = self._cache.runtime.environment.lifecycle
+        if update.user is not None:
+            checked_user(update.user)
 
         def enter(status: AgentStatus, revision: int) -> Entered:
             self._refuse_other(status, after)
@@ -74,11 +76,14 @@ class SessionAgent:
         """Apply an event of the agent's lifecycle; `InvalidMove` if it leads nowhere from the current phase."""
         return await self.say(Update([], "agent", (event,), reason=reason))
 
-    async def answer(self, given: Any, *, by: str | None = None, to: int | None = None) -> AgentStatus:
+    async def answer(
+        self, given: Any, *, user: str | None = None, by: str | None = None, to: int | None = None
+    ) -> AgentStatus:
         """Answer an agent that waits for input: a text, or JSON data. The next process that runs it continues with it.
 
         A tool that asked is given it when it runs again, a model that asked reads it as its call's result, and
-        otherwise it is the user's next message. `by` is the person who answers, for the log. `to` is the status's
+        otherwise it is the user's next message. `user` is the user who answers, if there are several, and `by` the
+        person who does it by hand, for the log. `to` is the status's
         `said` when the agent asked: if more was said since, another person has answered, and `Conflict` is raised.
         """
         await self._cache.refresh(self._cached)
@@ -88,13 +93,15 @@ class SessionAgent:
             raise Conflict(head.id, head.revision, f"the question of session {head.id!r} has been answered already")
         if status.asking is not None:
             told: dict[str, Any] = {"asking": status.asking, "inputs": (*status.inputs, given)}
-            return await self.say(Update([], "user", ("input_received",), person=by), after=status, **told)
+            return await self.say(Update([], "user", ("input_received",), person=by, user=user), after=status, **told)
         text = given if isinstance(given, str) else to_json(given).decode()
+        named = {} if user is None else {"name": user}
         if status.open:
-            item: Item = {"type": "function_call_output", "call_id": status.open[0], "output": text}
+            output = text if user is None else f"{user}: {text}"
+            item: Item = {"type": "function_call_output", "call_id": status.open[0], "output": output}
         else:
-            item = {"type": "message", "role": "user", "content": text}
-        return await self.say(Update([item], "user", ("input_received",), person=by), after=status)
+            item = {"type": "message", "role": "user", **named, "content": text}
+        return await self.say(Update([item], "user", ("input_received",), person=by, user=user), after=status)
 
     async def cancel(self, reason: str = "", *, by: str | None = None) -> AgentStatus:
         """End the agent's work, whatever it is doing; calls that have no result get one that says so.

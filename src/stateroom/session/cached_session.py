@@ -115,7 +115,7 @@ class CachedSession:
         self.resources: SessionResources | None = None
         """The session's resources that this process has, if any were asked for."""
         self.user: str | None = None
-        """Whose state the session shares, if that was asked for."""
+        """The task's user, if that was asked for."""
         self.spares: dict[int, Any] = {}
         """Drafts of wide containers that one call leaves for the next."""
         self._trail: dict[int, StateAt] = {}

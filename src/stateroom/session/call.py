@@ -37,10 +37,18 @@ class Call(msgspec.Struct, gc=False):
     call_id: str | None
     by: str | None = None
     """The person who makes it, if it is not an agent."""
+    user: str | None = None
+    """Whose call it is, if the caller says."""
+
+    def asker(self) -> str | None:
+        """Whose call it is: the user whom the caller names or, for the agent's own calls, whose message it answers."""
+        agent = self.cached.progress.agent
+        is_agents = agent.user is not None and self.call_id is not None and agent.made(self.call_id)
+        return agent.user if self.user is None and is_agents else self.user
 
     async def read(self) -> Result:
         """Run a tool that only looks at the newest state."""
-        views = await self.cache.shared.views(self.cached, self.tool.procedure.shared)
+        views = await self.cache.shared.views(self.cached, self.tool.procedure.shared, self.asker())
         await self.cache.refresh(self.cached)
         self.cached.refuse_if_sealed()
         ran = await self.run(self.tool.bind(self.given), views)
@@ -53,7 +61,9 @@ class Call(msgspec.Struct, gc=False):
             entry = await cached.find_call(call_id)
             if entry is not None:
                 return result_of_entry(entry)
-        views = await self.cache.shared.views(cached, tool.procedure.shared) if tool.procedure.shared else NOTHING
+        views, shared = NOTHING, tool.procedure.shared
+        if shared:
+            views = await self.cache.shared.views(cached, shared, self.asker())
         try:
             ran = await self.run(tool.bind(self.given), views)
         except Failed as failure:
@@ -87,6 +97,7 @@ class Call(msgspec.Struct, gc=False):
             cached.spares,
             {name: view.state for name, view in views.items()} if views else NOTHING,
             answers=agent.inputs if agent.asking is not None and agent.asking == call_id else (),
+            user=self.asker() if "session" in tool.procedure.needs else None,
         )
         if tool.procedure.resources:
             return cache.resources_of(cached).run(tool, arguments, call)
@@ -114,6 +125,8 @@ class Call(msgspec.Struct, gc=False):
         facts = {"name": name, "input": self.given, "output": ran.output}
         if self.by is not None:  # as `person` does, with one call fewer: every write comes here
             facts["by"] = self.by
+        if (self.user is not None or cached.progress.agent.user is not None) and (user := self.asker()) is not None:
+            facts["user"] = user
         if more:
             facts |= more
         if ran.advanced:

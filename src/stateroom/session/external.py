@@ -76,7 +76,7 @@ class ExternalCall(Call, gc=False):
     async def _run(self, arguments: dict[str, Any], told: str) -> Result:
         cache, cached, tool = self.cache, self.cached, self.tool
         try:
-            views = await cache.shared.views(cached, tool.procedure.shared)
+            views = await cache.shared.views(cached, tool.procedure.shared, self.asker())
             if cached.stale:  # meanwhile others have gone back in it
                 await cached.refresh()
             ran = await self.run(arguments, views)
@@ -134,4 +134,6 @@ class ExternalCall(Call, gc=False):
 
     async def _append(self, kind: str, facts: dict[str, Any], call_id: str) -> None:
         said = {"name": self.tool.name, "input": self.given, **facts, **person(self.by)}
+        if user := self.asker():
+            said["user"] = user
         await append_entry(self.cache.runtime, self.cached, kind, said, call_id)

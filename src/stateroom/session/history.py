@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
 from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
 from stateroom.session.lifecycle import INITIAL, AgentStatus
-from stateroom.session.log import CHANGES, LogEntry, Stored, Weight, read_stored, write_body
+from stateroom.session.log import CHANGES, LogEntry, Stored, Weight, read_entry, read_stored, write_body
 from stateroom.state import (
     Event,
     Large,
@@ -32,8 +33,8 @@ PAGE = 1000
 """How many entries are read from a store at a time."""
 
 
-AGENT_PAGE = 32
-"""How many entries are read at a time to find what an agent last said."""
+PAGE_BACK = 32
+"""How many entries are read at a time on the way back."""
 
 AT_ONCE = 16 * 2**20
 """Of large values in a log, no more bytes than this and one entry's are read at a time."""
@@ -172,14 +173,24 @@ class History:
         return UnknownRevision(head.id, f"the past of session {head.id!r} before revision {oldest} was pruned; {left}")
 
     async def entries(
-        self, session: str, *, after: int = 0, until: int | None = None, kinds: Container[str] | None = None
+        self,
+        session: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        kinds: Container[str] | None = None,
+        name: str | None = None,
+        since: float = -inf,
+        before: float = inf,
     ) -> AsyncIterator[LogEntry]:
         """The session's log in order, with what it shares with its parent; only revisions above `after`.
 
-        With `kinds`, only entries of these kinds.
+        Only entries of some kinds, of a name, and made at a time from `since` on or `before` another, if that is asked
+        for. Entries of other kinds and times are not decoded.
         """
         async for part, found in self._stored(session, after, until):
-            for batch in _batches(entry for entry in found if kinds is None or entry.kind in kinds):
+            wanted = (entry for entry in found if (kinds is None or entry.kind in kinds) and since <= entry.at < before)
+            for batch in _batches(wanted, name):
                 for entry in await self.whole(part, batch):
                     yield entry
 
@@ -269,20 +280,28 @@ class History:
 
         None is at revision 0 if the agent has done nothing, and else at the one that was pruned.
         """
+        async for at, entry in self.backwards(head, revision):
+            if entry is None or "agent" in entry.facts:
+                return at, entry
+        return 0, None
+
+    async def backwards(self, head: Head, revision: int) -> AsyncIterator[tuple[int, LogEntry | None]]:
+        """The entries that lead to a revision, the newest first, each with its revision and without large values.
+
+        None comes last, if what lies before was pruned. Rewinds are among them; what they have undone is not.
+        """
         at, kept = revision, dict[int, Entry]()
         while at > 0:
             while head.parent is not None and at <= head.parent_revision:
                 head = await self.store.head(head.parent)
             if at not in kept:
-                start = max(at - AGENT_PAGE, head.parent_revision)
+                start = max(at - PAGE_BACK, head.parent_revision)
                 kept = {entry.revision: entry for entry in await self.store.entries(head.id, after=start, until=at)}
-            if at not in kept:
-                return at, None
-            entry = read_stored(kept[at]).entry
-            if "agent" in entry.facts:
-                return at, entry
+            entry = read_entry(kept[at]) if at in kept else None
+            yield at, entry
+            if entry is None:
+                return
             at = entry.facts["to"] if entry.kind == "rewind" else at - 1
-        return 0, None
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
         """The entry with this call id in the session's log, or in what it shares with its parents."""
@@ -355,12 +374,14 @@ class History:
         return values
 
 
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Stored]]:
-    """The entries, in batches whose large values fit in memory."""
+def _batches(entries: Iterable[Entry], name: str | None) -> Iterator[list[Stored]]:
+    """The entries, of a name if one is given, in batches whose large values fit in memory."""
     batch: list[Stored] = []
     size = 0
     for entry in entries:
         stored = read_stored(entry)
+        if name is not None and stored.entry.name != name:
+            continue
         batch.append(stored)
         size += sum(value.size for value in stored.large)
         if size >= AT_ONCE:
@@ -397,6 +418,8 @@ class Occurred:
 
     revision: int
     event: Event
+    at: float = field(default=0.0, compare=False)
+    """When, in seconds since 1970."""
 
 
 async def occurred(
@@ -421,7 +444,7 @@ async def occurred(
             except SchemaChanged as error:
                 where = f"event {facts[0]!r} at revision {entry.revision} of session {session!r}"
                 raise SchemaChanged(f"{where} cannot be read: {error}") from error.__cause__
-            yield Occurred(entry.revision, event)
+            yield Occurred(entry.revision, event, entry.at)
 
 
 async def refold(seeded: S, events: AsyncIterable[Occurred]) -> S:

@@ -87,10 +87,12 @@ class CallContext(msgspec.Struct, frozen=True, gc=False):
     """The resources that are asked for."""
     answers: Sequence[Any] = ()
     """What the call was told, when it had asked."""
+    user: str | None = None
+    """Whose call it is, if a user was named."""
 
     def info(self) -> SessionInfo:
         """What there is to know of the session."""
-        return SessionInfo(self.session, self.progress.steps, self.task(), self.call_id)
+        return SessionInfo(self.session, self.progress.steps, self.task(), self.call_id, self.user)
 
     def fill(
         self, procedure: Procedure, arguments: dict[str, Any], state: Any, shared: Mapping[str, Any]

@@ -86,6 +86,8 @@ class Update(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who said it by hand."""
     instructions: str | None = None
     """What the environment tells the agent from here on, where that changed."""
+    user: str | None = None
+    """The user who said it, if one was named."""
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON data."""
@@ -125,6 +127,8 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """Names the calls made from here on: after a rewind, they are others than those made before."""
     kept: tuple[str, ...] = ()
     """The session's ids of open calls that a rewind has not undone: these are not made again."""
+    user: str | None = None
+    """The user whose message it answers, if one was named: its calls are that user's."""
 
     def after(self, said: Update, lifecycle: Lifecycle, **changes: Any) -> AgentStatus:
         """The status after an update, with `changes` that do not follow from it.
@@ -139,6 +143,7 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
                 phase = lifecycle.after(phase, event)
         if said.by == "model":
             step, answers = step + 1, answers + 1
+        is_message = said.by == "user" and any(item.get("role") == "user" for item in said.items)
         return replace(
             self,
             phase=phase,
@@ -147,6 +152,7 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
             answers=answers,
             said=self.said + 1,
             open=open_calls(said.items, self.open),
+            user=said.user if is_message else self.user,
             **{**_NOT_ASKING, "invalid_calls": invalid_calls, **changes},
         )
 

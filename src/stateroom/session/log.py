@@ -6,6 +6,7 @@
 | `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
 | `edit` | `by`, `reason`, the patch: a person has changed the state, and no tool |
 | `fork` | `by`: a person has made this fork |
+| `record` | `name`, `data`: something has happened, and the state stays as it is |
 | `started` | `name`, `input`: an external call is about to run |
 | `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
 | `checkpoint` | `name` |
@@ -21,7 +22,9 @@
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
 names, and the verdict's `row` the fields, which come with the request to verify.
 
-`by`, and in a message `person`, is the person who made the entry by hand.
+`user` is the user whose call it is, or who says it, if one was named. `by`, and in a message `person`, is the person
+who made the entry by hand. A rewind that is an undo or a redo has
+`undone`, the newest revision that was undone (see `undo`).
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
 and the fields of each event that was emitted. `resources` are the versions of those that the call has used (see
@@ -112,6 +115,13 @@ def checked_name(what: str, value: object) -> str:
     return text
 
 
+def checked_user(user: object) -> str:
+    """The same for a user, who has a name at least."""
+    if not (name := checked_name("user", user)):
+        raise InvalidArguments("user: should not be empty", {"user": "should not be empty"})
+    return name
+
+
 class LogEntry(msgspec.Struct, frozen=True):
     """One step of a session's history, as `session.log()` gives it."""
 
@@ -124,7 +134,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str | None:
-        """The tool's or checkpoint's name."""
+        """The name of the tool, the checkpoint or the record."""
         return self.facts.get("name")
 
     @property
@@ -136,6 +146,11 @@ class LogEntry(msgspec.Struct, frozen=True):
     def output(self) -> Any:
         """What the call returned."""
         return self.facts.get("output")
+
+    @property
+    def data(self) -> Any:
+        """What was recorded."""
+        return self.facts.get("data")
 
 
 class Body(msgspec.Struct, frozen=True, gc=False):

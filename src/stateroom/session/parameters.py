@@ -9,7 +9,7 @@ from typing import Any
 from stateroom.session.containment import Asked
 
 SHARED = frozenset({"user", "app"})
-"""States that sessions have in common: of the task's user, and of the whole environment."""
+"""States that sessions have in common: of a user, and of the whole environment."""
 
 INJECTED = ("state", "session", "rng", "clock", "new_id", "ask", *sorted(SHARED))
 """Parameters that the session fills in by name; the model never sees them."""
@@ -24,6 +24,8 @@ class SessionInfo:
     """How many calls have changed the state before."""
     task: Any
     call_id: str | None = None
+    user: str | None = None
+    """Whose call it is, if a user was named: by the call, or by the message that the agent answers."""
 
 
 class Ask:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from math import inf
 from secrets import token_hex
 from typing import Any, Generic, Literal, overload
 
 from msgspec.structs import replace
+from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
@@ -42,17 +45,21 @@ from stateroom.session.lease import SECONDS, Lease
 from stateroom.session.lifecycle import INITIAL, AgentStatus
 from stateroom.session.log import (
     CHECKPOINT,
+    UNSTORABLE,
     LogEntry,
     checked_name,
     checked_text,
+    checked_user,
     person,
 )
 from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
 from stateroom.session.resource import why_not_again
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
+from stateroom.session.undo import Travel, redo, undo
 from stateroom.session.verification import Verification
 from stateroom.state import Difference, DraftContext, EditChange, State, diff, draft_of
+from stateroom.store import Head
 
 S = TypeVar("S", bound=State | None, default=Any)
 
@@ -156,10 +163,13 @@ class Session(Generic[S]):
         arguments: Mapping[str, Any] | None = None,
         *,
         call_id: str | None = None,
+        user: str | None = None,
         by: str | None = None,
     ) -> Result:
         """Call a tool; `by` is the person who does, for the log, if it is not an agent.
 
+        `user` is whose call it is, if the session has several users: the tool gets that user's state. By default it is
+        the user whose message the agent answers, if the call is the agent's, and else the task's.
         A call that fails is a result too: `ok` is false, `error` says why in words for the model, and nothing has
         changed. A `call_id` that was committed before gives the recorded result and runs nothing.
         """
@@ -168,12 +178,14 @@ class Session(Generic[S]):
             await cache.refresh(cached)  # raises, unless another process has renewed it
         if cached.judged is not None:
             raise SessionSealed(cached.head.id)
+        if user is not None:
+            checked_user(user)
         try:
             given = plain_arguments(arguments, call_id)
             tool = cache.runtime.environment.tools.get(name)
             if tool is None:
                 raise unknown_tool(name, cache.runtime.environment.tools)
-            call = Call(cache, cached, tool, given, call_id, by)
+            call = Call(cache, cached, tool, given, call_id, by, user)
             if tool.effect == "read" and not cache.resources.is_exclusive(tool.procedure):
                 return await call.read()
             await cached.lock.acquire()  # as `async with` does, with two fewer coroutines
@@ -182,7 +194,7 @@ class Session(Generic[S]):
                     return await call.read()
                 if tool.effect == "write":
                     return await commit(cache.runtime, cached, call.write, name)
-                return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by).result()
+                return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by, user).result()
             finally:
                 cached.lock.release()
         except (Failed, InvalidArguments) as failure:
@@ -211,7 +223,8 @@ class Session(Generic[S]):
         tool = self._cache.runtime.environment.instructions_tool
         if tool is None:
             return ""
-        return await self._text(tool, Call(self._cache, self._cached, tool, {}, None).read()) or ""
+        user = self._cached.progress.agent.user
+        return await self._text(tool, Call(self._cache, self._cached, tool, {}, None, user=user).read()) or ""
 
     async def _text(self, hook: SessionTool, result: Awaitable[Result]) -> str | None:
         try:
@@ -272,6 +285,22 @@ class Session(Generic[S]):
             await self._cache.mend(cached)
             raise
 
+    async def record(self, name: str, data: Any = None, *, user: str | None = None, by: str | None = None) -> int:
+        """Note in the log that something has happened now, with JSON data about it; gives the revision.
+
+        The state stays as it is. `log(kinds={"record"})` reads what was recorded: a rewind does not undo it. `user` is
+        whose it is, if a user is to be named, and `by` the person who records it by hand.
+        """
+        told = {} if user is None else {"user": checked_user(user)}
+        try:
+            facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **told, **person(by)}
+            async with self._cached.lock:
+                await self._cache.refresh(self._cached, unread=True)
+                return await append_entry(self._cache.runtime, self._cached, "record", facts)
+        except UNSTORABLE as error:
+            message = f"should be JSON: {error}"
+            raise InvalidArguments(f"data: {message}", {"data": message}) from error
+
     def lease(self, seconds: float = SECONDS) -> Lease:
         """Keep all other processes from changing the session while a block runs: `async with session.lease():`.
 
@@ -307,24 +336,47 @@ class Session(Generic[S]):
         afresh cannot be again what it was before it was last used.
         A large state that is not in memory is loaded when it is needed: by the next call, or by `state_at()`.
         """
+
+        async def find(head: Head) -> Travel:
+            return Travel(await self._resolve(to))
+
+        await self._travel(find, by, "a rewind")
+
+    async def undo(self, steps: int = 1, *, by: str | None = None) -> int:
+        """Take back the last steps; gives how many, which are fewer if there are no more, or none.
+
+        A step is a call, an edit, or something that was said to the agent, with all that the agent did about it. An
+        undo is a rewind, so all that holds for one holds here. What a rewind has left behind is no step.
+        """
+        return await self._travel(partial(undo, History(self._cached.store), steps), by, "an undo")
+
+    async def redo(self, steps: int = 1, *, by: str | None = None) -> int:
+        """Do again what was undone last; gives the number of steps. A new step, or a rewind, leaves nothing to redo."""
+        return await self._travel(partial(redo, History(self._cached.store), steps), by, "a redo")
+
+    async def _travel(self, find: Callable[[Head], Awaitable[Travel | None]], by: str | None, what: str) -> int:
+        """Make the state what it was where `find` says, if it finds anything; gives the number of steps."""
         cache, cached, whole = self._cache, self._cached, self._cache.resources.restarts
 
-        async def attempt() -> None:
-            revision = await self._resolve(to)
-            before = await self._state_at(revision, whole=whole)
+        async def attempt() -> int:
+            travel = await find(cached.head)
+            if travel is None:
+                return 0
+            before = await self._state_at(travel.to, whole=whole)
             if why := why_not_again(before.progress.resources, cached.progress.resources):
-                raise CannotRewind(self.id, revision, why)
+                raise CannotRewind(self.id, travel.to, why)
             pending = cached.progress.pending
-            facts = {"to": revision, **({"pending": list(pending)} if pending else {}), **person(by)}
+            facts = {**travel.facts(), **({"pending": list(pending)} if pending else {}), **person(by)}
             after = replace(before, progress=before.progress.rewound(pending, cached.head.revision + 1))
             try:
                 await cached.append(cached.prepare("rewind", facts, after=after))
             except Conflict:
                 raise Superseded from None
+            return travel.steps
 
         async with cached.lock:
             await cache.refresh(cached, unread=not whole)
-            await commit(cache.runtime, cached, attempt, "a rewind", unread=not whole)
+            return await commit(cache.runtime, cached, attempt, what, unread=not whole)
 
     @overload
     async def fork(
@@ -456,27 +508,38 @@ class Session(Generic[S]):
         new = await history.document(self.id, head.revision if to is None else to)
         return list(diff(old.state, new.state))
 
-    async def user(self) -> Any:
-        """The state of the task's user, as it is now, to be read; None if the environment keeps none."""
-        return await self._look("user")
+    async def user(self, name: str | None = None) -> Any:
+        """The state of a user, by default the task's, as it is now, to be read; None if the environment keeps none."""
+        return await self._look("user", None if name is None else checked_user(name))
 
     async def app(self) -> Any:
         """The state that all sessions of the environment share, as it is now, to be read; None if there is none."""
         return await self._look("app")
 
-    async def _look(self, name: str) -> Any:
+    async def _look(self, name: str, user: str | None = None) -> Any:
         if name not in self._cache.runtime.environment.shared_types:
             return None
-        views = await self._cache.shared.views(self._cached, frozenset({name}))
+        views = await self._cache.shared.views(self._cached, frozenset({name}), user)
         return draft_of(views[name].state, DraftContext(READ_ONLY))
 
-    async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:
+    async def log(
+        self,
+        *,
+        after: int = 0,
+        kinds: Collection[str] | None = None,
+        name: str | None = None,
+        since: float = -inf,
+        before: float = inf,
+    ) -> AsyncIterator[LogEntry]:
         """Everything that happened, in order; a fork's log begins with its parent's.
 
-        Only what came after a revision, and only entries of some kinds, if that is asked for: `kinds={"call"}`.
+        Only what came after a revision, only entries of some kinds (`kinds={"call"}`) or of one name, and only those
+        made at a time from `since` on or `before` another, in seconds since 1970, if that is asked for.
         """
         await self._cache.look(self._cached)
-        async for entry in History(self._cached.store).entries(self.id, after=after, kinds=kinds):
+        history = History(self._cached.store)
+        found = history.entries(self.id, after=after, kinds=kinds, name=name, since=since, before=before)
+        async for entry in found:
             yield entry
 
     async def events(self, after: int = 0) -> AsyncIterator[Occurred]:

@@ -243,12 +243,12 @@ class SharedStates:
         self._runtime = runtime
         self._open: LRU[str, Shared] = LRU(most)
 
-    async def views(self, cached: CachedSession, names: frozenset[str]) -> dict[str, View]:
-        """What a session shares, by name."""
-        return {name: await self._view(cached, name) for name in sorted(names)}
+    async def views(self, cached: CachedSession, names: frozenset[str], user: str | None = None) -> dict[str, View]:
+        """What a session shares, by name; `user` is whose state it is, by default that of the task's user."""
+        return {name: await self._view(cached, name, user) for name in sorted(names)}
 
-    async def _view(self, cached: CachedSession, name: str) -> View:
-        identity, owner = self._identity(cached, name)
+    async def _view(self, cached: CachedSession, name: str, user: str | None) -> View:
+        identity, owner = self._identity(cached, name, user)
         for _ in range(ATTEMPTS):
             shared = self._open.get(identity) or await self._find(identity, owner, name, cached)
             self._open.keep(identity, shared)
@@ -258,15 +258,15 @@ class SharedStates:
                 self._open.pop(identity, None)
         raise UnknownSession(identity)
 
-    def _identity(self, cached: CachedSession, name: str) -> tuple[str, str]:
+    def _identity(self, cached: CachedSession, name: str, user: str | None) -> tuple[str, str]:
         environment = self._runtime.environment
         if name == "app":
             return shared_id("app", environment.name), ""
-        if cached.user is None:
+        if user is None and cached.user is None:
             with contained:
-                user = environment.user_of(self._runtime.task_of(cached.seeded))
-            cached.user = checked_text("user", user)
-        return shared_id(name, environment.name, cached.user), cached.user
+                cached.user = checked_text("user", environment.user_of(self._runtime.task_of(cached.seeded)))
+        owner = cached.user if user is None else user
+        return shared_id(name, environment.name, str(owner)), str(owner)
 
     async def _find(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
         """Open a shared state, or make it on its first use."""

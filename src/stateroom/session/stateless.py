@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -20,7 +20,10 @@ from stateroom.session.runtime import new_session_id
 from stateroom.session.session import hook_failure, hook_text
 
 HISTORY = frozenset(
-    {"checkpoint", "rewind", "fork", "children", "edit", "state_at", "diff", "events", "lease", "user", "app"}
+    {
+        *("checkpoint", "rewind", "undo", "redo", "fork", "children", "edit", "record"),
+        *("state_at", "diff", "events", "lease", "user", "app"),
+    }
 )
 """The methods of a session that a stateless one cannot have."""
 
@@ -130,7 +133,7 @@ class StatelessSession:
             lend,
         )
 
-    async def log(self, *, after: int = 0, kinds: Collection[str] | None = None) -> AsyncIterator[LogEntry]:
+    async def log(self, **wanted: Any) -> AsyncIterator[LogEntry]:
         """Nothing: there is no log."""
         nothing: tuple[LogEntry, ...] = ()
         for entry in nothing:

@@ -169,6 +169,13 @@ class CheckpointReply(TypedDict):
 
 
 @body
+class StepsReply(TypedDict):
+    steps: int
+    """How many there were, up to those asked for."""
+    revision: int
+
+
+@body
 class DeletedReply(TypedDict):
     deleted: str
 
@@ -202,6 +209,8 @@ _ACTIONS: dict[str, tuple[str, Any, Any]] = {
     "edit": ("Change the state by hand.", actions.StateEdit, HeadBody),
     "fork": ("Fork the session; with an edit, each fork begins with it.", actions.NewForks, ForksReply),
     "rewind": ("Make the state what it was at a revision.", actions.Rewind, HeadBody),
+    "undo": ("Take back the last steps.", actions.Steps, StepsReply),
+    "redo": ("Do again what was undone last.", actions.Steps, StepsReply),
     "checkpoint": ("Name the current state.", actions.NewCheckpoint, CheckpointReply),
     "answer": ("Answer the question of an agent that waits.", actions.Answer, AgentStatusBody),
     "cancel": ("Cancel the work of an agent.", actions.Cancellation, AgentStatusBody),

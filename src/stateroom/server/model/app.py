@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -18,16 +19,25 @@ from starlette.responses import Response
 from starlette.routing import Router
 
 from stateroom import errors
-from stateroom.model import ModelSource, answer_of
+from stateroom.model import Answer, ModelSource, Request as ToModel, answer_of
 from stateroom.server.api import allowed_methods, behind_router, json_body, route, starlette_response
 from stateroom.server.asgi import ASGIApplication
 from stateroom.server.model import chat, responses
+from stateroom.server.model.conversations import (
+    PATH as CONVERSATIONS,
+    ConversationEnvironment,
+    Conversations,
+    ConversationState,
+)
 from stateroom.server.model.request import ModelRequest, ModelResponse
 from stateroom.server.options import Limits
 from stateroom.server.process import Server, configured, log_to_stderr
 from stateroom.server.request import HTTPRequest, Receive, Scope, Send, wrong_field
 from stateroom.server.response import RETRY_AFTER, HTTPResponse, json_response
+from stateroom.server.sweep import SessionCount, Sweeper
+from stateroom.session import WEEK, Sessions
 from stateroom.state import to_json
+from stateroom.store import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +52,13 @@ STATUS_OF_ERROR: dict[type[Exception], tuple[int, str, str | None]] = {
     errors.InvalidArguments: (400, "invalid_request_error", None),
     errors.Forbidden: (403, "invalid_request_error", "forbidden"),
     errors.NotFound: (404, "invalid_request_error", "not_found"),
+    errors.Conflict: (409, "invalid_request_error", "conflict"),
+    errors.SessionLeased: (409, "invalid_request_error", "conversation_locked"),
     errors.TooLarge: (413, "invalid_request_error", "too_large"),
     errors.ModelFailed: (500, "server_error", "model_failed"),
     errors.ModelUnavailable: (503, "server_error", "model_unavailable"),
     errors.Busy: (503, "server_error", "busy"),
+    errors.StoreUnavailable: (503, "server_error", "store_unavailable"),
 }
 """Status, type and code by error. Any other error is a fault of the server: 500."""
 
@@ -65,8 +78,10 @@ class API(NamedTuple):
     events: Callable[[ModelResponse], Iterator[ServerSentEvent]]
 
 
+RESPONSES = "/v1/responses"
+
 APIS = {
-    "/v1/responses": API(responses.read, responses.whole, responses.events),
+    RESPONSES: API(responses.read, responses.whole, responses.events),
     "/v1/chat/completions": API(chat.read, chat.whole, chat.events),
 }
 
@@ -74,9 +89,12 @@ APIS = {
 class ModelApplication(ASGIApplication):
     """Serves the models of a source, which it closes when it stops.
 
-    It keeps nothing between requests: each has the whole conversation, and gets a new policy, with a seed that is the
-    same for all requests of an episode.
+    A request gets a new policy, with a seed that is the same for all requests of an episode. It has the whole
+    conversation, or names one that the server keeps in the store at a URL. Nothing else is kept between requests.
     """
+
+    conversations: Conversations
+    """Set by `start`."""
 
     def __init__(
         self,
@@ -84,39 +102,55 @@ class ModelApplication(ASGIApplication):
         limits: Limits,
         hosts: Sequence[str] | None = (),
         on_start: Callable[[], None] | None = None,
+        store: str = "memory://",
     ) -> None:
         super().__init__(limits, hosts)
         self.source = source
         self.name = source.name
         self._on_start = on_start
+        self._store = store
         self._since = int(time.time())
+        self._resources = AsyncExitStack()
         self.endpoints = {path: partial(self._answer, api) for path, api in APIS.items()}
+
+    async def start(self) -> None:
+        self._resources.push_async_callback(self.source.close)
+        store = await self._resources.enter_async_context(open_store(self._store))
+        sessions = Sessions[ConversationState](ConversationEnvironment(), store)
+        count = SessionCount(store, self.limits.sessions, time.time)
+        await self._resources.enter_async_context(Sweeper([sessions], count, WEEK))
+        self.conversations = Conversations(sessions, count)
         routes = [
             *(route(path, POST=behind_router(endpoint)) for path, endpoint in self.endpoints.items()),
+            *self.conversations.routes(),
             route(MODELS, GET=self._models),
             route(f"{MODELS}/{{name:path}}", GET=self._models),
             *(route(path, GET=_health) for path in ("/", "/health")),
         ]
         router = Router(routes, redirect_slashes=False, default=_unknown)
         self.router = ExceptionMiddleware(router, handlers={HTTPException: self._on_error, Exception: self._on_error})
-
-    async def start(self) -> None:
         if self._on_start is not None:
             self._on_start()
 
     async def stop(self) -> None:
-        await self.source.close()
+        await self._resources.aclose()
 
     async def _answer(self, api: API, request: HTTPRequest) -> HTTPResponse:
         body = request.json()
         self._check_model(body.get("model"))
-        asked = api.read(body)
-        model = self.source.for_episode(asked.request.seed)
-        made = ModelResponse(asked, await answer_of(model, asked.request), self.name)
-        if not asked.stream:
+        conversation = body.pop("conversation", None) if api is APIS[RESPONSES] else None
+        if conversation is None:
+            asked = api.read(body)
+            made = ModelResponse(asked, await self._ask(asked.request), self.name)
+        else:
+            made = await self.conversations.answer(_conversation_id(conversation), body, self._ask, self.name)
+        if not made.asked.stream:
             return json_response(api.whole(made))
         events = b"".join(event.encode() for event in api.events(made))
         return HTTPResponse(200, events, EVENTS, ((b"cache-control", b"no-cache"),))
+
+    async def _ask(self, request: ToModel) -> Answer:
+        return await answer_of(self.source.for_episode(request.seed), request)
 
     async def _models(self, request: Request) -> Response:
         described = {"id": self.name, "object": "model", "created": self._since, "owned_by": "stateroom"}
@@ -162,8 +196,15 @@ class ModelApplication(ASGIApplication):
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    known = f"{', '.join([*APIS, MODELS])} and /health"
+    known = f"{', '.join([*APIS, CONVERSATIONS, MODELS])} and /health"
     raise errors.NotFound(f"there is nothing at {unquote(scope['path'])}; there are {known}")
+
+
+def _conversation_id(given: Any) -> str:
+    found = given.get("id") if isinstance(given, dict) else given
+    if not isinstance(found, str):
+        raise wrong_field("conversation", "should be the id of a conversation")
+    return found
 
 
 async def _health(request: Request) -> Response:
@@ -181,11 +222,12 @@ def run_model(
     limits: Limits,
     hosts: Sequence[str] | None,
     announce: Callable[[], None],
+    store: str,
 ) -> None:
     """Serve a model until a signal stops the server: answers in progress are finished, and new requests refused.
 
     `announce` is called when the server is ready to be stopped. `hosts` are the names that the server answers to,
-    besides this machine's own; None: any.
+    besides this machine's own; None: any. `store` is the URL of the store that keeps conversations.
     """
     log_to_stderr()
-    Server(configured(lambda: ModelApplication(source, limits, hosts, announce), STOP_TIMEOUT)).run([listening])
+    Server(configured(lambda: ModelApplication(source, limits, hosts, announce, store), STOP_TIMEOUT)).run([listening])

@@ -35,6 +35,10 @@ class ModelResponse(msgspec.Struct, frozen=True):
     """The model's name."""
     id: str = msgspec.field(default_factory=lambda: token_hex(12))
     at: float = msgspec.field(default_factory=time.time)
+    first: int = 0
+    """The place of its first item among those that were added together."""
+    conversation: str | None = None
+    """The conversation that it is part of."""
 
     @property
     def usage(self) -> Usage:

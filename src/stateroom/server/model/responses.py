@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sse_starlette import ServerSentEvent
@@ -41,15 +41,15 @@ _EMPTY: dict[str, Item] = {
 """Items before their content arrives in pieces; other items arrive as a whole."""
 
 
-def read(body: Mapping[str, Any]) -> ModelRequest:
-    """The request in a body."""
+def read(body: Mapping[str, Any], before: Sequence[Item] = ()) -> ModelRequest:
+    """The request in a body, which continues the items `before` it, if there are any."""
     for name in KEPT_ELSEWHERE:
         if body.get(name):
             raise wrong_field(name, "is not for this server, which keeps nothing: send the whole conversation")
     given = body.get("input")
-    if not isinstance(given, str | list) or not given:
+    if (not isinstance(given, str | list) or not given) and not (given is None and before):
         raise wrong_field("input", "should be a text, or a list of items")
-    items = [_item(item, place) for place, item in enumerate(input_items(given))]
+    items = [*before, *checked_items(input_items(given), "input")]
     tools = objects_in(body, "tools")
     for tool in tools:
         if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
@@ -125,30 +125,47 @@ def _head(made: ModelResponse) -> dict[str, Any]:
         "model": made.model,
         "error": None,
         "store": False,
+        **({"conversation": {"id": made.conversation}} if made.conversation else {}),
         **echoed,
     }
 
 
 def _output(made: ModelResponse) -> list[Item]:
-    """The items as clients expect them: with ids, content as a list of parts, and arguments as a text."""
-    items = []
-    for place, item in enumerate(made.answer.items):
-        proper = {"id": f"{PREFIXES.get(item['type'], 'item')}_{made.id}_{place}", "status": "completed", **item}
-        if item["type"] == "message":
-            content = item.get("content")
-            proper |= {
-                "role": item.get("role") or "assistant",
-                "content": content if isinstance(content, list) else message(content or "")["content"],
-            }
-        elif item["type"] == "function_call" and not isinstance(item["arguments"], str):
-            proper["arguments"] = to_json(item["arguments"]).decode()
-        items.append(proper)
-    return items
+    """The items as clients expect them, with the model's ids if it gives any; in a conversation, with those there."""
+    items = [shown(item, made.id, made.first + place) for place, item in enumerate(made.answer.items)]
+    if made.conversation is not None:
+        return items
+    return [
+        {**proper, "id": item.get("id") or proper["id"]} for proper, item in zip(items, made.answer.items, strict=True)
+    ]
 
 
-def _item(item: Any, place: int) -> Item:
+def item_id(item: Item, batch: str, place: int) -> str:
+    """The id of an item, by its place in what was made together."""
+    return f"{PREFIXES.get(item['type'], 'item')}_{batch}_{place}"
+
+
+def shown(item: Item, batch: str, place: int) -> Item:
+    """An item as clients expect it: with an id, content as a list of parts, and arguments as a text."""
+    proper = {"status": "completed", **item, "id": item_id(item, batch, place)}
+    if item["type"] == "message":
+        role, content = item.get("role") or "assistant", item.get("content")
+        if not isinstance(content, list):
+            text = message(content or "")["content"]
+            content = text if role == "assistant" else [{"type": "input_text", "text": content or ""}]
+        proper |= {"role": role, "content": content}
+    elif item["type"] == "function_call" and not isinstance(item["arguments"], str):
+        proper["arguments"] = to_json(item["arguments"]).decode()
+    return proper
+
+
+def checked_items(items: Sequence[Any], field: str) -> list[Item]:
+    """The items in a field of a request."""
+    return [_item(item, f"{field}[{place}]") for place, item in enumerate(items)]
+
+
+def _item(item: Any, where: str) -> Item:
     """An item of the input, checked."""
-    where = f"input[{place}]"
     if not isinstance(item, dict):
         raise wrong_field(where, "should be an object")
     kind = item.get("type", "message")

@@ -10,6 +10,7 @@ A session is one hash, `<prefix>{/<id>}`, so that a commit writes one key:
 | `first` | the revision of its first entry |
 | `base` | there are no entries up to it, except perhaps the first: reading begins here |
 | `birth` | a unique token, also among sessions that had the same id before or after |
+| `held` | of a fork: until when its ancestors live at least, in the server's milliseconds; see `lifetime` |
 | `placed`, `indexed` | how often the index got this session's expiry, and the last value; see `lifetime` |
 | `e:<revision>` | an entry, as msgpack |
 | `c:<call id>` | the revision of the entry with this call id |
@@ -18,7 +19,7 @@ A session is one hash, `<prefix>{/<id>}`, so that a commit writes one key:
 
 Beside it are `…:snapshots`, the revisions that have a snapshot, in order, and `…:forks`, the members (id and birth) of
 its forks. The id is percent-encoded, and in braces: all keys of a session are in one slot of a cluster. The / before it
-is there because an empty pair of braces would not count.
+is there because an empty pair of braces would not count. The hash has a time to live; a sweep removes the other two.
 
 Times are text as Python writes them, because Lua returns numbers with only fourteen digits.
 """

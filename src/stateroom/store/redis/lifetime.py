@@ -14,6 +14,13 @@ one after the other can die in between. These rules hold all the same:
   next sweep corrects it. One that makes it earlier, or closes the session, sends the index a note. Notes are numbered,
   so that a late one does not undo a newer one. If a note is lost with its sender, the session is swept later than it
   could be; a vacuum writes the whole index anew.
+
+Where nobody sweeps, a session goes by itself, `GRACE` seconds after its expiry. Its line in the index and the list of
+its snapshots stay for the next sweep. Each script that moves the expiry moves this time to live too. A fork reads its
+ancestors, so they must live longer than it does. The servers of a cluster cannot renew them together: a fork knows
+until when its ancestors are *held*, and a script that would let it live longer is refused. Then the ancestors are held
+for longer, from the oldest on, and the script runs again. The parent is held for twice as long as the fork asks for,
+so this is rare; each ancestor of the parent for `GRACE` longer, which is longer than it takes to hold them all.
 """
 
 from __future__ import annotations
@@ -43,7 +50,19 @@ from stateroom.store.redis.layout import (
     unpack_head,
     unpack_origin,
 )
-from stateroom.store.redis.scripts import ADOPT, ANNOUNCE, DELETE, DISCARD, EXPIRE, LOOK, MEMORY, PLACE, PUT
+from stateroom.store.redis.scripts import (
+    ADOPT,
+    ANNOUNCE,
+    DELETE,
+    DISCARD,
+    EXPIRE,
+    HELD,
+    KEEP,
+    LOOK,
+    MEMORY,
+    PLACE,
+    PUT,
+)
 
 T = TypeVar("T")
 
@@ -53,6 +72,8 @@ VOID_MILLISECONDS = 24 * 3600 * 1000
 """How long a birth stays void: longer than any command can be under way."""
 LONG_AGO = float("-inf")
 """A time at which nothing has expired."""
+FOREVER = b"9000000000000000"
+"""A time that does not come, in the server's milliseconds."""
 
 
 Note = Sequence[Any]
@@ -159,9 +180,9 @@ class Lifetimes:
             birth = token_hex(8)
             member = to_member(head.id, birth)
             taken, _ = await asyncio.gather(self._link.ask("EXISTS", key), self._index.announce(head, birth))
-            refusal = _taken(head) if taken else await self._adopt(head, member)
+            refusal, held = (_taken(head), "") if taken else await self._adopt(head, member)
             if refusal is None:
-                answer = await self._put(record, birth)
+                answer = await self._put(record, birth, held)
                 if answer is None:
                     return
                 if answer == b"taken":  # else it took so long that its birth is void: once more, with another
@@ -179,6 +200,9 @@ class Lifetimes:
                 answer = await self._put(record, "")
             if answer == b"other":
                 raise StoreError(f"there is another session {head.id!r} already, or a later moment of this one")
+            if is_held_back(answer):
+                await self.hold(head.id, answer)
+                continue
             if answer != b"unknown":
                 return await self.take_note(head.id, answer)
             try:
@@ -187,25 +211,47 @@ class Lifetimes:
                 if type(error) is not StoreError:
                     raise
 
-    async def _adopt(self, head: Head, member: bytes) -> StateroomError | None:
-        """Add a fork to its parent's set; the error if that is refused."""
+    async def _adopt(self, head: Head, member: bytes) -> tuple[StateroomError | None, Word]:
+        """Add a fork to its parent's set; the error if that is refused, and until when its ancestors are held."""
         if head.parent is None:
-            return None
+            return None, ""
         parent = self.keys(head.parent)
-        answer = await self._link.run(ADOPT, (parent.session, parent.forks), member, str(head.parent_revision))
+        words = (member, str(head.parent_revision), time(head.expires), time(head.created))
+        while is_held_back(answer := await self._link.run(ADOPT, (parent.session, parent.forks), *words)):
+            await self.hold(head.parent, answer)
         if answer == b"unknown":
-            return UnknownSession(head.parent)
+            return UnknownSession(head.parent), ""
         if answer == b"revision":
-            return UnknownRevision(head.parent, f"session {head.parent!r} has no revision {head.parent_revision}")
-        return None
+            message = f"session {head.parent!r} has no revision {head.parent_revision}"
+            return UnknownRevision(head.parent, message), ""
+        return None, answer
 
-    async def _put(self, record: Record, birth: str) -> Any:
+    async def hold(self, fork: str, answer: Any) -> None:
+        """Let the ancestors of a fork live longer than it wants to; `answer` is the script's that held it back.
+
+        From the oldest on: an ancestor must not live longer than its own are held.
+        """
+        below = [(fork, b"")]
+        _, milliseconds, origin = answer
+        session = unpack_origin(origin)[1]
+        while below and session is not None:
+            answer = await self._link.run(KEEP, (self.keys(session).session,), milliseconds)
+            if is_held_back(answer):
+                below.append((session, milliseconds))
+                _, milliseconds, origin = answer
+                session = unpack_origin(origin)[1]
+            else:
+                until = FOREVER if answer == b"unknown" else answer  # then it is lost, and there is nothing to hold
+                session, milliseconds = below.pop()
+                await self._link.run(HELD, (self.keys(session).session,), until)
+
+    async def _put(self, record: Record, birth: str, held: Word = "") -> Any:
         head, keys = record.head, self.keys(record.head.id)
         words: list[Word] = [birth, pack_origin(head), time(head.created), str(head.revision), time(head.expires)]
         words += [flag(head.closed), str(head.fence), text_or_none(head.holder)]
         words += [time(head.leased_until), str(head.parent_revision + 1), str(_base(head, record.entries))]
         words += [str(len(record.entries)), str(len(record.snapshots)), str(len(record.blobs))]
-        words += [text_or_none(head.phase), number_or_none(head.reward)]
+        words += [text_or_none(head.phase), number_or_none(head.reward), held]
         for entry in record.entries:
             call = "" if entry.call_id is None else f"c:{entry.call_id}"
             words += (str(entry.revision), pack_entry(entry), call)
@@ -213,7 +259,7 @@ class Lifetimes:
             words += (str(snapshot.revision), snapshot.body)
         for blob in record.blobs.items():
             words += blob
-        return await self._link.run(PUT, (keys.session, keys.snapshots, keys.void(birth)), *words)
+        return await self._link.run(PUT, (keys.session, keys.snapshots, keys.forks, keys.void(birth)), *words)
 
     async def repair(self, head: Head, birth: str) -> None:
         """Make sure that the index, and the parent of a fork, know a session as it is."""
@@ -336,6 +382,11 @@ class Lifetimes:
             *fields, kept = await self._link.ask("HMGET", self.keys(session).session, *HEAD, "birth")
             return unpack_head(session, fields) if kept == birth.encode() else None
         return None
+
+
+def is_held_back(answer: Any) -> bool:
+    """Whether a script was refused because the session's ancestors are not held for long enough; see `hold`."""
+    return isinstance(answer, list) and answer[0] == b"hold"
 
 
 def batches(members: Sequence[T]) -> Iterator[Sequence[T]]:

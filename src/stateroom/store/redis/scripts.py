@@ -14,6 +14,12 @@ from typing import Final
 
 from stateroom.store.redis.layout import HEAD
 
+GRACE = 3600.0
+"""Seconds that the keys of a session stay after its expiry, if nobody sweeps."""
+
+LONGEST = 1e12
+"""The longest time to live, in seconds: longer than any session's."""
+
 _HEAD = ", ".join(f"'{field}'" for field in HEAD)
 
 
@@ -34,11 +40,60 @@ local function note(birth, expires, closed)
 end
 """
 
+# A session has a time to live, a while beyond its expiry, for stores that nobody sweeps. It never gets shorter. It
+# follows from the caller's clock or the server's, whichever leaves more time. A fork must not live longer than `held`,
+# until when its ancestors do: a script that would let it answers 'hold', for how many milliseconds its parent is to
+# live, and its origin. See `Lifetimes.hold`.
+_TTL = f"""
+local GRACE = {GRACE * 1000:.0f}
+local function lifetime(expires, now)
+  local left = tonumber(expires) - math.min(tonumber(now), tonumber(redis.call('TIME')[1]))
+  return math.min(math.max(left, 0), {LONGEST:.0f}) * 1000 + GRACE
+end
+local function later(milliseconds)
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000) + milliseconds
+end
+local function hold(milliseconds, more, held)
+  held = held or redis.call('HGET', KEYS[1], 'held')
+  if held and tonumber(held) < later(milliseconds) then
+    return {{'hold', string.format('%.0f', milliseconds + more), redis.call('HGET', KEYS[1], 'head')}}
+  end
+end
+local function live(milliseconds)
+  if redis.call('PTTL', KEYS[1]) < milliseconds then
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', milliseconds))
+  end
+end
+"""
+
+# KEYS: session. ARGV: milliseconds. Lets a session live so long at least; returns until when.
+KEEP = Script(
+    _TTL
+    + """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 'unknown' end
+local milliseconds = tonumber(ARGV[1])
+local held = hold(milliseconds, GRACE)
+if held then return held end
+live(milliseconds)
+return string.format('%.0f', later(milliseconds))
+"""
+)
+
+# KEYS: session. ARGV: until when its ancestors live.
+HELD = Script(
+    """
+local held = redis.call('HGET', KEYS[1], 'held')
+if held and tonumber(held) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'held', ARGV[1]) end
+"""
+)
+
 # KEYS: session, and its snapshots if one is given. ARGV: revision before, revision, fence, at, entry, expiry or '',
 # 'c:' and the call id or ''; and if there is more than that: whether it closes, the snapshot's revision or '', its
 # body, '=' and the phase or '', the reward or '', digests and blobs.
 APPEND = Script(
-    """
+    _TTL
+    + """
 local key = KEYS[1]
 local kept = redis.call('HMGET', key, 'revision', 'fence', 'expires', 'closed', 'indexed', ARGV[7])
 if not kept[1] then return 'unknown' end
@@ -47,9 +102,12 @@ if tonumber(kept[3]) <= tonumber(ARGV[4]) then return 'expired' end
 if kept[6] then return 'duplicate' end
 if kept[1] ~= ARGV[1] or kept[2] ~= ARGV[3] then return 'conflict' end
 local fields = {'revision', ARGV[2], 'e:' .. ARGV[2], ARGV[5]}
-local expires = kept[3]
+local expires, milliseconds = kept[3], false
 if ARGV[6] ~= '' then
   expires = ARGV[6]
+  milliseconds = lifetime(expires, ARGV[4])
+  local held = hold(milliseconds, milliseconds)
+  if held then return held end
   fields[5] = 'expires'
   fields[6] = expires
 end
@@ -75,6 +133,7 @@ if ARGV[9] and ARGV[9] ~= '' then
   redis.call('HSET', key, 's:' .. ARGV[9], ARGV[10])
   redis.call('ZADD', KEYS[2], ARGV[9], ARGV[9])
 end
+if milliseconds then live(milliseconds) end
 for at = 13, #ARGV, 2 do
   redis.call('HSETNX', key, 'b:' .. ARGV[at], ARGV[at + 1])
 end
@@ -88,39 +147,50 @@ end
 # KEYS: session. ARGV: now, expiry.
 TOUCH = Script(
     _NOTE
+    + _TTL
     + """
 local kept = redis.call('HMGET', KEYS[1], 'birth', 'expires', 'closed', 'indexed')
 if not kept[1] then return 'unknown' end
 if kept[3] == '1' then return 'closed' end
 if tonumber(kept[2]) <= tonumber(ARGV[1]) then return 'expired' end
+local milliseconds = lifetime(ARGV[2], ARGV[1])
+local held = hold(milliseconds, milliseconds)
+if held then return held end
 redis.call('HSET', KEYS[1], 'expires', ARGV[2])
+live(milliseconds)
 if tonumber(ARGV[2]) < tonumber(kept[4]) then return note(kept[1], ARGV[2], '0') end
 """
 )
 
 # Creates a session if a birth is given, else adds to the existing one, which must be an earlier moment.
-# KEYS: session, snapshots, void. ARGV: birth or '', origin, created, revision, expiry, closed, fence, '=' and the
-# holder or '', leased until, first, base, how many entries, snapshots and blobs, '=' and the phase or '', the reward or
-# ''; then entries (revision, entry, 'c:' and the call id or ''), snapshots (revision, body) and blobs (digest, body).
+# KEYS: session, snapshots, forks, void. ARGV: birth or '', origin, created, revision, expiry, closed, fence, '=' and
+# the holder or '', leased until, first, base, how many entries, snapshots and blobs, '=' and the phase or '', the
+# reward or '', until when the ancestors of a new fork live or ''; then entries (revision, entry, 'c:' and the call id
+# or ''), snapshots (revision, body) and blobs (digest, body).
 PUT = Script(
     _NOTE
+    + _TTL
     + """
 local key = KEYS[1]
 local kept = redis.call('HMGET', key, 'head', 'created', 'revision', 'base', 'birth')
-local entries = 17
+local entries = 18
 local snapshots = entries + 3 * tonumber(ARGV[12])
 local blobs = snapshots + 2 * tonumber(ARGV[13])
 local base = ARGV[11]
 if ARGV[1] ~= '' then
   if kept[1] then return 'taken' end
-  if redis.call('EXISTS', KEYS[3]) == 1 then return 'void' end
+  if redis.call('EXISTS', KEYS[4]) == 1 then return 'void' end
 else
   if not kept[1] then return 'unknown' end
   if kept[1] ~= ARGV[2] or kept[2] ~= ARGV[3] or tonumber(kept[3]) > tonumber(ARGV[4]) then return 'other' end
   if tonumber(kept[4]) < tonumber(base) then base = kept[4] end
 end
+local milliseconds = lifetime(ARGV[5], ARGV[3])
+local held = hold(milliseconds, milliseconds, ARGV[17] ~= '' and ARGV[17])
+if held then return held end
 redis.call('HSET', key, 'head', ARGV[2], 'created', ARGV[3], 'revision', ARGV[4], 'expires', ARGV[5],
   'closed', ARGV[6], 'fence', ARGV[7], 'leased_until', ARGV[9], 'first', ARGV[10], 'base', base)
+if ARGV[1] ~= '' then redis.call('UNLINK', KEYS[2], KEYS[3]) end -- of one with this id, whose time to live has ended
 local function set(field, value)
   if value then redis.call('HSET', key, field, value) else redis.call('HDEL', key, field) end
 end
@@ -138,6 +208,8 @@ end
 for at = blobs, #ARGV, 2 do
   redis.call('HSETNX', key, 'b:' .. ARGV[at], ARGV[at + 1])
 end
+if ARGV[17] ~= '' then redis.call('HSET', key, 'held', ARGV[17]) end
+live(milliseconds)
 if ARGV[1] ~= '' then
   redis.call('HSET', key, 'birth', ARGV[1], 'placed', 0, 'indexed', ARGV[5])
 else
@@ -146,13 +218,20 @@ end
 """
 )
 
-# KEYS: parent, its forks. ARGV: the fork's member, the revision that it forks from.
+# KEYS: parent, its forks. ARGV: the fork's member, the revision that it forks from, its expiry, when it was created.
+# Returns until when the parent lives: longer than the fork.
 ADOPT = Script(
-    """
+    _TTL
+    + """
 local revision = redis.call('HGET', KEYS[1], 'revision')
 if not revision then return 'unknown' end
 if tonumber(revision) < tonumber(ARGV[2]) then return 'revision' end
+local milliseconds = 2 * lifetime(ARGV[3], ARGV[4])
+local held = hold(milliseconds, GRACE)
+if held then return held end
 redis.call('SADD', KEYS[2], ARGV[1])
+live(milliseconds)
+return string.format('%.0f', later(milliseconds))
 """
 )
 
@@ -265,6 +344,7 @@ EXPIRE = Script(
 local kept = redis.call('HMGET', KEYS[1], 'birth', 'expires', 'closed')
 if kept[1] ~= ARGV[1] then
   redis.call('SET', KEYS[4], '', 'PX', ARGV[3])
+  if not kept[1] then redis.call('UNLINK', KEYS[2], KEYS[3]) end
   return 'gone'
 end
 if tonumber(kept[2]) > tonumber(ARGV[2]) then return note(kept[1], kept[2], kept[3]) end

@@ -35,7 +35,7 @@ from stateroom.store.redis.layout import (
     unpack_entry,
     unpack_head,
 )
-from stateroom.store.redis.lifetime import Lifetimes, SessionIndex
+from stateroom.store.redis.lifetime import Lifetimes, SessionIndex, is_held_back
 from stateroom.store.redis.maintenance import RedisMaintenance
 from stateroom.store.redis.scripts import APPEND, FIND_CALL, LEASE, PRUNE, READ, RELEASE, TOUCH, VERSION_OF
 
@@ -109,9 +109,7 @@ class RedisStore(Store):
                 more += (text_or_none(commit.phase), number_or_none(commit.reward))
             for blob in commit.blobs.items():
                 more += blob
-            answer = await self._link.run(
-                APPEND,
-                keys,
+            words = (
                 str(revision - 1),
                 str(revision),
                 str(commit.fence),
@@ -121,6 +119,10 @@ class RedisStore(Store):
                 "" if call is None else f"c:{call}",
                 *more,
             )
+            answer = await self._link.run(APPEND, keys, *words)
+            while is_held_back(answer):
+                await self._lifetimes.hold(session, answer)
+                answer = await self._link.run(APPEND, keys, *words)
             if isinstance(answer, bytes):
                 raise _refusal(answer, session, entry)
             if answer is not None:
@@ -128,7 +130,9 @@ class RedisStore(Store):
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         with self._gate:
-            answer = await self._link.run(TOUCH, (self._keys(session).session,), time(now), time(expires))
+            keys = (self._keys(session).session,)
+            while is_held_back(answer := await self._link.run(TOUCH, keys, time(now), time(expires))):
+                await self._lifetimes.hold(session, answer)
             if isinstance(answer, bytes):
                 raise _refusal(answer, session)
             if answer is not None:

@@ -1,0 +1,234 @@
+"""OpenAI's Conversations API: conversations that the server keeps, each of them a thread in a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import groupby
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from stateroom.agent import Threads
+from stateroom.environment import Environment, Task
+from stateroom.errors import NotFound, SessionClosed, SessionExpired, UnknownSession
+from stateroom.model import Answer, Item, Request as ToModel
+from stateroom.server import api
+from stateroom.server.model import responses
+from stateroom.server.model.request import ModelResponse
+from stateroom.server.request import wrong_field
+from stateroom.server.sweep import SessionCount
+from stateroom.session import Session, Sessions, Update
+from stateroom.state import State
+
+PATH = "/v1/conversations"
+
+PREFIX = "conv_"
+"""Start of the ids of conversations; the id of the thread follows."""
+
+CLIENT = "client"
+"""Who changes metadata and deletes items, in the log."""
+
+Ask = Callable[[ToModel], Awaitable[Answer]]
+"""Lets the model answer."""
+
+
+class ConversationState(State):
+    metadata: dict[str, str] = {}
+    deleted: dict[str, bool] = {}
+    """The ids of items that were deleted. They stay in the log, and nobody is shown them."""
+
+
+class ConversationTask(Task):
+    metadata: dict[str, str] = {}
+
+
+class ConversationEnvironment(Environment[ConversationState, ConversationTask]):
+    """A conversation that OpenAI's clients continue."""
+
+    name = "conversation"
+
+    def seed(self, task: ConversationTask) -> ConversationState:
+        return ConversationState(metadata=task.metadata)
+
+
+# Parameters.
+
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+
+
+class NewConversation(api.Parameters):
+    items: list[dict[str, Any]] | None = None
+    metadata: Metadata | None = None
+
+
+class NewMetadata(api.Parameters):
+    metadata: Metadata | None
+
+
+class NewItems(api.Parameters):
+    items: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class ItemList(api.Parameters):
+    model_config = ConfigDict(extra="ignore")  # `include` adds nothing here
+
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+
+
+class Conversations:
+    """The conversations in a store, and their endpoints."""
+
+    def __init__(self, sessions: Sessions[ConversationState], count: SessionCount) -> None:
+        self.sessions = sessions
+        self.threads = Threads(sessions)
+        self.count = count
+
+    def routes(self) -> list[BaseRoute]:
+        one = f"{PATH}/{{conversation:id}}"
+        return [
+            api.route(PATH, POST=self.create),
+            api.route(one, GET=self.show, POST=self.update, DELETE=self.delete),
+            api.route(f"{one}/items", GET=self.list_items, POST=self.create_items),
+            api.route(f"{one}/items/{{item:id}}", GET=self.show_item, DELETE=self.delete_item),
+        ]
+
+    async def answer(self, conversation: str, body: Mapping[str, Any], ask: Ask, model: str) -> ModelResponse:
+        """Let the model answer in a conversation, which gets the input of the request and the answer."""
+        async with self._changing(conversation) as session:
+            before = [item for item, *_ in await self._items(session)]
+            asked = responses.read(body, before)
+            answer = await ask(asked.request)
+            new = asked.request.items[len(before) :]
+            usage = None if answer.usage is None else msgspec.to_builtins(answer.usage)
+            moves = ("plan_ready", "task_complete")
+            await self._say(session, Update([*new, *answer.items], "model", moves, usage=usage))
+            return ModelResponse(
+                asked, answer, model, _batch(session.id, session.revision), first=len(new), conversation=conversation
+            )
+
+    # Conversations.
+
+    async def create(self, request: Request) -> Response:
+        wanted = api.read_body(request, NewConversation)
+        items = responses.checked_items(wanted.items or (), "items")
+        with await self.count.admit():
+            thread = await self.threads.create(metadata=wanted.metadata or {})
+        session = await self.sessions.open(thread.id)
+        if items:
+            await self._say(session, Update(items, "user"))
+        return await self._described(session)
+
+    async def show(self, request: Request) -> Response:
+        return await self._described(await self._session(request.path_params["conversation"]))
+
+    async def update(self, request: Request) -> Response:
+        wanted = api.read_body(request, NewMetadata)
+        async with self._changing(request.path_params["conversation"]) as session:
+            await session.edit([{"place": ["metadata"], "value": wanted.metadata or {}}], by=CLIENT)
+        return await self.show(request)
+
+    async def delete(self, request: Request) -> Response:
+        conversation = request.path_params["conversation"]
+        await self.threads.delete((await self._session(conversation)).id)
+        self.count.remove()
+        return api.json_body({"id": conversation, "object": "conversation.deleted", "deleted": True})
+
+    async def _described(self, session: Session[ConversationState]) -> Response:
+        created = int((await self.sessions.store.head(session.id)).created)
+        told = {"id": PREFIX + session.id, "object": "conversation", "created_at": created}
+        return api.json_body({**told, "metadata": session.state.metadata})
+
+    # Items.
+
+    async def create_items(self, request: Request) -> Response:
+        items = responses.checked_items(api.read_body(request, NewItems).items, "items")
+        async with self._changing(request.path_params["conversation"]) as session:
+            await self._say(session, Update(items, "user"))
+            batch = _batch(session.id, session.revision)
+        return _page([responses.shown(item, batch, place) for place, item in enumerate(items)])
+
+    async def list_items(self, request: Request) -> Response:
+        wanted = api.read_query(request, ItemList)
+        found = await self._shown(request)
+        if wanted.order == "desc":
+            found.reverse()
+        if wanted.after is not None:
+            places = [place for place, item in enumerate(found) if item["id"] == wanted.after]
+            if not places:
+                raise wrong_field("after", f"there is no item {wanted.after!r:.200} in this conversation")
+            found = found[places[0] + 1 :]
+        return _page(found[: wanted.limit], has_more=len(found) > wanted.limit)
+
+    async def show_item(self, request: Request) -> Response:
+        return api.json_body(_found(await self._shown(request), request.path_params["item"]))
+
+    async def delete_item(self, request: Request) -> Response:
+        item = _found(await self._shown(request), request.path_params["item"])
+        async with self._changing(request.path_params["conversation"]) as session:
+            await session.edit([{"place": ["deleted", item["id"]], "value": True}], by=CLIENT)
+        return await self.show(request)
+
+    # The store.
+
+    async def _session(self, conversation: str) -> Session[ConversationState]:
+        try:
+            if conversation.startswith(PREFIX):
+                return await self.sessions.open(conversation.removeprefix(PREFIX))
+        except (UnknownSession, SessionExpired, SessionClosed):
+            pass
+        raise NotFound(f"there is no conversation {conversation!r:.200} here")
+
+    @asynccontextmanager
+    async def _changing(self, conversation: str) -> AsyncIterator[Session[ConversationState]]:
+        """A conversation that no other request changes meanwhile."""
+        session = await self._session(conversation)
+        async with session.lease():
+            yield session
+
+    async def _say(self, session: Session[ConversationState], update: Update) -> None:
+        """Add items; those of a user wait for an answer."""
+        status = session.agent.status
+        begins = () if status.phase == "planning" else ("new_task",)
+        await session.agent.say(msgspec.structs.replace(update, moves=(*begins, *update.moves)), after=status)
+
+    async def _items(self, session: Session[ConversationState]) -> list[tuple[Item, str, int]]:
+        """The items that were not deleted, as they are stored, each with its batch and its place there."""
+        said, deleted = await self.threads.items(session.id), session.state.deleted
+        batches = groupby(zip(said.items, said.revisions, strict=True), lambda each: each[1])
+        found = [
+            (item, _batch(session.id, revision), place)
+            for revision, batch in batches
+            for place, (item, _) in enumerate(batch)
+        ]
+        return [each for each in found if responses.item_id(*each) not in deleted]
+
+    async def _shown(self, request: Request) -> list[Item]:
+        """The items of a conversation as clients see them."""
+        session = await self._session(request.path_params["conversation"])
+        return [responses.shown(*each) for each in await self._items(session)]
+
+
+def _batch(session: str, revision: int) -> str:
+    """The part of the ids of items that were added together."""
+    return f"{session}_{revision}"
+
+
+def _found(items: list[Item], name: str) -> Item:
+    for item in items:
+        if item["id"] == name:
+            return item
+    raise NotFound(f"there is no item {name!r:.200} in this conversation")
+
+
+def _page(items: list[Item], *, has_more: bool = False) -> Response:
+    first, last = (items[0]["id"], items[-1]["id"]) if items else ("", "")
+    return api.json_body({"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more})
