@@ -31,7 +31,7 @@ from stateroom.environment import make_environment, variant_of
 from stateroom.errors import InvalidArguments, InvalidMove, NotFound, StateroomError
 from stateroom.model import Item, kind_of, open_model, text_of
 from stateroom.rollout import Run, RunFiles, default_store, find_tasks, verdict_fields, with_changes
-from stateroom.session import History, LogEntry, Sessions, Transcript, read_entry
+from stateroom.session import History, LogEntry, Session, Sessions, Transcript, read_entry
 from stateroom.state import lines
 from stateroom.store import Store, open_store, without_secrets
 
