@@ -1,4 +1,4 @@
-"""What a trainer learns from: exact token sequences, advantages from groups and trees, and exports."""
+"""How a model learns from episodes: token sequences, advantages from groups and trees, exports, and a small loop."""
 
 import lazy_loader
 
