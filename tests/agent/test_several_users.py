@@ -10,7 +10,8 @@ from rich.console import Console
 from stateroom import Environment, SessionInfo, Sessions, State, Task, open_store, tool
 from stateroom.agent import Agent, Threads, transcript
 from stateroom.errors import InvalidArguments
-from stateroom.model import Item, Policy, Scripted, function_call, message, messages_of, outputs_of, with_names
+from stateroom.model import Item, Policy, Scripted, function_call, message, messages_of, outputs_of
+from stateroom.model.items import with_names
 from stateroom.rollout import replay_session
 from stateroom.session import Session
 from stateroom.store import Store

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from stateroom import Sessions, open_store
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, message
 from stateroom.server import Limits, ModelApplication
@@ -218,8 +219,11 @@ async def test_two_conversations_at_once_and_one_request_in_each() -> None:
         with pytest.raises(openai.ConflictError):
             await client.conversations.items.create(one.id, items=[HELLO])
         assert (await client.conversations.items.list(one.id)).data == []
+        await client.conversations.delete(two.id)  # while it is answered
         gate.may.set()
-        assert [(await work).output_text for work in (first, other)] == ["1", "1"]
+        assert (await first).output_text == "1"
+        with pytest.raises(openai.NotFoundError):
+            await other
         assert (await ask(one.id)).output_text == "3"
 
 
@@ -238,6 +242,16 @@ async def test_a_failed_answer_leaves_the_conversation_as_it_was() -> None:
         with pytest.raises(openai.InternalServerError):
             await client.responses.create(model="m", input="x", conversation=made.id)
         assert [item.type async for item in await client.conversations.items.list(made.id)] == ["message"]
+
+
+async def test_a_session_that_is_no_conversation_is_unknown(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rooms.db'}"
+    async with open_store(url) as store:
+        other = await Sessions(CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 1})
+    app = ModelApplication(ModelSource("m", lambda seed: Failing()), Limits(), store=url)
+    async with running(app) as served, openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+        with pytest.raises(openai.NotFoundError):
+            await client.conversations.retrieve(f"conv_{other.id}")
 
 
 def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ from .items import (
     outputs_of as outputs_of,
     text_of as text_of,
     with_ids as with_ids,
-    with_names as with_names,
 )
 from .judge import (
     Judge as Judge,

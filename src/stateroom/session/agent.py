@@ -83,8 +83,8 @@ class SessionAgent:
 
         A tool that asked is given it when it runs again, a model that asked reads it as its call's result, and
         otherwise it is the user's next message. `user` is the user who answers, if there are several, and `by` the
-        person who does it by hand, for the log. `to` is the status's
-        `said` when the agent asked: if more was said since, another person has answered, and `Conflict` is raised.
+        person who does it by hand, for the log. `to` is the status's `said` when the agent asked: if more was said
+        since, another person has answered, and `Conflict` is raised.
         """
         await self._cache.refresh(self._cached)
         status = self.status
@@ -95,12 +95,11 @@ class SessionAgent:
             told: dict[str, Any] = {"asking": status.asking, "inputs": (*status.inputs, given)}
             return await self.say(Update([], "user", ("input_received",), person=by, user=user), after=status, **told)
         text = given if isinstance(given, str) else to_json(given).decode()
-        named = {} if user is None else {"name": user}
         if status.open:
             output = text if user is None else f"{user}: {text}"
             item: Item = {"type": "function_call_output", "call_id": status.open[0], "output": output}
         else:
-            item = {"type": "message", "role": "user", **named, "content": text}
+            item = {"type": "message", "role": "user", "content": text, **({} if user is None else {"name": user})}
         return await self.say(Update([item], "user", ("input_received",), person=by, user=user), after=status)
 
     async def cancel(self, reason: str = "", *, by: str | None = None) -> AgentStatus:

@@ -23,8 +23,8 @@
 names, and the verdict's `row` the fields, which come with the request to verify.
 
 `user` is the user whose call it is, or who says it, if one was named. `by`, and in a message `person`, is the person
-who made the entry by hand. A rewind that is an undo or a redo has
-`undone`, the newest revision that was undone (see `undo`).
+who made the entry by hand. An undo and a redo are rewinds with `undone`, the newest revision that was undone (see
+`undo`).
 
 `advance` is by how much the clock was moved, `shared` which shared states changed, and `events` the name, the version
 and the fields of each event that was emitted. `resources` are the versions of those that the call has used (see

@@ -52,6 +52,7 @@ STATUS_OF_ERROR: dict[type[Exception], tuple[int, str, str | None]] = {
     errors.InvalidArguments: (400, "invalid_request_error", None),
     errors.Forbidden: (403, "invalid_request_error", "forbidden"),
     errors.NotFound: (404, "invalid_request_error", "not_found"),
+    errors.UnknownSession: (404, "invalid_request_error", "not_found"),  # deleted meanwhile
     errors.Conflict: (409, "invalid_request_error", "conflict"),
     errors.SessionLeased: (409, "invalid_request_error", "conversation_locked"),
     errors.TooLarge: (413, "invalid_request_error", "too_large"),

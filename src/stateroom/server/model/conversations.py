@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 
 from stateroom.agent import Threads
 from stateroom.environment import Environment, Task
-from stateroom.errors import NotFound, SessionClosed, SessionExpired, UnknownSession
+from stateroom.errors import NotFound, SessionError
 from stateroom.model import Answer, Item, Request as ToModel
 from stateroom.server import api
 from stateroom.server.model import responses
@@ -180,11 +180,9 @@ class Conversations:
     # The store.
 
     async def _session(self, conversation: str) -> Session[ConversationState]:
-        try:
+        with suppress(SessionError):  # it is gone, or is no conversation
             if conversation.startswith(PREFIX):
                 return await self.sessions.open(conversation.removeprefix(PREFIX))
-        except (UnknownSession, SessionExpired, SessionClosed):
-            pass
         raise NotFound(f"there is no conversation {conversation!r:.200} here")
 
     @asynccontextmanager
