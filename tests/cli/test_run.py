@@ -299,7 +299,9 @@ def test_environments_are_listed(stateroom: Any) -> None:
     shown = stateroom("environments").out
     assert all(len(line) <= 80 for line in shown.splitlines())
     found = json.loads(stateroom("environments", "--json").out)
-    assert [row["name"] for row in found] == ["counter", "extraction", "office", "refund", "weather"]
+    assert [row["name"] for row in found] == [
+        *("counter", "database", "extraction", "facts", "math", "office", "refund", "weather")
+    ]
     for row in found:
         assert row["examples"] >= 8
         assert set(row["policies"]) >= {"reference", "noisy"}
@@ -317,7 +319,7 @@ def written(folder: Path) -> set[Path]:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("run nope", "no environment is named 'nope'; there are: counter, extraction, office, refund, weather"),
+        ("run nope", "no environment is named 'nope'; there are: counter, database, extraction, facts, math, "),
         ("tasks nope", "no environment is named 'nope'"),
         ("tasks own.py:PileEnvironment", "pile cannot generate tasks"),
         ("run nope.py:Class", "there is no file nope.py"),
