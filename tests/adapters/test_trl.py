@@ -35,6 +35,7 @@ from stateroom.session import History, Sessions
 from stateroom.store import Store, open_store
 from stateroom.training import sequences
 from tests.adapters.trl_model import END, make_model, make_tokenizer, settings
+from tests.plain_counter import PlainCounterEnvironment
 
 pytestmark = [
     pytest.mark.more("TRL"),
@@ -63,7 +64,7 @@ async def store(url: str) -> Any:
         yield opened
 
 
-def begun(environment: str, url: str = "memory://") -> tuple[Any, dict[str, Any]]:
+def begun(environment: Any, url: str = "memory://") -> tuple[Any, dict[str, Any]]:
     """An instance in the first episode of an environment, and the episode's row."""
     made = spec(environment, store=url)
     instance: Any = made.environment_factory()
@@ -208,7 +209,7 @@ def test_a_task_without_a_prompt_is_refused() -> None:
 
 
 async def test_an_episode_is_a_session(url: str, store: Store) -> None:
-    counter, row = begun("counter", url)
+    counter, row = begun(PlainCounterEnvironment, url)
     missing = row["expected_count"] - row["initial_count"]
     assert json.loads(counter.increment_counter(count=missing)) == {"success": True}
     assert json.loads(counter.get_counter_value()) == {"count": row["expected_count"]}
@@ -246,7 +247,7 @@ async def test_reset_closes_the_episode_before(url: str, store: Store) -> None:
 
 
 def test_in_memory_only_the_last_session_is_kept() -> None:
-    made = spec("counter")
+    made = spec(PlainCounterEnvironment)
     counter: Any = made.environment_factory()
     for row in made.train_dataset:
         counter.reset(**row)
@@ -316,7 +317,7 @@ def test_results_of_calls_name_their_calls() -> None:
 
 
 def test_rewards_are_only_given_to_environments_that_need_them() -> None:
-    counter, _ = begun("counter")
+    counter, _ = begun(PlainCounterEnvironment)
     assert verified_reward(completions=[[], []], environments=[object(), counter]) == [None, None]
 
 

@@ -18,23 +18,14 @@ import aiohttp
 import pytest
 import uvicorn
 
-from stateroom import Environment, Episode
-from stateroom.gallery.counter import Counter, CounterEnvironment
+from stateroom import Environment
+from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server import Application, Options
 from stateroom.server.process import bind, configured
 from stateroom.server.services import Services
 from tests.patience import PATIENCE
 
 SECRET = "a secret that is only good for tests"
-
-
-class PlainCounterEnvironment(CounterEnvironment):
-    """The counter, judged by its state alone: its verdict belongs to no response, and has no components."""
-
-    name = "counter"
-
-    def verify(self, state: Counter, episode: Episode) -> float:  # type: ignore[override]
-        return float(state.value == episode.task.expected_count)
 
 
 class Impatient:

@@ -9,7 +9,7 @@ import pytest
 from stateroom import Environment, State, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
-from tests.server.conftest import PlainCounterEnvironment
+from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"initial_count": 3, "expected_count": 9}
 

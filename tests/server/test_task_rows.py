@@ -8,7 +8,7 @@ import pytest
 from stateroom import Environment, Episode, State, Task, tool
 from stateroom.errors import MissingField
 from stateroom.session import Rescorer
-from tests.server.conftest import PlainCounterEnvironment
+from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 

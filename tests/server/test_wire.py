@@ -12,7 +12,7 @@ from stateroom import Environment, Episode, Verdict, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
-from tests.server.conftest import PlainCounterEnvironment
+from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 

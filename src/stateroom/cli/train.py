@@ -44,7 +44,9 @@ def train(
     ] = Training.supervised,
     teacher: Annotated[str, typer.Option(help="The policy to imitate.")] = Training.teacher,
     tasks_per_step: Annotated[int, typer.Option(min=1, help="Tasks in a step.")] = Training.tasks_per_step,
-    group: Annotated[int, typer.Option("--group", "-g", min=1, help="Episodes of each task in a step.")] = Training.group,
+    group: Annotated[
+        int, typer.Option("--group", "-g", min=1, help="Episodes of each task in a step.")
+    ] = Training.group,
     continuations: Annotated[
         int, typer.Option(min=1, help="vine: continuations from each state.")
     ] = Training.continuations,
