@@ -22,24 +22,25 @@ from stateroom.environment import find_environment
 from stateroom.model import template_messages
 from stateroom.rollout import generate_tasks
 
-START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
+END, PAD = "<|end|>", "<|pad|>"
+ROLES = ["<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 
-SEPARATORS = re.compile(r"\d|\n|<\|\w+\|>")
-"""What stands between pieces: digits, line ends, and the tokens above."""
+SEPARATORS = re.compile(r"\d|<\|\w+\|>")
+"""What stands between pieces: digits, and the tokens above."""
 
 OFTEN = 20
 """How often a piece must occur to become a token."""
 
 TEMPLATE = """\
 {%- for message in messages %}
-{{- '<|im_start|>' + message.role + '\\n' + message.content }}
+{{- '<|' + message.role + '|>' + message.content }}
 {%- for call in message.tool_calls or [] %}
 {{- '<tool_call>' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '</tool_call>' }}
 {%- endfor %}
-{{- '<|im_end|>\\n' }}
+{{- '<|end|>' }}
 {%- endfor %}
-{{- '<|im_start|>assistant\\n' if add_generation_prompt }}"""
-"""ChatML without the schemas of tools: a model of one environment knows them."""
+{{- '<|assistant|>' if add_generation_prompt }}"""
+"""As short as can be, without the schemas of tools: a model of one environment knows them."""
 
 
 def make(environment: str, folder: Path, seed: int = 0, tasks: int = 200) -> None:
@@ -60,7 +61,7 @@ def make_tokenizer(conversations: list[list[dict[str, Any]]]) -> PreTrainedToken
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=made, eos_token=END, pad_token=PAD, additional_special_tokens=[START], chat_template=TEMPLATE
+        tokenizer_object=made, eos_token=END, pad_token=PAD, additional_special_tokens=ROLES, chat_template=TEMPLATE
     )
     texts = (tokenizer.apply_chat_template(each, tokenize=False) for each in conversations)
     pieces = Counter(piece for text in texts for piece in re.split(SEPARATORS, text) if len(piece) > 1)

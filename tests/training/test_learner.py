@@ -8,10 +8,12 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from stateroom.errors import ModelFailed
+from stateroom.errors import ModelFailed, NotFound
+from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Prompt, Request, message
 from stateroom.model.chat_template import CHATML, ChatTemplate
 from stateroom.model.transformers import Decoder, TransformersModel, load
+from stateroom.rollout import generate_tasks
 from stateroom.session import BackgroundLoop
 from stateroom.training import Collected, Collector, Learning, Sample, samples, sequences
 from stateroom.training.learner import Batch, Learner
@@ -22,10 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # of torch's own compiler
 ]
 
-TASKS = [
-    {"responses_create_params": {"input": f"Add {count}."}, "initial_count": 0, "expected_count": count}
-    for count in range(1, 4)
-]
+TASKS = generate_tasks(CounterEnvironment, 3, seed=1)
 SETTINGS = {"max_output_tokens": 6}
 
 
@@ -179,6 +178,7 @@ def template(request: Any, small_model: Path) -> ChatTemplate:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(small_model)
     if request.param == "chatml":
         tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"  # shows no calls
+        tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"], special_tokens=True)
     return ChatTemplate(tokenizer)
 
 
@@ -214,6 +214,9 @@ def test_a_model_without_tool_calls_in_its_template_gets_chatml(small_model: Pat
     tools: list[Any] = [{"type": "function", "function": {"name": "increment_counter", "parameters": {}}}]
     asked = [{"role": "user", "content": "Add 1."}]
     tokenizer.chat_template = None
+    with pytest.raises(NotFound, match="special token"):
+        ChatTemplate(tokenizer)
+    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"], special_tokens=True)
     shown = tokenizer.decode(ChatTemplate(tokenizer).prompt(asked, tools))
     assert "increment_counter" in shown
     assert shown == tokenizer.apply_chat_template(
