@@ -155,7 +155,9 @@ def _line(curve: Curve) -> str:
 
 def _picture(curve: Curve, end: int) -> Table:
     """All figures, each with its curve."""
-    made = table("figure", "first#", "last#", "curve!", title=f"step {int(curve.steps[-1]['step']) + 1} of {end}")
+    made = table(
+        "figure", "first#", "last#", "curve!", title=f"step {min(int(curve.steps[-1]['step']) + 1, end)} of {end}"
+    )
     for name in SHOWN:
         if values := curve.column(name):
             made.add_row(name.replace("_", " "), number(values[0]), number(values[-1]), sparkline(values))

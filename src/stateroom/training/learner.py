@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from stateroom.errors import NotFound
 from stateroom.training.plan import Learning
 from stateroom.training.rollouts import Sample
+
+REINFORCED, SUPERVISED = 0, 1
+"""The phases of a training."""
 
 Losses = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """Of each token: from its log-probability now, that when it was written, its advantage, and that of the reference."""
@@ -32,7 +36,7 @@ class Learner:
         learned = [each for each in self.network.parameters() if each.requires_grad]
         rates = options.learning_rate, options.supervised_rate
         self._optimizers = [torch.optim.AdamW(learned, lr=rate, weight_decay=0.0) for rate in rates]
-        """Of reinforcement, and of supervised steps."""
+        """By phase."""
         self._schedules = [LambdaLR(each, self._rate_after) for each in self._optimizers]
 
     def _rate_after(self, updates: int) -> float:
@@ -45,12 +49,13 @@ class Learner:
         if not self._options.kl:  # what has no advantage has no gradient
             samples = [sample for sample in samples if any(sample.advantages)]
         for _ in range(self._options.epochs):
-            figures = self._update(samples, self._policy_losses, tokens, 0)
+            figures = self._update(samples, self._policy_losses, tokens, REINFORCED)
         return figures
 
     def imitate(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Learn to write what is in samples."""
-        return self._update(samples, lambda now, *_: -now, sum(sum(sample.mask) for sample in samples), 1)
+        tokens = sum(sum(sample.mask) for sample in samples)
+        return self._update(samples, lambda now, *_: -now, tokens, SUPERVISED)
 
     def _policy_losses(
         self, now: torch.Tensor, then: torch.Tensor, advantages: torch.Tensor, reference: torch.Tensor | None
@@ -63,7 +68,7 @@ class Learner:
         """Make one step of an optimizer by all samples; `tokens` is what their losses are divided by."""
         optimizer = self._optimizers[phase]
         ordered = sorted(samples, key=lambda sample: len(sample.ids))  # alike lengths need little padding
-        sums: dict[str, float] = dict.fromkeys(("loss", "divergence", "clipped"), 0.0)
+        sums: defaultdict[str, float] = defaultdict(float)
         optimizer.zero_grad()
         for start in range(0, len(ordered), self._options.micro_batch):
             batch = Batch(ordered[start : start + self._options.micro_batch], self.network.device)
@@ -71,8 +76,9 @@ class Learner:
             reference = self._reference_log_probs(batch) if self._options.kl else None
             loss = losses(now, batch.then, batch.advantages, reference).sum() / tokens
             loss.backward()
-            with torch.no_grad():
-                sums["loss"] += float(loss)
+            sums["loss"] += float(loss.detach())
+            if phase == REINFORCED:
+                now = now.detach()
                 sums["divergence"] += float(_divergence(now, batch.then).sum()) / tokens
                 sums["clipped"] += float(((now - batch.then).exp() - 1).abs().gt(self._options.clip).sum()) / tokens
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._options.max_norm)
