@@ -41,7 +41,7 @@ class ToolCall(Action):
     arguments: dict[str, Any] = {}
     call_id: api.Name | None = None
     """The same id again gives the recorded result, and runs nothing."""
-    user: api.Name | None = None
+    user: api.User | None = None
     """Whose call it is, if the session has several users."""
 
 
@@ -85,7 +85,7 @@ class Answer(Action):
     input: Any
     to: int | None = None
     """The agent's `said` in the entry of the question; an answer to a question that has one is refused."""
-    user: api.Name | None = None
+    user: api.User | None = None
     """The user who answers, if there are several."""
 
 

@@ -50,7 +50,7 @@ class MessageItem(TypedDict):
     type: NotRequired[Literal["message"]]
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[MessagePart]
-    name: NotRequired[api.Name]
+    name: NotRequired[api.User]
     """The user who says it, if the thread has several."""
 
 
@@ -84,7 +84,7 @@ class ThreadMessage(api.Parameters):
         | Annotated[list[MessageItem], Field(min_length=1, max_length=1000)]
     )
     """A text of the user, a message, or several."""
-    user: api.Name | None = None
+    user: api.User | None = None
     """The user who says it, if the thread has several."""
     pin: bool = False
     """Whether the model always sees it, however long the conversation is."""
