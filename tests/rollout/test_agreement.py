@@ -29,6 +29,7 @@ from stateroom.model import (
     answer_of,
     function_call,
     message,
+    outputs_of,
 )
 from stateroom.rollout import (
     Beam,
@@ -37,14 +38,17 @@ from stateroom.rollout import (
     MonteCarlo,
     Run,
     RunFiles,
+    StoredRun,
     TreeFiles,
     branch,
     example_file,
+    plan_run,
     read_tasks,
     rescore_rollouts,
     run,
 )
 from stateroom.store import open_store
+from stateroom.training import export_rows
 
 TASKS = 3
 
@@ -161,7 +165,7 @@ class Runs:
         """What a run came to."""
         plan = self.plan(name, **changes)
         if "rule" in changes:
-            await branch(Branching(**plan))
+            assert (await branch(Branching(**plan))).broken == 0
         else:
             await run(Run(**plan))
         return outcomes(plan["files"].rollouts)
@@ -222,3 +226,47 @@ def test_whatever_is_said_and_done(tmp_path_factory: pytest.TempPathFactory, kin
         asyncio.run(runs.check([rule], interruption))
 
     holds()
+
+
+class Shelf(State):
+    books: dict[str, str] = {}
+    taken: list[str] = []
+
+
+class ShelfEnvironment(Environment[Shelf]):
+    """Take books from a shelf that holds `size` bytes of them."""
+
+    def __init__(self, size: int = 1_000) -> None:
+        self.size = size
+
+    def world(self) -> Shelf:
+        return Shelf(books={f"book {number}": "x" * 1_000 for number in range(self.size // 1_000)})
+
+    @tool
+    def take(self, state: Shelf) -> str:
+        """Take a book."""
+        state.taken.append(state.books.pop(next(iter(state.books)))[:3] if state.books else "none")
+        return state.taken[-1]
+
+    def verify(self, state: Shelf) -> float:
+        return len(state.taken) / 10
+
+
+class TakesSix(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message("done")] if len(outputs_of(conversation)) == 6 else [function_call("take", "t")]
+
+
+@pytest.mark.parametrize("size", [1_000, 80_000, 5_000_000])
+async def test_whatever_the_size_of_the_state(tmp_path: Path, size: int) -> None:
+    make, model = partial(ShelfEnvironment, size), ModelSource("takes", TakesSix)
+    runs = Runs(tmp_path, make, model, [{"name": "a"}])
+    await runs.check([*RULES, MonteCarlo(4)], interruption=4)
+    trees = TreeFiles(tmp_path / "tree 4.jsonl")
+    exported = [row async for row in export_rows(StoredRun(trees), "jsonl", how="vine")]
+    assert len(exported) == len(outcomes(trees.rollouts)[0]) == 1 + 7 * 4  # an episode, and those from its states
+    origin = f"{__file__}:ShelfEnvironment"
+    options = {"env_args": {"size": size}, "model": f"{__file__}:TakesSix", "input": [{"name": "a"}]}
+    plan = plan_run(origin, engine="processes:1", output=tmp_path / "processes.jsonl", **options)
+    assert (await run(plan)).failed == 0
+    assert outcomes(plan.files.rollouts) == outcomes(tmp_path / "plain.jsonl")

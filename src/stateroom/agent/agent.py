@@ -124,6 +124,9 @@ class AgentLog(Protocol):
     def status(self) -> AgentStatus:
         """The agent's status."""
 
+    async def load(self) -> AgentStatus:
+        """The agent's status, also if it has to be read first; see `SessionAgent.load`."""
+
     async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
         """Add to the conversation; see `SessionAgent.say`."""
 

@@ -143,7 +143,7 @@ class _Turn:
             self._window.items, self._segment = without_tokens(self._window.items), Segment()
 
     async def run(self, task: Sequence[Item]) -> Trajectory:
-        status = self._log.status
+        status = await self._log.load()
         await self._load(status, task)
         if self._planner is not None:
             self._planner.load(self._window, task_id=str(status.turn))

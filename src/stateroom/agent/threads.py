@@ -328,6 +328,9 @@ class _ObservedLog:
     def status(self) -> AgentStatus:
         return self._log.status
 
+    async def load(self) -> AgentStatus:
+        return await self._log.load()
+
     async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
         status = await self._log.say(update, after=after, **changes)
         if update.items:

@@ -69,7 +69,7 @@ async def recall(log: AgentLog) -> Recalled:
     items: list[Item] = []
     usage: Usage | None = None
     times = Times()
-    for entry in await log.said() if log.status.said else ():
+    for entry in await log.said() if (await log.load()).said else ():
         if entry.kind == "message":
             items.extend(entry.facts["items"])
             if reported := entry.facts.get("usage"):

@@ -34,10 +34,16 @@ class SessionAgent:
     @property
     def status(self) -> AgentStatus:
         """The agent's status, as far as this process knows."""
-        if self._cached.state is None:
+        if not self._cached.knows_progress:
             session = self._cached.head.id
-            raise SessionError(session, f"session {session!r} is not loaded; call `await session.agent.refresh()`")
+            raise SessionError(session, f"session {session!r} is not loaded; call `await session.agent.load()`")
         return self._cached.progress.agent
+
+    async def load(self) -> AgentStatus:
+        """The agent's status, which is read from the store if a fork or a rewind left that until it is needed."""
+        if not self._cached.knows_progress:
+            await self.refresh()
+        return self.status
 
     async def refresh(self) -> None:
         """Load what other processes have done: they may have continued the agent's work."""
@@ -187,6 +193,9 @@ class AgentInMemory:
 
     async def refresh(self) -> None:
         """Nothing: no other process knows of it."""
+
+    async def load(self) -> AgentStatus:
+        return self.status
 
     async def say(
         self, update: Update, *, after: AgentStatus | None = None, call_id: str | None = None, **changes: Any

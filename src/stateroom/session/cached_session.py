@@ -94,7 +94,9 @@ class CachedSession:
         self.state: Any = None
         """None when it is not loaded."""
         self.progress = Progress(0, 0.0)
-        """While the state is not loaded, only what is pending is known, and the agent's phase."""
+        """After a fork or a rewind that left the state unread, only what is pending is known, and the agent's phase."""
+        self.knows_progress = False
+        """Whether all of the progress is known."""
         self.outdated = False
         """Whether the state is stored in an older schema than it has here."""
         self.stale = True
@@ -126,7 +128,8 @@ class CachedSession:
     def set_newest(self, after: StateAt) -> None:
         """Hold this state as the one at the head's revision."""
         self.state, self.progress, self.outdated = after.state, after.progress, after.outdated
-        self.stale = after.state is None  # the next use loads it
+        self.knows_progress = after.state is not None
+        self.stale = not self.knows_progress  # the next use loads it
         trail, newest = self._trail, self.head.revision
         if not self.stale:
             trail[newest] = after
