@@ -19,7 +19,7 @@ def letters(stateroom: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Eight episodes, of which four wait for a judge; by then it is itself again."""
     monkeypatch.setenv("JUDGE", "mumbling")
     outcome = stateroom("run", ENVIRONMENT, "--output", "letters.jsonl")
-    assert outcome.code == 0
+    assert outcome.code == 1
     assert "8 episodes of letter" in outcome.out
     assert "perhaps a 2, or a 1 on a bad day" in outcome.out
     monkeypatch.delenv("JUDGE")
@@ -105,7 +105,7 @@ def test_a_judge_on_a_server_may_fail_and_come_back(stateroom: Any, monkeypatch:
     """The first server mumbles; another one takes its place, under the same address."""
     with served("Mumbling") as (url, port):
         monkeypatch.setenv("JUDGE", f"{api}:{EXAMPLE}:Mumbling@{url}")
-        assert stateroom("run", ENVIRONMENT, "--output", "letters.jsonl").code == 0
+        assert stateroom("run", ENVIRONMENT, "--output", "letters.jsonl").code == 1
     failures = rows("letters_failures.jsonl")
     assert [(row["_ng_failure_class"], "perhaps a 2" in row["error"]) for row in failures] == [("judge", True)] * 4
     with served("Critic", port) as (url, _):

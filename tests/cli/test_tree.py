@@ -91,6 +91,17 @@ def test_a_rule_of_ones_own(stateroom: Any, tmp_path: Path) -> None:
     assert json.loads(done.out)["branches"] == 5
 
 
+FALLS_SOMETIMES = """
+from stateroom.gallery.counter import CounterEnvironment
+
+class Falls(CounterEnvironment.policies["reference"]):
+    def respond(self, conversation, tools):
+        if self.rng.random() < 0.3:
+            1 / 0
+        return super().respond(conversation, tools)
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -117,8 +128,22 @@ def test_it_fails_when_no_task_has_an_answer(stateroom: Any, tmp_path: Path) -> 
     (tmp_path / "falls.py").write_text(falls)
     done = stateroom("branch", "counter", "--model", "falls.py:Falls", "--limit", 2)
     assert done.code == 1
-    assert "2 without an answer, 8 branches broke down" in done.out
+    assert "2 without an answer, 8 branches failed" in done.out
     assert " in respond: ModelFailed: Falls raised ZeroDivisionError" in done.out
+
+
+def test_failed_branches_are_counted_wherever_the_run_is_seen(stateroom: Any, tmp_path: Path) -> None:
+    (tmp_path / "falls.py").write_text(FALLS_SOMETIMES)
+    command = ("branch", "counter", "--model", "falls.py:Falls", "-n", 8, "--output", "x.jsonl")
+    done = stateroom(*command, "--limit", 1, "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["failed"]) == (1, 0)
+    assert 0 < found["broken"] < 8
+    [listed] = json.loads(stateroom("runs", ".", "--json").out)
+    assert (listed["done"], listed["failed"]) == (1, found["broken"])
+    exported = stateroom("export", "x.jsonl", "--to", "jsonl", "--advantages", "vine", "--json")
+    assert (exported.code, json.loads(exported.out)["failed"]) == (0, found["broken"])
+    assert "x_failures.jsonl" in exported.err
 
 
 # Looking.

@@ -203,7 +203,7 @@ def _grow(plan: Branching) -> Grown:
 
 
 def _finish(plan: Branching, report: Grown, rule: str, json_output: bool) -> None:
-    """Print a report; the exit code is 1 if no task has an answer."""
+    """Print a report; the exit code is 1 if a task has no answer, or a branch failed."""
     if json_output:
         print_json(
             {
@@ -219,7 +219,7 @@ def _finish(plan: Branching, report: Grown, rule: str, json_output: bool) -> Non
         )
     else:
         _show(plan, report, rule)
-    if report.failed == report.tasks:
+    if report.failed or report.broken:
         raise typer.Exit(1)
 
 
@@ -227,7 +227,7 @@ def _show(plan: Branching, report: Grown, rule: str) -> None:
     """Print a report as a table: the answers, and what their trees took."""
     what = f"{counted(report.tasks, 'task', 'tasks')} of {plan.environment.name}, by {plan.model.name}, {rule}"
     failed = f", {report.failed} without an answer" if report.failed else ""
-    broken = f", {counted(report.broken, 'branch', 'branches')} broke down" if report.broken else ""
+    broken = f", {counted(report.broken, 'branch', 'branches')} failed" if report.broken else ""
     console.print(Text.assemble((what, "bold"), (failed + broken, "red")), soft_wrap=True)
     if report.first_error:
         console.print(f"the first failure: {report.first_error}", style="red", soft_wrap=True)

@@ -41,7 +41,9 @@ def export(
     ] = None,
     json_output: AsJSON = False,
 ) -> None:
-    """Export the episodes of a run in the format of a trainer.
+    """Export the episodes of a run in the format of a trainer; the exit code is 1 if there is none.
+
+    Failed episodes, and failed branches of trees, are left out and counted.
 
     Example: stateroom export rollouts/counter.jsonl --to sft
 
@@ -58,8 +60,12 @@ def export(
         written = asyncio.run(write_table(path, FORMATS[to].columns, rows, bar.advance))
     finally:
         bar.stop()
+    failed = sum(episode.failed for episode in found.episodes())
+    if failed:
+        left_out = f"{counted(failed, 'failed episode or branch is', 'failed episodes or branches are')} left out"
+        errors.print(f"{left_out}; see {found.files.failures}", style="yellow", soft_wrap=True)
     if json_output:
-        print_json({"rows": written, "file": str(path) if written else None})
+        print_json({"rows": written, "failed": failed, "file": str(path) if written else None})
     elif written:
         console.print(f"{counted(written, 'row', 'rows')} in {path}", soft_wrap=True)
     else:

@@ -145,7 +145,10 @@ def plan(options: Mapping[str, Any]) -> Run:
 
 
 def finish(plans: Mapping[str, Run], json_output: bool) -> None:
-    """Carry out plans one after another, and print their reports; the exit code is 1 if every episode failed."""
+    """Carry out plans one after another, and print their reports.
+
+    The exit code is 1 if every episode failed, or if a resumed run would try some of them again.
+    """
     for each in plans.values():
         warn_of_missing_prompts(each.tasks)
     done = {name: (each, collect(each)) for name, each in plans.items()}
@@ -159,7 +162,8 @@ def finish(plans: Mapping[str, Run], json_output: bool) -> None:
         print_json({**_overall(done), "environments": {name: _data(*each) for name, each in done.items()}})
     else:
         _show_all(done)
-    if all(report.failed == report.episodes for _, report in done.values()):
+    reports = [report for _, report in done.values()]
+    if any(report.transient for report in reports) or all(report.failed == report.episodes for report in reports):
         raise typer.Exit(1)
 
 
@@ -179,6 +183,7 @@ def _data(plan: Run, report: Report) -> dict[str, Any]:
     return {
         "episodes": report.episodes,
         "failed": report.failed,
+        "transient": report.transient,
         "waiting": report.waiting,
         **measured_speed(report.elapsed, report.rows[report.earlier :]),
         "tool_failures": report.tool_failures.counts,
@@ -234,6 +239,9 @@ def _notes(plan: Run, report: Report) -> list[Text]:
     if report.waiting:
         answer = f"stateroom sessions answer {report.waiting[0]} TEXT --store {without_secrets(plan.store)}"
         notes.append(Text(f"{report.waiting[0]} waits for input: {answer}, then --resume"))
+    if report.transient:
+        told = f"{counted(report.transient, 'failure', 'failures')} may pass: --resume tries them again"
+        notes.append(Text(told, "red"))
     if report.first_error:
         notes.append(Text(f"the first failure: {report.first_error}", "red"))
     if report.tool_failures:

@@ -33,6 +33,8 @@ class Report:
     tool_failures: ToolFailures
     """Tool calls that failed because of the author's code."""
     failed: int = 0
+    transient: int = 0
+    """Episodes among the failed ones that may not fail again: a resumed run tries them again."""
     waiting: list[str] = field(default_factory=list)
     """The sessions whose agents wait for input."""
     rows: SpooledRows = field(default_factory=SpooledRows)
@@ -128,6 +130,7 @@ class _Collector:
         elif message.measured is None:
             self._failures.write(message.line)
             report.failed += 1
+            report.transient += message.transient
             report.first_error = report.first_error or message.error
         else:
             self._rollouts.write(message.line)

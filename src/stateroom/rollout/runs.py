@@ -105,6 +105,7 @@ class RunSummary(NamedTuple):
     """Episodes with a reward; of a run that branches, tasks with an answer."""
     episodes: int
     failed: int
+    """Episodes that failed; of a run that branches, branches."""
     metrics: dict[str, float]
     """The key metrics of what is done."""
     started: datetime
@@ -188,7 +189,7 @@ class StoredRun:
         """The run in one line, by what is indexed of it; it is named by its place in a folder."""
         known = self.description
         rewards = search.rewards()
-        failed = search.failed(by_task=self.branches)
+        failed = search.failed()
         started = known.started if known is not None else None
         return RunSummary(
             name=str(self.files.rollouts.relative_to(within).with_suffix("")),

@@ -132,11 +132,11 @@ class Search:
         [(count,)] = self._select("SELECT count(*) FROM rows WHERE file = 'inputs' AND NOT again")
         return count  # type: ignore[no-any-return]
 
-    def failed(self, *, by_task: bool) -> int:
-        """The number of episodes, or of tasks, that failed and have no answer."""
-        place = "task" if by_task else "task, rollout"
-        failed = f"SELECT {place} FROM {EPISODES} AND failure IS NOT NULL"
-        [(count,)] = self._select(f"SELECT count(*) FROM ({failed} EXCEPT SELECT {place} FROM {ANSWERS})")
+    def failed(self) -> int:
+        """The number of episodes that failed; of trees, of branches, and of tasks in which none began."""
+        branches = "SELECT task FROM rows WHERE file = 'failures' AND node IS NOT NULL"
+        counted = f"failure IS NOT NULL AND (node IS NOT NULL OR task NOT IN ({branches}))"
+        [(count,)] = self._select(f"SELECT count(*) FROM {EPISODES} AND {counted}")
         return count  # type: ignore[no-any-return]
 
     def failures(self) -> dict[str, int]:

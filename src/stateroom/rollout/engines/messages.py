@@ -32,6 +32,8 @@ class Finished(msgspec.Struct, frozen=True):
     """Its measurements; None if it failed or waits."""
     error: str | None
     """Why it failed, in a line."""
+    transient: bool
+    """Whether it failed for a reason that may pass, so that a resumed run tries it again."""
     waits_in: str | None
     """Its session, if it waits for input."""
 

@@ -122,7 +122,8 @@ class EpisodeWorker:
         if ended.session is not None:
             self._sessions[key] = ended.session
         error = cause_line(ended.row) if failed else None
-        self._link.tell(Finished(key, ended.line, ended.measured, error, ended.waits_in))
+        transient = failed and not ended.row["_ng_failure_terminal"]
+        self._link.tell(Finished(key, ended.line, ended.measured, error, transient, ended.waits_in))
 
     def _close(self, keys: Iterable[Key]) -> None:
         """Close sessions whose rows are written: until then their episodes could be resumed."""
