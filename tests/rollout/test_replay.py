@@ -540,6 +540,30 @@ async def test_a_failed_call_that_succeeds_now_is_a_difference(collect: Any, sto
     assert (difference.number, difference.recorded["error"]["code"]) == (3, "tool_error")
 
 
+async def test_a_failed_call_after_a_users_answer_is_not_taken_for_an_earlier_one(
+    tmp_path: Path, store: Store, url: str
+) -> None:
+    class Talkative(DeskEnvironment):
+        """The same, with a user."""
+
+        name = "desk"
+
+        def reply(self, state: Desk, message: str) -> str | None:
+            return "Write." if message == "What?" else None
+
+    class Asks(Policy):
+        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+            answers = [[function_call("note", "c", text="one")], [function_call("note", "c", text="")]]
+            if not any(item.get("role") == "assistant" for item in conversation):
+                return [message("What?")]
+            return dict(enumerate(answers)).get(len(outputs_of(conversation)), [message("done")])
+
+    files = RunFiles(tmp_path / "out.jsonl")
+    await run(Run(environment=Talkative(), model=ModelSource("a", Asks), files=files, tasks=[{}], store=url))
+    [found] = await replay_rollouts(Talkative(), files.rollouts, store, reads="check")
+    assert (found.refused, found.calls, found.differences) == (None, 2, [])
+
+
 async def test_two_rows_may_be_of_one_session(collect: Any, store: Store) -> None:
     path = await collect(DeskEnvironment())
     twins = path.parent / "twins.jsonl"
@@ -632,10 +656,14 @@ def test_calls_are_known_by_where_they_stand() -> None:
         message("hm"),
         function_call("server__a", "x"),
         output("x", "plain text"),
+        message("what?"),
+        {"type": "message", "role": "user", "content": "that"},
+        function_call("a", "z"),
+        output("z", "3"),
         function_call("a", "open"),
     ]
     found = [(call.name, call.id, call.output) for call in recorded_calls({"output": items}, {"a", "b"})]
-    assert found == [("b", "0.0.1", 1), ("a", "0.0.0", 2), ("a", "0.1.0", "plain text")]
+    assert found == [("b", "0.0.1", 1), ("a", "0.0.0", 2), ("a", "0.1.0", "plain text"), ("a", "0.3.0", 3)]
 
 
 def test_what_has_left_no_entry_stands_between_those_that_have() -> None:

@@ -47,15 +47,19 @@ def recorded_calls(response: Any, tools: Collection[str]) -> Iterator[RecordedCa
     """The calls of a response that have outputs, in the order of the outputs."""
     items = response.get("output") if isinstance(response, dict) else None
     waiting: list[tuple[Item, str]] = []
-    step, index, asking = -1, 0, False
+    step, index, answering = -1, 0, False
     for item in items if isinstance(items, list) else ():
-        kind = item.get("type") if isinstance(item, dict) else None
+        if not isinstance(item, dict):
+            continue
+        kind = item.get("type")
+        is_answer = kind != "function_call_output" and item.get("role") != "user"
+        if is_answer and not answering:
+            step, index = step + 1, 0
+        answering = is_answer
         if kind == "function_call":
-            step, index = (step, index + 1) if asking else (step + 1, 0)
-            asking = True
             waiting.append((item, f"0.{step}.{index}"))
+            index += 1
         elif kind == "function_call_output" and waiting:
-            asking = False
             own = (at for at, (call, _) in enumerate(waiting) if call.get("call_id") == item.get("call_id"))
             call, call_id = waiting.pop(next(own, 0))
             name = str(call.get("name"))
