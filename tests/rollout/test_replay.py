@@ -13,7 +13,7 @@ from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Replay, Run, RunFiles, replay_rollouts, replay_session, run
 from stateroom.session import LogEntry, cached_session, merged, recorded_calls
-from stateroom.store import Store, open_store
+from stateroom.store import Store, WrappedStore, open_store
 
 
 class Desk(State):
@@ -562,6 +562,41 @@ async def test_a_failed_call_after_a_users_answer_is_not_taken_for_an_earlier_on
     await run(Run(environment=Talkative(), model=ModelSource("a", Asks), files=files, tasks=[{}], store=url))
     [found] = await replay_rollouts(Talkative(), files.rollouts, store, reads="check")
     assert (found.refused, found.calls, found.differences) == (None, 2, [])
+
+
+async def test_a_replay_that_agrees_reads_no_world(collect: Any, store: Store) -> None:
+    class Furnished(DeskEnvironment):
+        """The same, with a world."""
+
+        name = "desk"
+
+        def world(self) -> Desk:
+            return Desk(colours={"grey"})
+
+        def seed(self, state: Desk, task: DeskTask) -> None:
+            state.notes.append(task.first)
+
+    class Other(Furnished):
+        """Of another colour."""
+
+        name = "desk"
+
+        def world(self) -> Desk:
+            return Desk(colours={"green"})
+
+    class Watched(WrappedStore):
+        loaded: list[str | None] = []
+
+        def around(self, operation: str, session: str | None, work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if operation == "load":
+                self.loaded.append(session)
+            return work(*args, **kwargs)
+
+    path = await collect(Furnished(), function_call("note", "c", text="one"))
+    sessions = {row["_stateroom_session"] for row in rows(path)}
+    assert not any(each.differences for each in await replay_rollouts(Furnished(), path, Watched(store)))
+    assert {*Watched.loaded} == sessions
+    assert [each.differences[0].number for each in await replay_rollouts(Other(), path, store)] == [0]
 
 
 async def test_two_rows_may_be_of_one_session(collect: Any, store: Store) -> None:

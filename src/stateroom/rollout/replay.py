@@ -25,6 +25,7 @@ from stateroom.rollout.tasks import find_inputs
 from stateroom.session import (
     NOT_REPEATABLE,
     AgentStatus,
+    Document,
     History,
     LogEntry,
     Procedure,
@@ -216,12 +217,12 @@ class Replayer:
         entries = [entry async for entry in history.entries(session)]
         for entry in entries:
             self._refuse_shared(session, entry)
-        progress = (await history.outline(session, 1)).progress
+        seeded = await history.outline(session, 1)
         edits = await history.line(session, kinds={"edit"})
         replay.edited = [f"by {entry.facts['by']} at revision {entry.revision}" for entry in edits]
         calls = [*recorded_calls(response, environment.tools)]
-        stored = _StoredStates(Reader(store, environment.state_type), session)
-        await self._replay(replay, stored, entries[0].input, progress, [*merged(entries[1:], calls)])
+        stored = _StoredSession(Reader(store, environment.state_type), session, seeded)
+        await self._replay(replay, stored, entries[0].input, seeded.progress, [*merged(entries[1:], calls)])
 
     def _refuse_shared(self, session: str, entry: LogEntry) -> None:
         """Refuse a call that depends on what other sessions have changed since."""
@@ -271,7 +272,7 @@ class Replayer:
     async def _replay(
         self,
         replay: Replay,
-        stored: _StoredStates | None,
+        stored: _StoredSession | None,
         row: Any,
         progress: Progress,
         steps: Sequence[LogEntry | RecordedCall],
@@ -298,35 +299,40 @@ class _Stopped(Exception):
     """Something differs, and the replay is not lenient."""
 
 
-class _StoredStates:
-    """The states of a stored session, as plain data in the current schema."""
+class _StoredSession:
+    """A session that is replayed, as it is stored."""
 
-    def __init__(self, reader: Reader, session: str) -> None:
+    def __init__(self, reader: Reader, session: str, seeded: Document) -> None:
         self.reader = reader
         self.session = session
-
-    async def state(self, revision: int) -> Any:
-        found, _ = await self.reader.read(self.session, revision)
-        return readable(decode(encode(found.state)))
-
-    async def is_current(self) -> bool:
+        self.seeded = seeded
+        """The session at its beginning; if it began in a world, without the state."""
+        self.is_current = seeded.version == schema_of(reader.state_type).version
         """Whether the whole session is stored in the current schema."""
-        document = await History(self.reader.store).outline(self.session, 1)
-        return document.version == schema_of(self.reader.state_type).version
+
+    def begins_like(self, other: Document) -> bool:
+        """Whether another session has the same first state, as far as can be seen without reading a world."""
+        own = self.seeded
+        return self.is_current and (own.state, own.start) == (other.state, other.start)
+
+
+async def _plain_state(reader: Reader, session: str, revision: int) -> Any:
+    """The state of a session at a revision, as plain data in the current schema."""
+    found, _ = await reader.read(session, revision)
+    return readable(decode(encode(found.state)))
 
 
 class _Player:
-    """Replays one episode, call by call. `stored` are the states of its session, if a store has it."""
+    """Replays one episode, call by call. `stored` is its session, if a store has it."""
 
     def __init__(
-        self, sessions: Sessions[Any], replay: Replay, stored: _StoredStates | None, *, lenient: bool, reads: Reads
+        self, sessions: Sessions[Any], replay: Replay, stored: _StoredSession | None, *, lenient: bool, reads: Reads
     ) -> None:
         self._sessions = sessions
         self._replay = replay
         self._stored = stored
         self._lenient = lenient
         self._reads = reads
-        self._is_current = True
         self._revisions: dict[int, int] = {}
         """The revisions of the recorded session, with those of the replayed one."""
         self.session: Any = None
@@ -343,9 +349,9 @@ class _Player:
         except Exception as error:
             raise EnvironmentFailed(f"seed failed: {type(error).__name__}: {error}") from error
         if self._stored is not None:
-            self._is_current = await self._stored.is_current()
             self._revisions[1] = 1
-            lines = await self._state_differences(1)
+            here = await History(self._sessions.store).outline(self.session.id, 1)
+            lines = [] if self._stored.begins_like(here) else await self._state_differences(1)
             if lines:
                 self._differ("seed", row, None, None, lines)
 
@@ -379,6 +385,10 @@ class _Player:
     @property
     def _tools(self) -> Mapping[str, SessionTool]:
         return self._sessions.environment.tools
+
+    @property
+    def _is_current(self) -> bool:
+        return self._stored is not None and self._stored.is_current
 
     def _is_external(self, entry: LogEntry) -> bool:
         """Whether a call cannot run again: it has effects outside, or is an answer of the user."""
@@ -416,9 +426,9 @@ class _Player:
     async def _state_differences(self, revision: int) -> list[str]:
         """What differs between the recorded state at a revision and the replayed one."""
         assert self._stored is not None
-        here = _StoredStates(self._sessions.runtime.reader, self.session.id)
-        found = diff(await self._stored.state(revision), await here.state(self._revisions[revision]))
-        return [str(difference) for difference in found]
+        recorded = await _plain_state(self._stored.reader, self._stored.session, revision)
+        now = await _plain_state(self._sessions.runtime.reader, self.session.id, self._revisions[revision])
+        return [str(difference) for difference in diff(recorded, now)]
 
     async def _copy(self, entry: LogEntry) -> None:
         """Append a recorded entry to the session, as another process would."""

@@ -18,7 +18,10 @@ from .commit import (
     back_off as back_off,
 )
 from .containment import contained as contained
-from .document import write_document as write_document
+from .document import (
+    Document as Document,
+    write_document as write_document,
+)
 from .edit import Edit as Edit
 from .environment import (
     Effect as Effect,
