@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,10 +20,19 @@ from stateroom.errors import CannotWrite, NotFound
 BOM = b"\xef\xbb\xbf"
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file to read its bytes; `OSError` also if it is a pipe or device, which might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else it would wait for somebody who writes to a pipe
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that are not blank, with their numbers; `NotFound` if the file cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             yield from ((number, line) for number, line, _ in numbered_lines(file) if line)
     except OSError as error:
         raise NotFound(f"cannot read {path}: {error.strerror}") from error

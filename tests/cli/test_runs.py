@@ -12,6 +12,7 @@ from stateroom.model import ModelSource, Scripted
 from stateroom.rollout import Run, RunFiles
 from stateroom.rollout.description import described
 from tests.cli.conftest import Command
+from tests.rollout.bad_runs import BAD_RUNS, ODD_RUNS, make_runs
 
 PILE = '''
 from stateroom import Environment, State, Verdict, tool
@@ -310,6 +311,16 @@ def test_runs_that_grow_or_were_torn_are_listed(stateroom: Command, collect: Any
     assert found["a"]["model"] == "pile.py:Puts"
     assert (found["b"]["done"], found["b"]["metrics"]) == (0, {})
     assert stateroom("runs", "out").code == 0
+
+
+def test_a_bad_run_is_listed_with_what_is_wrong_and_hides_no_other(stateroom: Command, tmp_path: Path) -> None:
+    make_runs(tmp_path / "all")
+    found = {run["name"].removesuffix("/x"): run for run in json.loads(stateroom("runs", "all", "--json").out)}
+    assert found.keys() == {"good", *BAD_RUNS, *ODD_RUNS}
+    assert {name for name, run in found.items() if run["warnings"]} == {*BAD_RUNS}
+    listed = stateroom("runs", "all")
+    assert listed.code == 0
+    assert "not a regular file" in listed.out
 
 
 def test_a_run_is_listed_whatever_its_files_ending(stateroom: Command) -> None:

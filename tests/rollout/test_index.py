@@ -3,6 +3,8 @@
 import json
 import multiprocessing
 import os
+import sqlite3
+from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from stateroom.rollout import (
     rescore_rollouts,
     run,
 )
+from stateroom.rollout.metrics import agent_metrics
 from stateroom.store import open_store
 
 NOTHING = EpisodeFilter()
@@ -102,7 +105,7 @@ def test_a_last_line_that_lacks_only_its_end_is_a_row_once(files: RunFiles) -> N
 
 
 def test_lines_that_are_no_rows_are_left_out_and_told(files: RunFiles) -> None:
-    files.rollouts.write_bytes(b'[1]\n{"a":\n{"_ng_task_index": "x"}\n\xff\n' + line_of(row(7)))
+    files.rollouts.write_bytes(b'[1]\n{"a":\n{"_ng_task_index": "x"}\n\xff\n' + line_of(row(7, reward=1.0)))
     index = RunIndex(files)
     assert tasks(index) == [7]
     assert index.warnings() == ["x.jsonl: 4 lines are no rows and left out; see line 1"]
@@ -117,7 +120,7 @@ def test_odd_rows_are_rows(files: RunFiles) -> None:
     ]
     files.rollouts.write_bytes(b"\n".join(lines))
     found, total = Search(RunIndex.of(files)).page(NOTHING)
-    assert [(each["task"], each["reward"]) for each in found] == [(0, None), (1, float("inf")), (2, 1.0), (3, None)]
+    assert [(each["task"], each["reward"]) for each in found] == [(0, None), (1, None), (2, 1.0), (3, None)]
     assert (total, found[3]["failure"]) == (4, "None")
 
 
@@ -153,7 +156,8 @@ def test_what_was_indexed_before_is_not_read_again(files: RunFiles, monkeypatch:
     scalars = module._scalars
     monkeypatch.setattr(module, "_scalars", lambda line, number: read.append(number) or scalars(line, number))
     assert tasks(RunIndex(files)) == [*range(21)]
-    assert read == [21]
+    assert [number for number in read if number > 20] == [21]
+    assert len(read) <= 1 + module.CHECKED
 
 
 def test_an_index_may_be_deleted_broken_or_of_another_version(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,18 +167,54 @@ def test_an_index_may_be_deleted_broken_or_of_another_version(files: RunFiles, m
     RunIndex.of(files).close()
     files.index.write_bytes(b"no database, but long enough to be one " * 100)
     RunIndex.of(files).close()
-    monkeypatch.setattr(module, "VERSION", 2)
-    monkeypatch.setattr(module, "TABLES", (*module.TABLES[:-1], "PRAGMA user_version = 2"))
+    monkeypatch.setattr(module, "VERSION", 99)
     assert tasks(RunIndex(files)) == [*range(20)]
 
 
-@pytest.mark.parametrize("how", ["folder", "link"])
+@pytest.mark.parametrize(
+    "forge",
+    [
+        "UPDATE rows SET reward = 1",
+        "UPDATE rows SET numbers = x'00'",
+        "UPDATE rows SET offset = 1 << 60",
+        "UPDATE files SET lines = -1",
+        "PRAGMA ignore_check_constraints = ON; UPDATE rows SET task = 'x' WHERE line = 7",
+        "CREATE TRIGGER reach AFTER INSERT ON rows BEGIN DELETE FROM rows; END",
+        "DROP TABLE rows; CREATE VIEW rows AS SELECT 1",
+        "DELETE FROM about",
+    ],
+)
+def test_an_index_that_does_not_fit_its_file_is_made_anew(files: RunFiles, forge: str) -> None:
+    write_rows(files.rollouts, [row(task, reward=0.5) for task in range(20)])
+    RunIndex.of(files).close()
+    with closing(sqlite3.connect(files.index)) as database:
+        database.executescript(forge)
+    index = RunIndex.of(files)
+    assert [each["reward"] for each in Search(index).page(NOTHING)[0]] == [0.5] * 20
+    assert agent_metrics(Search(index).measured(by_task=False))["mean/reward"] == 0.5
+
+
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_damaged_index_is_made_anew(files: RunFiles, place: float) -> None:
+    write_rows(files.rollouts, [row(task, reward=0.5, **{f"n{n}": n for n in range(50)}) for task in range(200)])
+    RunIndex.of(files).close()
+    with files.index.open("rb+") as file:
+        file.seek(int(place * files.index.stat().st_size))
+        file.write(b"\xff" * 9000)
+    index = RunIndex.of(files)
+    assert tasks(index) == [*range(200)]
+    assert len(Search(index).measured(by_task=False)) == 200
+
+
+@pytest.mark.parametrize("how", ["folder", "link", "pipe"])
 def test_where_no_index_can_be_written_it_is_elsewhere(files: RunFiles, tmp_path: Path, how: str) -> None:
     write_rows(files.rollouts, [row(task) for task in range(20)])
     other = tmp_path / "other"
     other.touch()
     if how == "folder":
         files.index.mkdir()
+    elif how == "pipe":
+        os.mkfifo(files.index)
     else:
         files.index.symlink_to(other)
     assert tasks(RunIndex(files)) == [*range(20)]

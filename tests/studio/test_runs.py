@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import shutil
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from itertools import count
@@ -18,11 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Router
 
 from stateroom.jsonl import line_of, write_rows
-from stateroom.rollout import RunFiles, RunIndex, index as index_module
+from stateroom.rollout import RunFiles, RunIndex, Search, index as index_module
 from stateroom.server.api import starlette_response
 from stateroom.server.response import response_to
 from stateroom.studio.runs import RunsAPI
 from tests.patience import PATIENCE
+from tests.rollout.bad_runs import BAD_RUNS, ODD_RUNS, make_run, make_runs
 from tests.studio.conftest import stateroom
 
 ROWS = [
@@ -119,6 +122,36 @@ async def test_runs_are_listed_with_what_is_known_of_them(client: Client, files:
     write_rows(files.rollouts, [{**ROWS[0], "_ng_task_index": 9}])
     again = await client.get("/runs", since=found["version"])
     assert again["runs"][0]["done"] == 7
+
+
+async def test_a_bad_run_is_listed_with_what_is_wrong_and_hides_no_other(client: Client, tmp_path: Path) -> None:
+    make_runs(tmp_path / "runs")
+    shutil.copytree(tmp_path / "runs" / "good", tmp_path / "runs" / os.fsdecode(b"\xff"))
+    found = {run["name"].removesuffix("/x"): run for run in (await client.get("/runs"))["runs"]}
+    assert found.keys() == {"good", "\ufffd", *BAD_RUNS, *ODD_RUNS}
+    assert {name for name, run in found.items() if run["warnings"]} == {*BAD_RUNS}
+    assert (found["good"]["metrics"]["mean/reward"], found["good"]["done"]) == (1.0, 1)
+    for name in (*BAD_RUNS, *ODD_RUNS):
+        path = f"/runs/{quote(f'{name}/x', safe='')}"
+        assert (await client.whole(path))["warnings"] == found[name]["warnings"]
+        for rest in ("/rollouts", "/rollouts/1", "/matrix"):
+            assert await client.status(path + rest) == 200
+
+
+async def test_a_run_that_cannot_be_read_hides_no_other(client: Client, files: RunFiles, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "good")
+    await client.whole(X)
+
+    def fail(*_: Any) -> None:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Search, "rewards", lambda self: fail() if self.index.files == files else [])
+        write_rows(files.rollouts, [{**ROWS[0], "_ng_task_index": 9}])
+        found = {run["name"]: run for run in (await client.get("/runs"))["runs"]}
+    assert found["a/x"]["warnings"] == ["database disk image is malformed"]
+    assert found["good/x"]["warnings"] == []
+    assert (await client.whole(X))["done"] == 7
 
 
 async def test_failures_are_counted_by_class_and_by_tool_and_lead_to_their_episodes(

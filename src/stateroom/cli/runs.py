@@ -9,7 +9,7 @@ import typer
 
 from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, number, print_json, table, with_error
-from stateroom.rollout import RunIndex, RunSummary, Search, find_runs
+from stateroom.rollout import UNREADABLE, RunIndex, RunSummary, Search, StoredRun, find_runs
 
 
 def runs(
@@ -23,8 +23,7 @@ def runs(
 
     Example: stateroom runs out --json
     """
-    summaries = (run.summary(folder, Search(RunIndex.of(run.files))) for run in find_runs(folder))
-    found = sorted(summaries, key=lambda each: each.started, reverse=True)
+    found = sorted((_summary(run, folder) for run in find_runs(folder)), key=lambda each: each.started, reverse=True)
     if json_output:
         print_json([_data(each) for each in found])
         return
@@ -41,9 +40,18 @@ def runs(
         when = f"{each.started:%Y-%m-%d %H:%M}"
         made.add_row(each.name, done, str(each.failed), reward, passed, when)
         made.add_row(f"{each.environment or 'unknown'}, by {each.model or 'unknown'}", style="dim")
+        for warning in each.warnings:
+            made.add_row(warning, style="yellow")
     console.print(made)
     if len(found) > limit:
         console.print(f"the newest {limit} of {len(found)}; --limit shows more", style="dim")
+
+
+def _summary(run: StoredRun, folder: Path) -> RunSummary:
+    try:
+        return run.summary(folder, Search(RunIndex.of(run.files)))
+    except UNREADABLE as error:
+        return run.unreadable(folder, error)
 
 
 def _data(run: RunSummary) -> dict[str, Any]:

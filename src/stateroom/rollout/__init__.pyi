@@ -82,6 +82,7 @@ from .runner import (
     run as run,
 )
 from .runs import (
+    UNREADABLE as UNREADABLE,
     RunSummary as RunSummary,
     Said as Said,
     StoredEpisode as StoredEpisode,

@@ -10,17 +10,19 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import structs
 
 from stateroom.errors import BadData
-from stateroom.jsonl import replace_lines
+from stateroom.jsonl import open_regular, replace_lines
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.plan import Plan
 from stateroom.store import without_secrets
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
 class RunDescription(msgspec.Struct):
@@ -36,8 +38,8 @@ class RunDescription(msgspec.Struct):
     server: str | None = None
     """The URL of the server with the sessions."""
     seed: int = 0
-    tasks: int = 0
-    episodes: int = 0
+    tasks: Count = 0
+    episodes: Count = 0
     """Episodes that the run has; of a run that branches, its tasks."""
     settings: dict[str, Any] = {}
     """Options that only this kind of run has, such as `repeats`, `group` or `rule`."""
@@ -52,14 +54,20 @@ class RunDescription(msgspec.Struct):
     """Seconds of all processes that worked on it, except of those that were killed."""
     versions: dict[str, str] = {}
 
+    def __post_init__(self) -> None:
+        for name, text in (("started", self.started), ("finished", self.finished)):
+            if text is not None and datetime.fromisoformat(text).utcoffset() is None:
+                raise ValueError(f"{name} should be a time with its offset from UTC, not {text!r}")
+
     @classmethod
     def read(cls, files: RunFiles) -> RunDescription | None:
         """The description in a run's file; None if there is none. `BadData` if it cannot be read."""
         if not files.description.exists():
             return None
         try:
-            return msgspec.json.decode(files.description.read_bytes(), type=cls)
-        except (OSError, msgspec.MsgspecError) as error:
+            with open_regular(files.description) as file:
+                return msgspec.json.decode(file.read(), type=cls)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadData(f"{files.description} is not the description of a run; remove it: {error}") from None
 
     @contextmanager

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
+from random import randrange
 from threading import Lock
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -22,17 +23,19 @@ from weakref import finalize
 import msgspec
 from msgspec import Raw
 
-from stateroom.errors import BadTask, NotFound
-from stateroom.jsonl import BOM, parse_object
+from stateroom.errors import BadData, BadTask, NotFound
+from stateroom.jsonl import BOM, open_regular, parse_object
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import ALWAYS
 from stateroom.rollout.rows import (
     COST,
     INDICES,
+    MAX_NUMBER,
     REVERIFIED,
     SESSION,
     TIMES,
     Row,
+    complete_row,
     key_of,
     parse_row,
     rescored_fields,
@@ -56,30 +59,42 @@ KEPT = 8 << 20
 EDGE = 4096
 """Bytes at the start and at the end of the indexed part by which a file is recognised."""
 
+CHECKED = 64
+"""Rows of each file that are compared with the file when an index is opened."""
+
 WAIT = 30.0
 """Seconds to wait for another process that writes the same index."""
 
-VERSION = 1
+VERSION = 2
 """The version of the tables below; an index of another version is made anew."""
 
+
+def _table(name: str, columns: str) -> str:
+    """The statement that creates a table whose columns hold only what they are declared for, or NULL."""
+    kinds = [column.split()[:2] for column in columns.split(",")]
+    checks = " AND ".join(f"typeof({column}) IN ('{kind.lower()}', 'null')" for column, kind in kinds)
+    return f"CREATE TABLE {name} ({columns}, CHECK ({checks}))"
+
+
 TABLES = (
-    "DROP TABLE IF EXISTS files",
-    "DROP TABLE IF EXISTS rows",
-    "DROP TABLE IF EXISTS about",
-    """CREATE TABLE files (
-        file TEXT PRIMARY KEY, offset INTEGER, lines INTEGER, unread INTEGER, first_unread INTEGER, torn INTEGER,
-        size INTEGER, modified INTEGER, mark TEXT
-    )""",
-    """CREATE TABLE rows (
-        file TEXT, line INTEGER, offset INTEGER, length INTEGER, task INTEGER, rollout INTEGER, reward REAL,
-        failure TEXT, session TEXT, tool_calls REAL, turns INTEGER, tokens REAL, seconds REAL, cost REAL,
-        chosen INTEGER, node TEXT, tool TEXT, model TEXT, rescored INTEGER, numbers BLOB, again INTEGER,
-        id INTEGER PRIMARY KEY
-    )""",
+    _table(
+        "files",
+        """file TEXT PRIMARY KEY, offset INTEGER NOT NULL, lines INTEGER NOT NULL, unread INTEGER NOT NULL,
+        first_unread INTEGER, torn INTEGER NOT NULL, size INTEGER, modified INTEGER NOT NULL, mark TEXT NOT NULL""",
+    ),
+    _table(
+        "rows",
+        """file TEXT NOT NULL, line INTEGER NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL,
+        task INTEGER NOT NULL, rollout INTEGER NOT NULL, reward REAL, failure TEXT, session TEXT, tool_calls REAL,
+        turns INTEGER, tokens REAL, seconds REAL, cost REAL, chosen INTEGER NOT NULL, node TEXT, tool TEXT, model TEXT,
+        rescored INTEGER NOT NULL, numbers BLOB NOT NULL, again INTEGER NOT NULL, id INTEGER PRIMARY KEY""",
+    ),
     "CREATE INDEX by_task ON rows (file, task, rollout)",
-    "CREATE TABLE about (made TEXT, changes INTEGER)",
-    f"PRAGMA user_version = {VERSION}",
+    _table("about", "made TEXT NOT NULL, changes INTEGER NOT NULL"),
 )
+
+NO_REWARD = "SELECT count(*), min(line) FROM rows WHERE file = 'rollouts' AND failure IS NULL AND reward IS NULL"
+"""Rows without a number that is their reward, and the first of them."""
 
 INSERT = f"""INSERT INTO rows VALUES ({", ".join("?" * 20)},
     ? IS NULL AND EXISTS (SELECT 1 FROM rows WHERE file = ? AND task = ? AND rollout = ?), ?)"""
@@ -143,7 +158,7 @@ class RunIndex:
         done = whole = 0
         for name in INDEXED:
             position, path = self._position(name), self._path(name)
-            size = path.stat().st_size if path.exists() else 0
+            size = path.stat().st_size if path.is_file() else 0
             done += size if position.size == size else min(position.offset, size)
             whole += size
         return done, whole
@@ -161,13 +176,19 @@ class RunIndex:
                     f"{path.name}: line {position.lines + 1} is cut short and left out: a process was killed while it "
                     "wrote, or still writes"
                 )
+            if path.exists() and not path.is_file():
+                found.append(f"{path.name} is not a regular file and left out")
+        [(count, line)] = self.select(NO_REWARD)
+        if count:
+            rows = "1 row has" if count == 1 else f"{count:,} rows have"
+            found.append(f"{self.files.rollouts.name}: {rows} no finite number as the reward; see line {line}")
         return found
 
     def row(self, file: str, line: int) -> Row:
         """The whole row in a line; `NotFound` if it is not there, or no longer."""
         places = self.select("SELECT offset, length, task, rollout FROM rows WHERE id = ?", (_id(file, line),))
         for offset, length, task, rollout in places:
-            with suppress(OSError, BadTask), self._path(file).open("rb") as content:
+            with suppress(OSError, BadTask), open_regular(self._path(file)) as content:
                 content.seek(offset)
                 row = parse_row(content.read(length).removeprefix(BOM), line)
                 if key_of(row) == (task, rollout):
@@ -183,7 +204,7 @@ class RunIndex:
     def _advance(self, name: str) -> bool:
         known = self._position(name)
         try:
-            file = self._path(name).open("rb")
+            file = open_regular(self._path(name))
         except OSError:
             return known != Position() and self._commit(name, known, Position(), [], anew=True)
         with file:
@@ -228,26 +249,31 @@ def _open(files: RunFiles) -> sqlite3.Connection:
     """The index beside a large file, if it can be written there; else one that is gone with the process."""
     path = files.index
     large = files.rollouts.exists() and files.rollouts.stat().st_size >= KEPT
-    for _ in range(2 if large and not path.is_symlink() else 0):
+    is_ours = not path.is_symlink() and (path.is_file() or not path.exists())
+    for _ in range(2 if large and is_ours else 0):
         try:
-            return _connect(str(path))
+            return _connect(str(path), files)
         except sqlite3.OperationalError:  # the folder is read-only
             break
-        except sqlite3.DatabaseError:  # it is broken
+        except sqlite3.DatabaseError:  # it is broken, of another version, or does not fit the files
             path.unlink(missing_ok=True)
-    return _connect("")
+    return _connect("", files)
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, files: RunFiles) -> sqlite3.Connection:
+    """Open an index, or make a new one; `sqlite3.DatabaseError` if it is not an index of these files."""
     database = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA synchronous = OFF")  # what a loss of power breaks is made anew
         with _transaction(database):
-            if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
+            if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in TABLES:
                     database.execute(statement)
                 database.execute("INSERT INTO about VALUES (?, 0)", (uuid4().hex,))
+                database.execute(f"PRAGMA user_version = {VERSION}")
+        if path:
+            _check(database, files)
     except BaseException:
         database.close()
         raise
@@ -259,6 +285,42 @@ def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     with database:
         database.execute("BEGIN IMMEDIATE")
         yield database
+
+
+def _check(database: sqlite3.Connection, files: RunFiles) -> None:
+    """Raise `sqlite3.DatabaseError` if an index was damaged, is of another version, or has what its files have not.
+
+    Of the rows, some are compared: an index saves reading all of them.
+    """
+    statements = {statement for (statement,) in database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
+    version, about = database.execute("PRAGMA user_version").fetchone(), database.execute("PRAGMA quick_check(1)")
+    if (version, statements, about.fetchall()) != ((VERSION,), {*TABLES}, [("ok",)]):
+        raise sqlite3.DatabaseError("not an index")
+    if database.execute("SELECT count(*) FROM about").fetchone() != (1,):
+        raise sqlite3.DatabaseError("not an index")
+    for name in INDEXED:
+        found = database.execute("SELECT * FROM files WHERE file = ?", (name,)).fetchone()
+        known = Position() if found is None else Position(*found[1:])
+        with suppress(OSError), open_regular(getattr(files, name)) as file:
+            if known.offset and known.mark == _mark(file, known.offset):  # else it is indexed anew
+                _compare_rows(database, name, file, known.lines)
+
+
+def _compare_rows(database: sqlite3.Connection, name: str, file: BufferedReader, lines: int) -> None:
+    """Raise `sqlite3.DatabaseError` if some rows are not as in the file."""
+    for _ in range(CHECKED):
+        some = _id(name, randrange(max(lines, 0) + 1))
+        row = database.execute("SELECT * FROM rows WHERE file = ? AND id >= ? LIMIT 1", (name, some)).fetchone()
+        if row is None:
+            continue
+        _, line, offset, length, *scalars, _, identity = row
+        file.seek(offset)
+        try:
+            is_same = (*scalars,) == _scalars(file.read(length), line) and identity == _id(name, line)
+        except (OverflowError, BadTask):
+            is_same = False
+        if not is_same:
+            raise sqlite3.DatabaseError("its rows are not those of the file")
 
 
 # The files.
@@ -338,8 +400,7 @@ _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _response = msgspec.json.Decoder(_Response).decode
 _value = msgspec.json.Decoder().decode
 _pack = msgspec.msgpack.Encoder().encode
-unpack = msgspec.msgpack.Decoder(dict[str, float | dict[str, float]]).decode
-"""The numbers of a row, from the index."""
+_unpack = msgspec.msgpack.Decoder(dict[str, float | dict[str, float]]).decode
 
 NUMERIC = frozenset(b"-0123456789tf")
 NAMED = {*INDICES, SESSION, TIMES, CHOSEN, NODE, REVERIFIED, "_ng_failure_class", "reward_components", "tool"}
@@ -348,10 +409,11 @@ NAMED = {*INDICES, SESSION, TIMES, CHOSEN, NODE, REVERIFIED, "_ng_failure_class"
 def _scalars(line: bytes, number: int) -> tuple[Any, ...]:
     """What the index keeps of a row; `BadTask` if it is none."""
     row, response = _parse(line.removeprefix(BOM), number)
+    complete_row(row, number)
     times, failure = row.get(TIMES), row.get("_ng_failure_class")
     failed = "_ng_failure_class" in row
     return (
-        *_key(row, number),
+        *key_of(row),
         None if failed else _float(row.get("reward")),
         _text(str(failure)) if failed else None,
         _text(row.get(SESSION)),
@@ -391,14 +453,6 @@ def _parse(line: bytes, number: int) -> tuple[Row, _Response]:
     return row, response
 
 
-def _key(row: Row, number: int) -> tuple[int, int]:
-    task, rollout = (row.get(name, default) for name, default in zip(INDICES, (number - 1, 0), strict=True))
-    for value in (task, rollout):
-        if type(value) is not int or abs(value) >= 1 << 63:
-            raise BadTask(f"line {number}: the indices should be whole numbers")
-    return task, rollout
-
-
 def _numbers(row: Row) -> dict[str, Any]:
     """The numbers in a row that can be metrics; of a rescored one, those of its verdict and of the runner."""
     names = {*rescored_fields(row), *ALWAYS} if REVERIFIED in row else row.keys()
@@ -407,14 +461,20 @@ def _numbers(row: Row) -> dict[str, Any]:
     return {**found, "reward_components": _floats(parts)} if isinstance(parts, dict) else found
 
 
-def _floats(fields: Row) -> dict[str, Any]:
-    return {name: number for name, value in fields.items() if (number := _float(value)) is not None}
+def _floats(fields: Row) -> dict[str | None, float]:
+    return {_text(name): number for name, value in fields.items() if (number := _float(value)) is not None}
 
 
 def _float(value: Any) -> float | None:
-    with suppress(OverflowError):
-        return float(value) if isinstance(value, int | float) else None
-    return None
+    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_NUMBER else None
+
+
+def unpack(numbers: bytes) -> dict[str, Any]:
+    """The numbers of a row, from the index."""
+    try:
+        return _unpack(numbers)
+    except msgspec.MsgspecError:
+        raise BadData("the index of the run is damaged: remove X_index.db") from None
 
 
 def _text(value: Any) -> str | None:

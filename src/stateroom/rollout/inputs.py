@@ -11,7 +11,7 @@ from pathlib import Path
 from weakref import finalize
 
 from stateroom.errors import NotFound
-from stateroom.jsonl import BOM, numbered_lines, read_lines
+from stateroom.jsonl import BOM, numbered_lines, open_regular, read_lines
 from stateroom.rollout.rows import Key, Row, key_of, parse_row
 
 
@@ -39,7 +39,7 @@ class InputRows(Mapping[Key, Row]):
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = path.open("rb")
+            self._file = open_regular(path)
         except OSError as error:
             raise NotFound(f"cannot read {path}: {error.strerror}") from error
         finalize(self, self._file.close)

@@ -17,7 +17,7 @@ from stateroom.errors import BadData
 from stateroom.rollout.figures import Figures
 from stateroom.rollout.lazy import LazyMap, plain
 from stateroom.rollout.repeats import across_repeats, repeat_metrics, repeats_of
-from stateroom.rollout.rows import COST, TOKENS, VERDICT, Key, Row, changed_fields, key_of
+from stateroom.rollout.rows import COST, MAX_NUMBER, TOKENS, VERDICT, Key, Row, changed_fields, key_of
 from stateroom.rollout.spool import SpooledRows
 
 ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS, COST}
@@ -111,7 +111,10 @@ def summarise(values: Sequence[float], name: str) -> dict[str, float]:
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of an episode: the numbers and booleans of its row, the parts of its reward, and its tokens."""
+    """The metrics of an episode: the numbers and booleans of its row, the parts of its reward, and its tokens.
+
+    NaN, infinities and numbers whose sum would be infinite are not measured.
+    """
     response, parts = row.get("response"), row.get("reward_components")
     usage = response.get("usage") if isinstance(response, dict) else None
     named = {**(usage if isinstance(usage, dict) else {}), **row}
@@ -120,7 +123,7 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in named.items()
-        if isinstance(value, int | float) and not name.startswith("_")
+        if isinstance(value, int | float) and abs(value) <= MAX_NUMBER and not name.startswith("_")
     }
 
 

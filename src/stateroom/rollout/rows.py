@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from stateroom.errors import (
     BadTask,
@@ -27,6 +29,9 @@ from stateroom.session import Verdict, cause_of
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+
+MAX_NUMBER = 1e300
+"""The largest number that is measured: sums of many, too, are finite."""
 
 Key = tuple[int, int]
 """Which episode a row is of: the indices of its task and of its rollout."""
@@ -80,11 +85,107 @@ def parse_row(line: bytes, number: int) -> Row:
         row = parse_object(line)
     except ValueError as error:
         raise BadTask(f"line {number}: {error}") from None
+    complete_row(row, number)
+    return row
+
+
+def complete_row(row: Row, number: int) -> None:
+    """Add the indices that the row in a line lacks; `BadTask` if they, or the fields of a rescored one, are wrong."""
     for name, default in zip(INDICES, (number - 1, 0), strict=True):
         value = row.setdefault(name, default)
         if type(value) is not int or abs(value) >= 1 << 63:
             raise BadTask(f"line {number}: {name} should be a whole number")
-    return row
+    try:
+        if REVERIFIED in row:
+            msgspec.convert(row[REVERIFIED], _Rescored)
+    except msgspec.ValidationError as error:
+        raise BadTask(f"line {number}: {REVERIFIED}: {error}") from None
+
+
+# What the fields of rows have to hold.
+
+
+class _Rescored(msgspec.Struct):
+    fields: list[str] = []
+
+
+Finite = Annotated[float, msgspec.Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+TokenID = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+LogProbability = Annotated[float, msgspec.Meta(ge=-MAX_NUMBER, le=0)]
+
+
+class _Part(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(msgspec.Struct):
+    """An item of a conversation."""
+
+    type: str = "message"
+    role: str | None = None
+    name: str | None = None
+    call_id: str | None = None
+    content: str | list[_Part] | None = None
+    summary: list[_Part] | None = None
+    prompt_token_ids: list[TokenID] | None = None
+    generation_token_ids: list[TokenID] | None = None
+    generation_log_probs: list[LogProbability] | None = None
+    prompt_is_delta: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.type == "function_call" and None in (self.name, self.call_id):
+            raise ValueError("a function_call without name or call_id")
+        if self.type == "message" and self.role is None:
+            raise ValueError("a message without role")
+
+
+class _Tool(msgspec.Struct):
+    type: str
+    name: str
+
+
+class _Request(msgspec.Struct):
+    input: str | list[_Item] | None = None
+    instructions: str | None = None
+
+
+class _Response(msgspec.Struct):
+    output: list[_Item] | None = None
+    instructions: str | None = None
+    tools: list[_Tool] | None = None
+    model: str | None = None
+
+
+class _Parent(msgspec.Struct):
+    session: str
+    revision: int
+
+
+class _Episode(msgspec.Struct):
+    """What the fields of an episode have to hold, as far as they are read."""
+
+    reward: Finite | bool | None = None
+    reward_components: dict[str, Finite | bool | None] | None = None
+    reason: str | None = None
+    responses_create_params: _Request | None = None
+    response: _Response | None = None
+    cost: Finite | None = None
+    session: str | None = msgspec.field(name=SESSION, default=None)
+    parent: _Parent | None = msgspec.field(name=PARENT, default=None)
+    times: dict[str, Finite] | None = msgspec.field(name=TIMES, default=None)
+
+
+def check_episode(row: Row, number: int) -> None:
+    """Check the row of an episode in a line, and add indices that it lacks; `BadTask` says which field is wrong."""
+    complete_row(row, number)
+    try:
+        found = msgspec.convert(row, _Episode)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadTask(f"line {number}: {error}") from None
+    if "_ng_failure_class" not in row and (found.reward is None or found.response is None):
+        raise BadTask(f"line {number}: an episode has a reward and a response, or else _ng_failure_class")
 
 
 def given_row(row: Row) -> Row:

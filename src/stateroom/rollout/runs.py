@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,15 +14,15 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from stateroom.agent import task_items, transcript
-from stateroom.errors import BadData, BadTask, NotFound
-from stateroom.jsonl import read_lines
+from stateroom.errors import BadData, BadTask, NotFound, StateroomError
+from stateroom.jsonl import parse_object, read_lines
 from stateroom.model import Item, text_of
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import CHOSEN, NODE
 from stateroom.rollout.inputs import inputs_of
 from stateroom.rollout.metrics import SOLVED, agent_metrics, key_metrics
-from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, key_of, parse_row
+from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, check_episode, key_of
 from stateroom.rollout.search import Search
 from stateroom.session import LogEntry, RecordedCall, Transcript, recorded_calls
 from stateroom.state import lines
@@ -95,6 +97,10 @@ def _is_of(item: Item, call: RecordedCall | None, entry: LogEntry) -> bool:
     return entry.name == "reply" and item.get("role") == "user" and entry.output == text_of(item)
 
 
+UNREADABLE = (StateroomError, OSError, sqlite3.Error)
+"""Errors that mean that the files of a run cannot be read."""
+
+
 class RunSummary(NamedTuple):
     """A run in one line."""
 
@@ -110,6 +116,8 @@ class RunSummary(NamedTuple):
     """The key metrics of what is done."""
     started: datetime
     finished: bool
+    warnings: list[str]
+    """What is wrong with its files."""
 
 
 @dataclass(frozen=True)
@@ -137,16 +145,21 @@ class StoredRun:
         """The run below a folder that `find_runs` finds there, by its place without its ending."""
         with suppress(OSError, ValueError):  # no name of a file
             run = _run_of(folder / name) if name and not {"..", ""} & {*name.split("/")} else None
-            if run is not None and (run.files.description.is_file() or run.files.inputs.is_file()):
+            if run is not None and (run.files.description.exists() or run.files.inputs.exists()):
                 return run
         raise NotFound(f"there is no run {name!r} in {folder}")
 
     @cached_property
+    def _described(self) -> tuple[RunDescription | None, list[str]]:
+        try:
+            return RunDescription.read(self.files), []
+        except BadData as error:
+            return None, [str(error)]
+
+    @property
     def description(self) -> RunDescription | None:
         """What the run says of itself, if that can be read."""
-        with suppress(BadData):
-            return RunDescription.read(self.files)
-        return None
+        return self._described[0]
 
     @property
     def store(self) -> str | None:
@@ -192,7 +205,7 @@ class StoredRun:
         failed = search.failed()
         started = known.started if known is not None else None
         return RunSummary(
-            name=str(self.files.rollouts.relative_to(within).with_suffix("")),
+            name=self._name(within),
             environment=None if known is None else known.environment,
             model=(None if known is None else known.model) or search.model(),
             done=len(rewards),
@@ -201,7 +214,17 @@ class StoredRun:
             metrics=key_metrics(agent_metrics(rewards, self.solved_at)),
             started=datetime.fromisoformat(started) if started else _modified(self.files.rollouts),
             finished=known is not None and known.finished is not None,
+            warnings=[*self._described[1], *search.index.warnings()],
         )
+
+    def unreadable(self, within: Path, error: Exception) -> RunSummary:
+        """The run in one line if its files cannot be read."""
+        started = datetime.fromtimestamp(0, UTC)
+        return RunSummary(self._name(within), None, None, 0, 0, 0, {}, started, finished=False, warnings=[str(error)])
+
+    def _name(self, within: Path) -> str:
+        """The run's place in a folder; what is not text in it is replaced."""
+        return os.fsencode(self.files.rollouts.relative_to(within).with_suffix("")).decode(errors="replace")
 
     def metrics(self, search: Search) -> dict[str, float]:
         """The metrics over all rows that are indexed: the `agent_metrics` that the run writes to its file at its end.
@@ -230,9 +253,21 @@ def _run_of(stem: Path) -> StoredRun | None:
 
 
 def _rows(path: Path) -> Iterator[Row]:
+    """The rows of a file; `BadData` names one that is malformed, unless it is the last and cut short."""
+    cut_short: BadData | None = None
     for number, line in read_lines(path) if path.exists() else ():
-        with suppress(BadTask):  # cut short
-            yield parse_row(line, number)
+        if cut_short is not None:
+            raise cut_short
+        try:
+            row = parse_object(line)
+        except ValueError as error:
+            cut_short = BadData(f"{path}, line {number}: {error}")
+            continue
+        try:
+            check_episode(row, number)
+        except BadTask as error:
+            raise BadData(f"{path}, {error}") from None
+        yield row
 
 
 def _modified(path: Path) -> datetime:

@@ -8,6 +8,7 @@ until there is another one.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -16,12 +17,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stateroom.errors import Forbidden
 from stateroom.lru import LRU
-from stateroom.rollout import EpisodeFilter, RunFiles, RunIndex, Search, StoredRun, find_runs
+from stateroom.rollout import (
+    UNREADABLE,
+    EpisodeFilter,
+    RunFiles,
+    RunIndex,
+    RunSummary,
+    Search,
+    StoredRun,
+    find_runs,
+)
 from stateroom.server import api
 
 SOON = 0.2
@@ -104,9 +115,7 @@ class _IndexedRun:
         """The run in a list."""
         state = _state(search.index)
         if self._summary[0] != state["version"]:
-            found = StoredRun(self._files).summary(folder, search)
-            data = {**found._asdict(), "started": found.started.isoformat(timespec="seconds")}
-            self._summary = state["version"], data
+            self._summary = state["version"], _data(StoredRun(self._files).summary(folder, search))
         data = self._summary[1]
         return {**data, "growing": not data["finished"] and _is_recent(self._files), **state}
 
@@ -123,7 +132,6 @@ class _IndexedRun:
                 "failures": {"class": search.failures(), "tool": search.tool_failures()},
                 "solved_at": run.solved_at,
                 "store": run.store,
-                "warnings": search.index.warnings(),
             }
             self._details = summary["version"], data
         return {**summary, **self._details[1]}
@@ -151,13 +159,13 @@ class RunsAPI:
         """All runs, the newest first."""
         wanted = api.read_query(request, Since)
         found = await asyncio.to_thread(self._find)
-        runs = await asyncio.gather(*(self._summary(self._indexed(files)) for files in found))
+        runs = await asyncio.gather(*(self._summary(files) for files in found))
         runs.sort(key=lambda run: (run["started"], run["name"]), reverse=True)
         told = "\n".join(f"{run['name']} {run['version']} {run['growing']}" for run in runs)
         version = blake2b(told.encode(errors="replace"), digest_size=16).hexdigest()
         if wanted.since == version:
             return Response(status_code=304)
-        return api.json_body({"version": version, "runs": runs})
+        return _json({"version": version, "runs": runs})
 
     async def show(self, request: Request) -> Response:
         """One run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, and the last one at it."""
@@ -166,7 +174,7 @@ class RunsAPI:
         search = await run.newest()
         if wanted.since == await asyncio.to_thread(_version, search.index):
             return Response(status_code=304)
-        return api.json_body(await asyncio.to_thread(run.details, search, self.folder))
+        return _json(await asyncio.to_thread(run.details, search, self.folder))
 
     async def rollouts(self, request: Request) -> Response:
         """A page of the episodes, without their conversations."""
@@ -178,13 +186,13 @@ class RunsAPI:
         found, total = await asyncio.to_thread(
             search.page, wanted.filter(), wanted.sort, wanted.order, wanted.offset, wanted.limit
         )
-        return api.json_body({"rollouts": found, "total": total, **state})
+        return _json({"rollouts": found, "total": total, **state})
 
     async def rollout(self, request: Request) -> Response:
         """The whole row in a line of the rollouts, or of the failures."""
         wanted = api.read_query(request, File)
         search = await (await self._run(request)).newest()
-        return api.json_body(await asyncio.to_thread(search.index.row, wanted.file, request.path_params["line"]))
+        return _json(await asyncio.to_thread(search.index.row, wanted.file, request.path_params["line"]))
 
     async def matrix(self, request: Request) -> Response:
         """Some tasks with their first episodes, by rollout. Tasks that are yet to be run have none."""
@@ -195,10 +203,17 @@ class RunsAPI:
             return Response(status_code=304)
         found, total = await asyncio.to_thread(search.matrix, wanted.offset, wanted.limit)
         tasks = [{"task": task, "rollouts": rollouts[:CELLS], "episodes": len(rollouts)} for task, rollouts in found]
-        return api.json_body({"tasks": tasks, "total": total, **state})
+        return _json({"tasks": tasks, "total": total, **state})
 
-    async def _summary(self, run: _IndexedRun) -> Data:
-        return await asyncio.to_thread(run.summary, await run.newest(), self.folder)
+    async def _summary(self, files: RunFiles) -> Data:
+        """A run in the list; one that cannot be read is there with the reason."""
+        run = self._indexed(files)
+        try:
+            return await asyncio.to_thread(run.summary, await run.newest(), self.folder)
+        except UNREADABLE as error:
+            self._runs.pop(files.rollouts, None)  # so that it is opened anew
+            told = _data(StoredRun(files).unreadable(self.folder, error))
+            return {**told, "growing": False, "version": str(error), "progress": {"indexed": 0, "size": 0}}
 
     # The folder.
 
@@ -224,6 +239,20 @@ class RunsAPI:
         """The links among the files of a run and the folders on the way to it."""
         folders = (folder for folder in files.rollouts.parents if folder.is_relative_to(self.folder))
         return (path for path in (*files.all, *folders) if path.is_symlink() and path != self.folder)
+
+
+def _data(found: RunSummary) -> Data:
+    return {**found._asdict(), "started": found.started.isoformat(timespec="seconds")}
+
+
+def _json(value: Any) -> Response:
+    """A value as JSON that a browser can parse: NaN and infinities are null, half of a surrogate pair is replaced."""
+    try:
+        body = to_json(value, inf_nan_mode="null")
+    except ValueError:
+        plain = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        body = to_json(plain, inf_nan_mode="null")
+    return Response(body, media_type="application/json")
 
 
 def _version(index: RunIndex) -> str:
