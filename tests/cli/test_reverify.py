@@ -60,6 +60,18 @@ def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> Non
     assert json.loads(Path("new_aggregate_metrics.json").read_text())[0]["agent_metrics"] == found["metrics"]
 
 
+def test_the_arguments_of_a_run_are_those_of_its_rescoring(stateroom: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(CLOSER)
+    made = ("--env-arg", "strict=true")
+    assert stateroom("run", "counter", *made, "--model", "noisy", "--output", "strict.jsonl").code == 0
+    assert json.loads(Path("strict_run.json").read_text())["env_args"] == {"strict": True}
+    same = json.loads(stateroom("reverify", "strict.jsonl", "--env", "counter", "-o", "same.jsonl", "--json").out)
+    assert (same["changed_arguments"], same["rewards"]["same"]) == ({}, 8)
+    again = ("reverify", "strict.jsonl", "--env", "counter", "--env-arg", "strict=false", "-o", "lax.jsonl")
+    assert json.loads(stateroom(*again, "--json").out)["changed_arguments"] == {"strict": [True, False]}
+    assert json.loads(Path("lax_run.json").read_text())["env_args"] == {"strict": False}
+
+
 def test_a_table_tells_what_has_changed(stateroom: Any, rollouts: Path) -> None:
     outcome = stateroom("reverify", rollouts, "-e", "own.py:Closer", "-o", "new.jsonl")
     assert "32 episodes of counter rescored" in outcome.out

@@ -222,7 +222,7 @@ def test_a_run_goes_on(stateroom: Any, own: Path) -> None:
         ("-m own.py:Two -o x.jsonl --resume --force", "not together with --resume"),
         (
             "-m own.py:Raises -o x.jsonl --resume --store sqlite:///elsewhere.db",
-            "is of a run by 'own.py:Two'; resume it with the same --model",
+            "--model 'own.py:Two', not 'own.py:Raises'",
         ),
         ("-m own.py:Two -o x.jsonl --resume", "not in x_sessions.db; give the --store that it had"),
     ],

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Episode, State, Task, open_store, tool
+from stateroom.environment import make_environment
 from stateroom.errors import (
     CannotWrite,
     JudgeFailed,
@@ -117,7 +118,7 @@ class Site:
     async def run(self, *, resume: bool = True, **more: Any) -> Any:
         tasks = [{"responses_create_params": {"input": str(n)}, "wanted": n} for n in range(EPISODES)]
         plan = Run(
-            environment=self.environment,
+            environment=more.pop("environment", self.environment),
             model=more.pop("model", None) or ModelSource("mason", lambda seed: self.model),
             tasks=[] if resume else tasks,
             files=self.files,
@@ -343,13 +344,39 @@ async def test_without_a_state_and_a_store_an_episode_starts_over(tmp_path: Path
 # What is refused.
 
 
-async def test_another_model_is_refused(tmp_path: Path) -> None:
+class OtherEnvironment(PileEnvironment):
+    """Another one."""
+
+    name = "other"
+
+
+class HighPileEnvironment(PileEnvironment):
+    """One that is made with an argument."""
+
+    def __init__(self, height: int) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": ModelSource("other", lambda seed: Mason())},
+        {"environment": OtherEnvironment()},
+        {"environment": make_environment(HighPileEnvironment, {"height": 3})},
+        {"seed": 1},
+        {"max_steps": 3},
+        {"settings": {"temperature": 0.5}},
+        {"server": "http://127.0.0.1:9"},
+    ],
+    ids=["model", "environment", "arguments", "seed", "steps", "settings", "server"],
+)
+async def test_what_would_give_other_rows_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
     site = Site(tmp_path)
     with broken(site.model.broken, 2, ModelUnavailable("busy")):
         await site.run(resume=False)
     before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
-    with pytest.raises(CannotWrite, match=r"is of a run by 'mason'; resume it with the same --model$"):
-        await site.run(model=ModelSource("other", lambda seed: site.model))
+    with pytest.raises(CannotWrite):
+        await site.run(**other)
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -413,23 +440,6 @@ async def test_what_is_a_group_and_what_is_not_must_be_gone_on_with_as_such(tmp_
         assert (await site.run(group=before)).failed == 0
 
 
-async def test_what_another_environment_could_not_go_on_with_is_not_over(tmp_path: Path) -> None:
-    class Other(PileEnvironment):
-        """Of another name."""
-
-        name = "other"
-
-    site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
-    right, site.environment = site.environment, Other()
-    report = await site.run()
-    assert (report.failed, "is of pile, not of other" in str(report.first_error)) == (1, True)
-    site.environment = right
-    assert (await site.run()).failed == 0
-    assert comparable(site.rollouts) == await whole(tmp_path)
-
-
 def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> None:
     site = Site(tmp_path)
     inputs = [{"_ng_task_index": index, "_ng_rollout_index": 0} for index in range(101)]
@@ -438,7 +448,7 @@ def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> Non
     site.files.rollouts.write_text("".join(json.dumps({**row, **long}) + "\n" for row in inputs[:100]))
     tracemalloc.start()
     try:
-        left = what_is_left(site.files, "mason")
+        left = what_is_left(site.files)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

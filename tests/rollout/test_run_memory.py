@@ -159,7 +159,7 @@ def test_a_resumed_run_reads_what_is_left_in_the_order_of_its_tasks(tmp_path: Pa
     planned.files.failures.write_text(
         "".join(json.dumps({**row, "_ng_failure_terminal": ended}) + "\n" for row, ended in failures)
     )
-    left = what_is_left(planned.files, "guesser")
+    left = what_is_left(planned.files)
     assert [*left.rows] == [*left.rows] == [rows[index] for index in (0, 3, 4, 5, 6, 8, 9, 10, 11)]
     assert (left.unfinished, left.tasks, left.failed, len(left.done), left.episodes) == (9, 4, 1, 3, 13)
     assert len(planned.files.rollouts.read_text().splitlines()) == 3  # each once

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -30,14 +29,10 @@ from stateroom.config import Node, import_gym
 from stateroom.errors import BadConfig
 from stateroom.jsonl import replace_lines
 from stateroom.rollout import refuse_existing
-from stateroom.store import without_secrets
-
-HIDDEN = "***"
+from stateroom.store import HIDDEN, hide_secrets
 
 FREE = (("args",), ("settings",))
 """Keys whose values may be anything, also secrets."""
-
-_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|auth", re.IGNORECASE)
 
 app = typer.Typer(no_args_is_help=True, help="Show, describe and import configuration files.")
 
@@ -189,18 +184,7 @@ def _shown(value: Any, node: Node, path: tuple[str, ...]) -> Any:
     is_free = path[2:3] in FREE
     if is_free and _from_environment(node) and not isinstance(value, bool):
         return HIDDEN
-    return _without_secrets(to_jsonable_python(value), " ".join(path[3:]) if is_free else "")
-
-
-def _without_secrets(value: Any, name: str) -> Any:
-    """A value without passwords in URLs, and without texts that have a name like a secret's."""
-    if isinstance(value, dict):
-        return {key: _without_secrets(each, f"{name} {key}") for key, each in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(each, name) for each in value]
-    if not isinstance(value, str):
-        return value
-    return HIDDEN if _SECRET.search(name) else without_secrets(value) if "://" in value else value
+    return hide_secrets(to_jsonable_python(value), " ".join(path[3:]) if is_free else "")
 
 
 def _from_environment(node: Node) -> bool:

@@ -16,10 +16,18 @@ from rich.text import Text
 from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, RolloutTasks, env_args_of
 from stateroom.cli.output import console, counted, print_json, shown_progress, table
 from stateroom.cli.sessions import existing_store
-from stateroom.environment import Environment, make_environment
+from stateroom.environment import Environment
 from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines
-from stateroom.rollout import Replay, ReplayDifference, RunFiles, default_store, replay_rollouts, replay_session
+from stateroom.rollout import (
+    Replay,
+    ReplayDifference,
+    RunFiles,
+    default_store,
+    environment_of_run,
+    replay_rollouts,
+    replay_session,
+)
 from stateroom.state import brief
 
 SHOWN = 10
@@ -65,8 +73,8 @@ def replay(
 
     Example: stateroom replay ID --env counter --store sqlite:///rooms.db --lenient
     """
-    environment = make_environment(env, env_args_of(env_arg))
     path = Path(target)
+    environment = environment_of_run(env, RunFiles(path), env_args_of(env_arg))
     if path.is_file():
         replays = asyncio.run(_replay_file(environment, path, input_file, store, lenient, reads))
     elif store is None:

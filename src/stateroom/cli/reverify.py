@@ -14,18 +14,20 @@ from rich.text import Text
 from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, Force, RolloutTasks, env_args_of
 from stateroom.cli.output import console, counted, errors, number, print_json, show_files, shown_progress, table
 from stateroom.cli.sessions import existing_store
-from stateroom.environment import Environment, make_environment
+from stateroom.environment import Environment
 from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines
 from stateroom.rollout import (
     RescoreReport,
     RunFiles,
     default_store,
+    environment_of_run,
     names_sessions,
     rescore_rollouts,
     score_failures,
     unscored_rows,
 )
+from stateroom.state import brief
 
 SHOWN = 10
 """Tasks, and reasons, that are shown; --json has all."""
@@ -78,6 +80,8 @@ def reverify(
     failed get their verdict: they move to the rollouts file, and the metrics
     are those of all episodes. Those that fail again stay.
 
+    The environment gets the --env-arg of the run, where you give no others.
+
     The exit code is 1 if no row could be scored.
 
     Example: stateroom reverify out/counter.jsonl --env counter --output out/again.jsonl
@@ -92,7 +96,7 @@ def reverify(
         )
     if output is None and not judge_failed_only:
         raise typer.BadParameter("say where the new rollouts go", param_hint="--output")
-    environment = make_environment(env, env_args_of(env_arg))
+    environment = environment_of_run(env, RunFiles(rollouts), env_args_of(env_arg))
     files = RunFiles(output or rollouts)
     if force and output is not None:
         if output.resolve() == rollouts.resolve():
@@ -163,6 +167,7 @@ def _summary(report: RescoreReport, files: RunFiles) -> dict[str, Any]:
         "resumed": report.resumed,
         "refused": report.refused,
         "edited": report.edited,
+        "changed_arguments": report.changed_arguments,
         "reasons": dict(report.reasons.most_common()),
         "rewards": _rewards(report),
         "tasks": [task._asdict() for task in report.tasks()],
@@ -192,6 +197,9 @@ def _show(name: str, report: RescoreReport, files: RunFiles, again: bool) -> Non
     if report.edited:
         what = counted(report.edited, "episode was", "episodes were")
         console.print(f"{what} edited by a person, and not comparable", style="yellow", soft_wrap=True)
+    for argument, (before, now) in report.changed_arguments.items():
+        told = f"--env-arg {argument} is {brief(now)} here, and was {brief(before)} in the run"
+        console.print(told, style="yellow", soft_wrap=True)
     if report.reasons:
         made = table("refused#", "because")
         for reason, count in report.reasons.most_common(SHOWN):

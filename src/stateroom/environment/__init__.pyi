@@ -1,5 +1,6 @@
 from .arguments import (
     TypedText as TypedText,
+    accepted_arguments as accepted_arguments,
     make_environment as make_environment,
     variant_of as variant_of,
 )

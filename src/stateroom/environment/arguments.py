@@ -76,11 +76,23 @@ def variant_of(environment: Environment[Any, Any], row: Mapping[str, Any]) -> En
     return environment.variants[key]
 
 
-def _checked(environment: type[Environment[Any, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as the constructor's annotations want them."""
+def accepted_arguments(environment: str | type[Environment[Any, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those arguments that the constructor of an environment takes."""
+    found = find_environment(environment) if isinstance(environment, str) else environment
+    named, takes_any = _parameters(found)
+    return {name: value for name, value in arguments.items() if takes_any or name in named}
+
+
+def _parameters(environment: type[Environment[Any, Any]]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """The parameters of the constructor by name, and whether it takes others too."""
     parameters = inspect.signature(environment).parameters.values()
     named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
-    takes_any = any(each.kind == each.VAR_KEYWORD for each in parameters)
+    return named, any(each.kind == each.VAR_KEYWORD for each in parameters)
+
+
+def _checked(environment: type[Environment[Any, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as the constructor's annotations want them."""
+    named, takes_any = _parameters(environment)
     if not takes_any and (unknown := [name for name in arguments if name not in named]):
         known = ", ".join(named) or "none"
         raise NotFound(f"{environment.__name__} has no argument {unknown[0]!r}; there are: {known}")

@@ -9,7 +9,10 @@ from .comparison import (
     TaskComparison as TaskComparison,
     compare_runs as compare_runs,
 )
-from .description import RunDescription as RunDescription
+from .description import (
+    RunDescription as RunDescription,
+    environment_of_run as environment_of_run,
+)
 from .episode import (
     Started as Started,
     run_episode as run_episode,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,13 +14,18 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import structs
+from pydantic_core import to_jsonable_python
 
-from stateroom.errors import BadData
+from stateroom.environment import Environment, accepted_arguments, make_environment
+from stateroom.errors import BadData, CannotWrite, DefinitionError
 from stateroom.jsonl import open_regular, replace_lines
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.plan import Plan
-from stateroom.store import without_secrets
+from stateroom.store import HIDDEN, hide_secrets, without_secrets
+
+PER_ROW = ("max_steps", "deadline", "context_tokens", "set", "tokens")
+"""Settings of a run that decide each of its rows."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
@@ -32,6 +37,8 @@ class RunDescription(msgspec.Struct):
     """The environment's name."""
     spec: str | None = None
     """The environment as the user named it: a registered name, `module:Class` or `path.py:Class`."""
+    env_args: dict[str, Any] = {}
+    """The arguments of its constructor, without secrets."""
     model: str | None = None
     store: str | None = None
     """The URL of the store of the sessions, without secrets; None if they are on a server, or without a state."""
@@ -42,7 +49,7 @@ class RunDescription(msgspec.Struct):
     episodes: Count = 0
     """Episodes that the run has; of a run that branches, its tasks."""
     settings: dict[str, Any] = {}
-    """Options that only this kind of run has, such as `repeats`, `group` or `rule`."""
+    """The other options that decide its rows, such as `repeats`, `max_steps` or `rule`."""
     solved_at: float = SOLVED
     """The reward from which an episode counts as solved."""
     price: Price | None = None
@@ -70,6 +77,18 @@ class RunDescription(msgspec.Struct):
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadData(f"{files.description} is not the description of a run; remove it: {error}") from None
 
+    def decisive(self) -> dict[str, Any]:
+        """What decides the rows, by the option that says it; what the inputs file says is not among it."""
+        where = "none" if self.server is None else "a server"
+        known = {
+            "ENV": self.environment,
+            "--env-arg": self.env_args,
+            "--model": self.model,
+            "--server": where,
+            "--seed": self.seed,
+        }
+        return known | {f"--{name.replace('_', '-')}": self.settings.get(name) for name in PER_ROW}
+
     @contextmanager
     def timed(self, files: RunFiles) -> Iterator[None]:
         """Write the description at the beginning and at the end of work on a run, with the times of that."""
@@ -95,25 +114,77 @@ def described(plan: Plan, tasks: int, episodes: int, **settings: Any) -> Iterato
 
     A run that is resumed keeps its description, and adds up its times.
     """
+    description = _describe(plan, settings)
+    before = RunDescription.read(plan.files)
+    if before is not None:
+        description = structs.replace(before, solved_at=plan.solved_at, price=plan.price, finished=None)
+    else:
+        description.tasks, description.episodes = tasks, episodes
+    with description.timed(plan.files):
+        yield
+
+
+def refuse_other_run(plan: Plan) -> None:
+    """Raise `CannotWrite` if the files of a plan are those of a run that gives other rows: the two would be mixed."""
+    before = RunDescription.read(plan.files)
+    if before is None:
+        return
+    told, now = before.decisive(), _describe(plan, {}).decisive()
+    for option in told:
+        if told[option] != now[option]:
+            values = f"{told[option]!r:.100}, not {now[option]!r:.100}"
+            raise CannotWrite(f"{plan.files.rollouts} is of a run with {option} {values}; resume it with the same")
+
+
+def environment_of_run(environment: str, files: RunFiles, given: Mapping[str, Any]) -> Environment[Any, Any]:
+    """An environment with the constructor's arguments of a run, except where others are `given`.
+
+    Arguments of the run that this environment does not take are left out. Raises `DefinitionError` if one of them was
+    not written down because it may be a secret.
+    """
+    before = RunDescription.read(files)
+    recorded = {} if before is None else accepted_arguments(environment, before.env_args)
+    for name, value in recorded.items():
+        if name not in given and HIDDEN in str(value):
+            raise DefinitionError(f"the run's argument {name!r} may be a secret: give it again, --env-arg {name}=VALUE")
+    return make_environment(environment, {**recorded, **given})
+
+
+def changed_arguments(environment: Environment[Any, Any], files: RunFiles) -> dict[str, tuple[Any, Any]]:
+    """The constructor's arguments by name that an environment has another value of than a run: the run's, and its."""
+    before, now = RunDescription.read(files), arguments_of(environment)
+    if before is None:
+        return {}
+    names = [name for name in {**before.env_args, **now} if before.env_args.get(name) != now.get(name)]
+    return {name: (before.env_args.get(name), now.get(name)) for name in names}
+
+
+def arguments_of(environment: Environment[Any, Any]) -> dict[str, Any]:
+    """The constructor's arguments of an environment as JSON data without secrets."""
+    return hide_secrets(to_jsonable_python(environment.made_with or {}, fallback=repr))  # type: ignore[no-any-return]
+
+
+def _describe(plan: Plan, settings: Mapping[str, Any]) -> RunDescription:
     keeps_sessions = plan.server is None and plan.environment.state_type is not None
-    description = RunDescription(
+    decisive = {
+        "max_steps": plan.max_steps,
+        "deadline": plan.deadline,
+        "context_tokens": plan.context.budget,
+        "set": hide_secrets(to_jsonable_python(plan.settings)),
+        "tokens": plan.tokens,
+    }
+    return RunDescription(
         environment=plan.environment.name,
         spec=plan.spec,
+        env_args=arguments_of(plan.environment),
         model=plan.model.name,
         store=without_secrets(plan.store) if keeps_sessions else None,
         server=None if plan.server is None else without_secrets(plan.server),
         seed=plan.seed,
-        tasks=tasks,
-        episodes=episodes,
-        settings=settings,
+        settings={**decisive, **settings},
         solved_at=plan.solved_at,
         price=plan.price,
     )
-    before = RunDescription.read(plan.files)
-    if before is not None:
-        description = structs.replace(before, solved_at=plan.solved_at, price=plan.price, finished=None)
-    with description.timed(plan.files):
-        yield
 
 
 def _now() -> str:

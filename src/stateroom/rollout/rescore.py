@@ -17,7 +17,7 @@ from msgspec import structs
 from stateroom.environment import Environment
 from stateroom.errors import BadTask, CannotWrite, NotFound, StoreUnavailable
 from stateroom.jsonl import Appender, line_of, quick_line_of, read_lines, repair, replace_lines
-from stateroom.rollout.description import RunDescription
+from stateroom.rollout.description import RunDescription, arguments_of, changed_arguments
 from stateroom.rollout.files import RunFiles, refuse_existing
 from stateroom.rollout.inputs import inputs_of
 from stateroom.rollout.metrics import SOLVED, Measurements, aggregate_lazily
@@ -73,6 +73,8 @@ class RescoreReport:
     agent: Any = None
     """The model of the episodes."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    changed_arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """The environment's constructor arguments that are not those of the run: the run's value, and the one now."""
 
     @property
     def refused(self) -> int:
@@ -129,7 +131,7 @@ async def rescore_rollouts(
         raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
     if at is not None or names_sessions(rollouts):
         _refuse_no_store(environment, store)
-    report = RescoreReport()
+    report = RescoreReport(changed_arguments=changed_arguments(environment, RunFiles(rollouts)))
     seen: set[Key] = set()
     digest_of = partial(_digest, environment, at)
     inputs = partial(find_inputs, rollouts, environment, tasks)
@@ -172,6 +174,7 @@ def _description(
     before = RunDescription.read(files)
     return structs.replace(
         found,
+        env_args=arguments_of(environment),
         settings={**found.settings, "rescored": str(of.rollouts)},
         solved_at=found.solved_at if solved_at is None else solved_at,
         started=None if before is None else before.started,
@@ -306,7 +309,8 @@ async def _score_failures(
     on_row: Callable[[], None],
 ) -> RescoreReport:
     repair(files.rollouts)
-    report, waiting, inputs = RescoreReport(), unscored_rows(files), inputs_of(files.inputs)
+    report = RescoreReport(changed_arguments=changed_arguments(environment, files))
+    waiting, inputs = unscored_rows(files), inputs_of(files.inputs)
     measurements = Measurements(inputs, SpooledRows(folder=files.rollouts.parent))
     for number, line in read_lines(files.rollouts):
         row = parse_row(line, number)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateroom.errors import CannotWrite, NotFound
+from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines, repair, replace_lines
-from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.inputs import InputRows
 from stateroom.rollout.lazy import LazyMap
@@ -44,12 +43,15 @@ class Left:
         return self.unfinished + self.over
 
 
-def what_is_left(files: RunFiles, model: str) -> Left:
+def what_is_left(files: RunFiles) -> Left:
     """What a run has left to do, by its files, which are repaired for it.
 
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
     """
-    inputs = _inputs(files, model)
+    if not files.inputs.is_file():
+        told = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
+        raise NotFound(f"{told}; give another --output, or start over with --force")
+    inputs = InputRows(files.inputs)
     measurements = Measurements(inputs, SpooledRows(folder=files.rollouts.parent))
     over = _Keys(inputs)
     repeated: set[int] = set()
@@ -104,17 +106,6 @@ class _Keys:
         else:
             self._flags[place] = True
         return True
-
-
-def _inputs(files: RunFiles, model: str) -> InputRows:
-    """The episodes of the run; `CannotWrite` if another model ran them."""
-    if not files.inputs.is_file():
-        told = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
-        raise NotFound(f"{told}; give another --output, or start over with --force")
-    described = RunDescription.read(files)
-    if described is not None and described.model != model:
-        raise CannotWrite(f"{files.rollouts} is of a run by {described.model!r}; resume it with the same --model")
-    return InputRows(files.inputs)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:

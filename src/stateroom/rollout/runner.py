@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from stateroom.errors import CannotWrite
 from stateroom.jsonl import Appender
-from stateroom.rollout.description import described
+from stateroom.rollout.description import described, refuse_other_run
 from stateroom.rollout.engines import Crew, Finished, ToolFailed, open_engine
 from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.inputs import RowsOf
@@ -61,7 +61,8 @@ async def run(
         resumes = plan.resume and plan.files.begun  # else it never began, and starts
         if resumes:
             stack.enter_context(plan.files.lock())
-            left = what_is_left(plan.files, plan.model.name)
+            refuse_other_run(plan)
+            left = what_is_left(plan.files)
             _refuse_other_groups(plan, left.rows)
         else:
             plan.check_model()

@@ -20,6 +20,8 @@ from .records import (
     Status as Status,
 )
 from .url import (
+    HIDDEN as HIDDEN,
+    hide_secrets as hide_secrets,
     open_store as open_store,
     parse_url as parse_url,
     store_class as store_class,

@@ -58,6 +58,12 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]+)?")
 _SECRET = re.compile(r"pass|pwd|secret|token|key|credential|sig", re.IGNORECASE)
 """Names of options that may hold a secret."""
 
+_SECRET_NAME = re.compile(r"pass|pwd|secret|token|key|credential|auth", re.IGNORECASE)
+"""Names of other values that may be a secret."""
+
+HIDDEN = "***"
+"""What is shown in place of a secret."""
+
 
 class StoreURL(NamedTuple):
     """The parts of a store's URL."""
@@ -125,6 +131,17 @@ def _option_without_secret(option: str) -> str:
 
 def _name(option: str) -> str:
     return unquote_plus(option.partition("=")[0])
+
+
+def hide_secrets(value: Any, name: str = "") -> Any:
+    """JSON data without passwords in URLs, and without texts that have a name like a secret's."""
+    if isinstance(value, dict):
+        return {key: hide_secrets(each, f"{name} {key}") for key, each in value.items()}
+    if isinstance(value, list):
+        return [hide_secrets(each, name) for each in value]
+    if not isinstance(value, str):
+        return value
+    return HIDDEN if _SECRET_NAME.search(name) else without_secrets(value) if "://" in value else value
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from statistics import fmean
 from time import perf_counter
 from typing import Any
@@ -70,8 +70,9 @@ async def branch(
     async with plan.model, plan.backend(forks=True) as backend:
         started = perf_counter()
         plan.files.begin(inputs)
+        rule = {"rule": type(plan.rule).__name__, **(asdict(plan.rule) if is_dataclass(plan.rule) else {})}
         with (
-            described(plan, len(inputs), len(inputs), rule=type(plan.rule).__name__),
+            described(plan, len(inputs), len(inputs), **rule, budget=asdict(plan.budget)),
             Appender(plan.files.rollouts) as rollouts,
             Appender(plan.files.failures) as failures,
             Appender(plan.files.tree) as nodes,
