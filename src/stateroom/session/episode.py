@@ -327,8 +327,8 @@ class Episode:
         or something said to the user who answers here, `{"message": "May I?"}`. Nothing is stored. Reads are left out.
         Tools that reach outside are refused, unless the verifier knows that what they reach is made up: then they run
         with `external=True`.
-        Raises `BadTask` if an action cannot be carried out. With `skip_failures=True`, for lists in which some calls fail
-        by design, a call that fails changes nothing, as in an episode, and the next one follows.
+        Raises `BadTask` if an action cannot be carried out. With `skip_failures=True`, for lists in which some calls
+        fail by design, a call that fails changes nothing, as in an episode, and the next one follows.
         """
         if self._rehearsal is None:
             raise DefinitionError("episode.after() starts from a session's first state, and there is none here")
