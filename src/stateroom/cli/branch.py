@@ -89,7 +89,7 @@ def branch(
     width: Annotated[int | None, typer.Option(min=1, help="beam: nodes that continue at each step (2).")] = None,
     continuations: Continuations = None,
     input_file: TaskFile = None,
-    model: ModelSpec = "reference",
+    model: ModelSpec = None,
     api_key_env: KeyVariable = None,
     model_concurrency: ModelConcurrency = None,
     requests_per_minute: RequestsPerMinute = None,

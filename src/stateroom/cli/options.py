@@ -47,13 +47,15 @@ RolloutTasks = Annotated[
     ),
 ]
 ModelSpec = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--model",
         "-m",
         help="The model or policy: a policy of the environment (reference, noisy), gold (the gold actions of each "
         "task), openai:NAME, responses:NAME@URL, "
-        "chat:NAME@URL (several servers: NAME@URL,URL), local, replay:FILE, module:Class or path.py:Class.",
+        "chat:NAME@URL (several servers: NAME@URL,URL), local, replay:FILE, module:Class or path.py:Class. By "
+        "default reference or, if the environment has none, gold.",
+        show_default=False,
     ),
 ]
 KeyVariable = Annotated[

@@ -77,7 +77,7 @@ def run(
     env: RunName = None,
     env_arg: EnvArgs = None,
     input_file: TaskFile = None,
-    model: ModelSpec = "reference",
+    model: ModelSpec = None,
     api_key_env: KeyVariable = None,
     model_concurrency: ModelConcurrency = None,
     requests_per_minute: RequestsPerMinute = None,
