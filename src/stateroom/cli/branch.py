@@ -152,7 +152,7 @@ def branch(
         rule=find_rule(rule, {name: value for name, value in given.items() if value is not None}),
         budget=Budget(max_branches, max_nodes),
     )
-    warn_of_missing_prompts(plan.tasks)
+    warn_of_missing_prompts(plan.environment, plan.tasks)
     _finish(plan, _grow(plan), rule, json_output)
 
 

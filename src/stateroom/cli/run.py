@@ -147,7 +147,7 @@ def plan(options: Mapping[str, Any]) -> Run:
 def finish(plans: Mapping[str, Run], json_output: bool) -> None:
     """Carry out plans one after another, and print their reports; the exit code is 1 if every episode failed."""
     for each in plans.values():
-        warn_of_missing_prompts(each.tasks)
+        warn_of_missing_prompts(each.environment, each.tasks)
     done = {name: (each, collect(each)) for name, each in plans.items()}
     if len(done) == 1:
         [(only, report)] = done.values()
