@@ -57,6 +57,7 @@ def plan_run(
     tokens: Exactness | None = None,
     solved_at: float = SOLVED,
     price: str | Price | None = None,
+    max_cost: float | None = None,
     resume: bool = False,
     force: bool = False,
 ) -> Run:
@@ -69,10 +70,12 @@ def plan_run(
     `requests_per_minute` and `tokens_per_minute` are limits on the requests to that server. `settings` are parameters
     of the model's requests, as `--set` gives them. With `tokens` each answer has its exact tokens; a prompt that does
     not begin with those before fails its episode (`exact`), or starts a new segment (`split`). `price` is
-    `in=0.15,out=0.6`, per million tokens.
+    `in=0.15,out=0.6`, per million tokens, and no more episodes start once those of the run have cost `max_cost`.
     """
     if group is not None and repeats != 1:
         raise InvalidArguments("--group: not together with --repeats: a group is its task's episodes")
+    if max_cost is not None and price is None:
+        raise InvalidArguments("--max-cost: say with --price what a token costs")
     if resume and output is None:
         raise InvalidArguments("--resume: say with --output which run to resume")
     if resume and force:
@@ -109,6 +112,7 @@ def plan_run(
         tokens=tokens,
         solved_at=solved_at,
         price=Price.parse(price) if isinstance(price, str) else price,
+        max_cost=max_cost,
         resume=resume,
         force=force,
     )

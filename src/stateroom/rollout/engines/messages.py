@@ -34,6 +34,8 @@ class Finished(msgspec.Struct, frozen=True):
     """Why it failed, in a line."""
     waits_in: str | None
     """Its session, if it waits for input."""
+    cost: float = 0.0
+    """What the model's tokens have cost, as far as its row tells."""
 
 
 class ToolFailed(msgspec.Struct, frozen=True):
