@@ -39,6 +39,7 @@ from benchmarks.timing import Figure
 BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure] | Table]]] = {
     "updates": state.updates,
     "edits": state.edits,
+    "reads": state.reads,
     "forks": state.forks_and_rewinds,
     "growth": disk.growth,
     "commits": disk.commits,

@@ -145,6 +145,41 @@ def _drafted(program: Callable[[list[int]], None], size: int, times: int = 1) ->
     return timed
 
 
+class Stamp(BaseModel, frozen=True):
+    worth: int
+
+
+class Letter(BaseModel, frozen=True):
+    score: int
+    stamps: tuple[Stamp, ...] = (Stamp(worth=1),)
+
+
+class Frozen(State):
+    flat: dict[int, Stamp]
+    nested: dict[int, Letter]
+
+
+async def reads() -> list[Figure]:
+    """A search through frozen records."""
+    state = Frozen(flat={i: Stamp(worth=i) for i in range(500)}, nested={i: Letter(score=i) for i in range(500)})
+    flat, nested = await interleaved(
+        _searching(lambda: sum(each.worth for each in draft_of(state, DraftContext()).flat.values())),
+        _searching(lambda: sum(each.score for each in draft_of(state, DraftContext()).nested.values())),
+    )
+    what = "read 500 frozen records, nested against flat"
+    return [Figure(what, nested / flat, 2, "at most", f"{micro(nested)} / {micro(flat)}")]
+
+
+def _searching(search: Callable[[], int], times: int = 50) -> Timed:
+    async def timed() -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            search()
+        return (time.perf_counter() - start) / times
+
+    return timed
+
+
 async def forks_and_rewinds() -> list[Figure]:
     """A fork of the newest state, and a rewind to the state before it."""
     async with open_store("memory://") as store:

@@ -187,6 +187,11 @@ def test_a_data_frame_has_a_line_for_each_episode() -> None:
     assert {"session", "reward", "tool_calls", "expected_count"} <= {*frame.columns}
     assert len(frame) == 16
     assert not {"response", "responses_create_params"} & {*frame.columns}
+    row = {"responses_create_params": {"input": "Rain?"}, "city": "Oslo", "task": "weather", "session": "s"}
+    clash = stateroom.run("weather", input=[row, row]).to_dataframe()
+    assert [*clash["task"]] == [0, 1]
+    assert [*clash["row/task"]] == ["weather", "weather"]
+    assert {*clash["row/session"]} == {"s"}
     parts = stateroom.run("extraction", limit=1).to_dataframe()
     assert len(parts) == 1
 

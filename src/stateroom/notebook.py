@@ -54,7 +54,7 @@ async def arun(*args: Any, **kwargs: Any) -> RunResult:
 async def _run(plan: Run) -> RunResult:
     from stateroom.rollout import ProgressBar, run_with_progress  # noqa: PLC0415 - imports rich
 
-    if told := missing_prompts(plan.tasks):
+    if told := missing_prompts(plan.environment, plan.tasks):
         warnings.warn(told, stacklevel=2)
     return RunResult(plan, await run_with_progress(plan, ProgressBar(plan.environment.name)))
 

@@ -7,7 +7,7 @@ import pytest
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Agent, Context, run
 from stateroom.errors import ContextOverflow, DefinitionError, EnvironmentFailed
-from stateroom.model import function_call
+from stateroom.model import Item, Noisy, Policy, function_call, message, text_of
 from stateroom.store import Store
 from tests.agent.trail import ROW, TrailEnvironment, Walking
 
@@ -55,6 +55,29 @@ async def test_each_request_has_the_instructions_of_the_state_then(store: Store)
         "There is 1, after 1 calls, for 5.",
         "There is 3, after 2 calls, for 5.",
     ]
+
+
+class Reads(Policy):
+    """Says the instructions."""
+
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [message(self.instructions)]
+
+
+class ReadsNoisily(Noisy):
+    """Says them as another policy has read them."""
+
+    better = Reads
+
+    def err(self, items: list[Item]) -> list[Item]:
+        return items
+
+
+@pytest.mark.parametrize("policy", [Reads, ReadsNoisily])
+async def test_a_policy_reads_what_a_model_is_told(store: Store, policy: type[Policy]) -> None:
+    session = await Sessions[Any](TellingEnvironment(), store).seed(TELLING)
+    trajectory = await run(Agent(policy(), settings={"instructions": "Be kind."}), session)
+    assert text_of(trajectory.output[-1]) == "Be kind.\n\nThere is 0, after 0 calls, for 5."
 
 
 async def test_they_follow_what_the_agent_is_told_by_itself_or_by_its_task(store: Store) -> None:

@@ -60,3 +60,6 @@ def test_a_call_carries_its_arguments_as_json() -> None:
     call = function_call("greet", "c", whom="Zoë")
     assert json.loads(call["arguments"]) == {"whom": "Zoë"}
     assert json.loads(function_call("greet", "c")["arguments"]) == {}
+    own = function_call("greet", "c", name="Zoë", call_id="x")
+    assert (own["name"], own["call_id"]) == ("greet", "c")
+    assert json.loads(own["arguments"]) == {"name": "Zoë", "call_id": "x"}

@@ -1,5 +1,6 @@
 """The lifecycle: each move that there is, each that there is not, and tables of an author's own."""
 
+import re
 from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
@@ -12,6 +13,7 @@ from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
 from stateroom.store import Store, open_store
+from tests.processes import ROOT
 
 PHASES = ("idle", "planning", "executing", "waiting_feedback", "done", "failed", "cancelled")
 
@@ -43,6 +45,16 @@ TO = {
     "cancelled": ["cancel"],
 }
 """The moves by which an agent comes to a phase from the beginning."""
+
+
+def test_the_page_has_the_moves_that_there_are() -> None:
+    page = (
+        (ROOT / "docs" / "agents.md").read_text(encoding="utf-8").partition("## The lifecycle")[2].partition("\n## ")[0]
+    )
+    rows = [
+        [re.findall(r"`(\w+)`", cell) for cell in line.split("|")[1:4]] for line in page.splitlines() if "| `" in line
+    ]
+    assert {(phase, events[0]): to for phases, events, [to] in rows for phase in phases} == STANDARD.table
 
 
 class Tally(State):

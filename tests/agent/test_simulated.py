@@ -113,6 +113,32 @@ def texts(items: list[Item]) -> list[tuple[str, str]]:
     return [(item["role"], text_of(item)) for item in items if item["type"] == "message"]
 
 
+async def test_the_user_speaks_first_where_the_task_has_no_message_of_theirs(store: Store) -> None:
+    user = Remembers("Tea, please.", "Thank you!", BYE)
+    sessions = Sessions[Chat](ChatEnvironment(SimulatedUser(user, "You are a customer.")), store)
+    policy = {"type": "message", "role": "developer", "content": "Be kind."}
+    session = await sessions.seed({"responses_create_params": {"input": [policy]}})
+    agent = Remembers([function_call("note", "n", text="tea")], "Here you are.", "Bye.")
+    trajectory = await run(Agent(agent), session)
+    assert texts([*agent.asked[0].items])[:2] == [("developer", "Be kind."), ("user", "Tea, please.")]
+    assert texts(trajectory.output)[:2] == [("user", "Tea, please."), ("assistant", "Here you are.")]
+    assert (trajectory.status, session.state.user.answers) == ("completed", 3)
+    assert user.asked[0].items[0]["role"] == "user"  # a model can only answer
+
+
+async def test_the_first_words_of_a_user_are_asked_for_once(store: Store) -> None:
+    class Unavailable(Model):
+        async def answer(self, request: Request) -> Answer:
+            raise ModelUnavailable("not now")
+
+    user = Remembers("Tea, please.", BYE)
+    session = await Sessions[Chat](ChatEnvironment(SimulatedUser(user, "You are a customer.")), store).seed({})
+    with pytest.raises(ModelUnavailable):
+        await run(Agent(Unavailable()), session)
+    assert (await run(Agent(Scripted(["Here you are."])), session)).status == "completed"
+    assert len(user.asked) == 2
+
+
 async def test_agent_and_user_talk_until_the_user_ends_it(begin: Begin) -> None:
     session, model = await begin("Tea, please.", "Thank you!", BYE)
     trajectory = await run(Agent(AGENT), session)

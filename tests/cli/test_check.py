@@ -83,6 +83,8 @@ def test_one_json_object_has_it_all(stateroom: Command, door: Path) -> None:
     assert done.code == 1
     report = json.loads(done.out)
     assert (report["environment"], report["ok"], report["tasks"], report["played"]) == ("door", False, 20, 20)
+    assert [each["task"] for each in report["outcomes"]] == [*range(20)]
+    assert report["outcomes"][0] == {"task": 0, "outcome": "unsolved", "reward": 0, "why": ""}
     found = {each["check"]: each for each in report["checks"]}
     assert found["schema"]["result"] == "ok"
     assert (found["tools"]["result"], found["tools"]["problems"]) == ("problem", 1)

@@ -144,6 +144,19 @@ def test_an_environment_and_a_policy_of_ones_own(stateroom: Any, own: Path) -> N
         assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (3, 0, 1.0)
 
 
+def test_without_a_model_the_gold_actions_play_where_there_is_no_reference(stateroom: Any, own: Path) -> None:
+    put = {"responses_create_params": {"input": "Put two."}, "gold": [{"name": "put"}, {"name": "put"}]}
+    Path("tasks.jsonl").write_text(json.dumps(put) + "\n")
+    Path("bare.jsonl").write_text(json.dumps(put) + '\n{"responses_create_params": {"input": "Put two."}}\n')
+    run = ("run", f"{own}:PileEnvironment", "--input", "tasks.jsonl", "--output", "gold.jsonl", "--json")
+    assert json.loads(stateroom(*run).out)["metrics"]["mean/reward"] == 1
+    resumed = stateroom(*run, "--resume")
+    assert (resumed.code, json.loads(resumed.out)["episodes"]) == (0, 1)
+    refused = stateroom("run", f"{own}:PileEnvironment", "--input", "bare.jsonl")
+    assert refused.code == 2
+    assert "--model: say who acts" in refused.err
+
+
 def test_when_all_fail_the_first_reason_is_told(stateroom: Any, own: Path) -> None:
     done = stateroom("run", "counter", "--model", "own.py:Raises", "--output", "x.jsonl")
     assert done.code == 1
@@ -328,7 +341,8 @@ def written(folder: Path) -> set[Path]:
         ("run own.py:Two", "own.py:Two is not an Environment class"),
         ("run own.py:PileAbstract -i good.jsonl", "PileAbstract needs the argument 'size': give --env-arg size=VALUE"),
         ("run own.py:PileEnvironment -m own.py:Two", "pile has no example tasks; give a file with --input"),
-        ("run own.py:PileEnvironment -i good.jsonl", "no model is called 'reference'; there are openai:NAME"),
+        ("run own.py:PileEnvironment -i good.jsonl", "--model: say who acts"),
+        ("run own.py:PileEnvironment -i good.jsonl -m reference", "no model is called 'reference'; there are openai:"),
         ("run broken.py:Class", "broken.py cannot be imported: SyntaxError"),
         ("run counter --model nope", "no model is called 'nope'; there are reference, noisy, and openai:NAME"),
         ("run counter --model own.py:Pile", "own.py:Pile is not a subclass of stateroom.model.Policy"),
@@ -347,7 +361,7 @@ def written(folder: Path) -> set[Path]:
         ("run counter --server http://127.0.0.1:1", "no answer from http://127.0.0.1:1/: Connection refused"),
         ("run counter --server nope", "'nope' is not the URL of a server; one is http://127.0.0.1:8000"),
         ("branch counter --server http://h --store memory://", "not together with --server, which has a store"),
-        ("run --server http://127.0.0.1:1", "no model is called 'reference'; there are openai:NAME"),
+        ("run --server http://127.0.0.1:1", "remote has no example tasks; give a file with --input"),
         ("run --server http://127.0.0.1:1 -m own.py:Two", "remote has no example tasks; give a file with --input"),
         (
             "run --server http://127.0.0.1:1 -m own.py:Two -i good.jsonl",

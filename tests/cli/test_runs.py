@@ -138,13 +138,36 @@ def test_a_description_has_no_password(tmp_path: Path) -> None:
         assert json.loads(files.description.read_text())["finished"] is None
 
 
+PAID = """
+from stateroom.model import Answer, Model, Usage, message
+
+class Paid(Model):
+    async def answer(self, request):
+        return Answer([message('hi')], Usage(1_000_000, 500_000))
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--engine", "processes:1"), ("--group", 2)])
+def test_no_episode_starts_once_they_have_cost_enough(
+    stateroom: Command, tmp_path: Path, more: tuple[Any, ...]
+) -> None:
+    (tmp_path / "paid.py").write_text(PAID)
+    asked = ("run", "weather", "-m", "paid.py:Paid", "--limit", 3, "-o", "x.jsonl", "--concurrency", 1, "--json", *more)
+    asked = asked if "--group" in more else (*asked, "--repeats", 2)
+    priced = (*asked, "--price", "in=0.15,out=0.6")
+    stopped = stateroom(*priced, "--max-cost", 0.5)
+    assert (stopped.code, json.loads(stopped.out)["not_started"], len(rows("x.jsonl"))) == (3, 4, 2)
+    still = stateroom(*priced, "--max-cost", 0.9, "--resume")
+    assert (still.code, json.loads(still.out)["not_started"]) == (3, 4)
+    done = stateroom(*priced, "--max-cost", 10, "--resume")
+    assert (done.code, json.loads(done.out)["not_started"], len(rows("x.jsonl"))) == (0, 0, 6)
+    unpriced = stateroom(*asked, "--max-cost", 1, "--force")
+    assert unpriced.code == 2
+    assert "--price" in unpriced.err
+
+
 def test_rows_have_times_and_costs(stateroom: Command, tmp_path: Path) -> None:
-    (tmp_path / "paid.py").write_text(
-        "from stateroom.model import Answer, Model, Usage, message\n"
-        "class Paid(Model):\n"
-        "    async def answer(self, request):\n"
-        "        return Answer([message('hi')], Usage(1_000_000, 500_000))\n"
-    )
+    (tmp_path / "paid.py").write_text(PAID)
     asked = ("run", "weather", "-m", "paid.py:Paid", "--limit", 4, "--price", "in=0.15,out=0.6", "-o")
     done = stateroom(*asked, "x.jsonl")
     assert "cost 1.8, 0.45 per episode" in done.out

@@ -52,6 +52,7 @@ def complaint(outcome: Any) -> str:
         (["counter", "--model", "replay:no.jsonl"], "error: "),
         (["counter", "--api-keys", "nothing"], "error: cannot read API keys from nothing: No such file"),
         (["counter", "--allow-host", "http://x"], "error: 'http://x' is not the name of a host; one is rooms.example"),
+        (["counter", "--reload", "--workers", "2"], "error: --reload: only with one worker"),
         (["counter", "--host", "no.such.invalid"], "error: cannot listen on no.such.invalid:8000: "),
         (["counter", "--host", "ü" * 70], f"error: cannot listen on {'ü' * 70}:8000: this is no address"),
     ],

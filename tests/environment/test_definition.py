@@ -12,7 +12,7 @@ from types import new_class
 from typing import Annotated, Any, Generic, TypeVar
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from stateroom import Ask, Clock, Environment, Session, SessionInfo, State, Task, Verdict, tool  # noqa: F401
 from stateroom.errors import DefinitionError
@@ -295,6 +295,10 @@ def unknown_type(self, count: Nonsense):  # type: ignore[name-defined]  # noqa: 
     """Doc."""
 
 
+def twice(self, who: Annotated[str, Field(alias="user")], whom: Annotated[str, Field(alias="user")]):
+    """Doc."""
+
+
 def callback(self, then: Callable[[], int]):
     """Doc."""
 
@@ -338,9 +342,10 @@ def unevaluable(self, count: int[str]):  # type: ignore[misc]
         (star, "*counts"),
         (double_star, "**counts"),
         (positional, "positional"),
-        (user, "`user: str` clashes with the injected parameter `user` (the state of the task's user); rename it, or "),
-        (asking, "`ask: float` clashes with the injected parameter `ask` (a question to the user); rename it, or "),
+        (user, "`user: str` clashes with the injected parameter `user` (the state of the task's user); rename it ("),
+        (asking, "`ask: float` clashes with the injected parameter `ask` (a question to the user); rename it ("),
         (unknown_type, "Nonsense"),
+        (twice, "two are called 'user'"),
         (callback, "cannot make a schema of its parameters"),
         (wants_state, "`state` needs an environment with a state; write Environment[YourState]"),
         (without_self, "its first parameter must be self; add it"),
@@ -368,6 +373,7 @@ def test_a_tool_that_cannot_be_one_is_refused(method: Any, words: str) -> None:
         ("new_id", str, "write `new_id: Callable[..., str]`"),
         ("user", BaseModel, "annotate it with a State"),
         ("app", list[str], "annotate it with a State"),
+        ("state", str, "write `state: Counter`"),
     ],
 )
 def test_an_injected_name_with_another_annotation_is_refused(name: str, hint: Any, advice: str) -> None:
@@ -379,7 +385,9 @@ def test_an_injected_name_with_another_annotation_is_refused(name: str, hint: An
     if name not in ("ask", "user", "app"):
         refused({"verify": body}, Environment[Counter], f" clashes with the injected parameter `{name}` (")
     refused({"look": tool(body)}, Environment[Counter], f" clashes with the injected parameter `{name}` (")
-    refused({"look": tool(body)}, Environment[Counter], f"rename it, or {advice}. test_definition.py:")
+    refused({"look": tool(body)}, Environment[Counter], f"), or {advice}. test_definition.py:")
+    refused({"look": tool(body)}, Environment[Counter], f'Field(alias="{name}")]` shows it to the model as `{name}`')
+    refused({"look": tool(body)}, words=f'Field(alias="{name}")]')
 
 
 @pytest.mark.parametrize(
@@ -467,8 +475,8 @@ def test_a_wrong_state_annotation_is_refused(hint: Any) -> None:
         """Doc."""
 
     look.__annotations__["state"] = hint
-    refused({"verify": look}, Environment[Counter], "`state` has the type Counter, not ")
-    refused({"look": tool(look)}, Environment[Counter], "`state` has the type Counter, not ")
+    refused({"verify": look}, Environment[Counter], " clashes with the injected parameter `state` (")
+    refused({"look": tool(look)}, Environment[Counter], " clashes with the injected parameter `state` (")
 
 
 @pytest.mark.parametrize("hint", [Counter, State, BaseModel, Any, "Counter", object])

@@ -1,5 +1,6 @@
 """Counter and extraction tell which steps of their tasks were made, and need them when they are strict."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ from stateroom.agent import Agent, run
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.model import Item, Scripted, function_call
+from stateroom.rollout import example_file, plan_run, run as collect
+from stateroom.rollout.rows import key_of
 from stateroom.store import open_store
+from tests.processes import ROOT
 
 COUNTER = {"responses_create_params": {"input": "add 2, read, report"}, "initial_count": 3, "expected_count": 5}
 ADD, READ = function_call("increment_counter", "a", count=2), function_call("get_counter_value", "r")
@@ -51,6 +55,22 @@ async def test_a_strict_counter_is_read_after_the_last_addition_and_reported(
     strict = await verdict_of(CounterEnvironment(strict=True), COUNTER, *answers)
     assert loose.components == strict.components == {"read_back": read_back, "reported": reported}
     assert (loose.reward, strict.reward) == (1.0, read_back * reported)
+
+
+@pytest.mark.parametrize("policy", ["reference", "noisy"])
+async def test_the_counter_of_the_guide_rewards_what_the_gallerys_does(tmp_path: Path, policy: str) -> None:
+    page = (ROOT / "docs" / "guides" / "stateful.md").read_text(encoding="utf-8")
+    source = tmp_path / "guided.py"
+    source.write_text(page.partition('```python title="counter.py"\n')[2].partition("```")[0])
+    options: dict[str, Any] = {"input": example_file(CounterEnvironment), "repeats": 4, "store": "memory://"}
+    rewards = []
+    for name, environment in (("guide", f"{source}:CounterEnvironment"), ("gallery", "counter")):
+        model = CounterEnvironment.policies[policy]
+        plan = plan_run(environment, model=model, output=tmp_path / f"{name}.jsonl", **options)
+        rows = (await collect(plan)).rows
+        rewards.append({key_of(row): row["reward"] for row in rows})
+    assert rewards[0] == rewards[1]
+    assert len(set(rewards[1].values())) == (1 if policy == "reference" else 2)
 
 
 @pytest.mark.parametrize("looked_up", [0, 1, 2])

@@ -634,8 +634,8 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Unsolvable, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
     (Unasking, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
     (Generous, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
-    (Meddling, {"verifier": "problem"}, "verify broke down: this state may only be read"),
-    (Endless, {"verifier": "problem"}, "verify must return a finite number"),
+    (Meddling, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
+    (Endless, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
     (Paying, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
     (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
     (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
@@ -654,6 +654,33 @@ async def test_a_fault_is_found_by_its_check_and_by_no_other(
     assert wrong(report) == expected
     assert any(told in line for name in expected for line in finding(report, name).found), report.findings
     assert bool(report.problems) == ("problem" in expected.values())
+
+
+async def test_every_task_has_its_outcome_and_none_without_a_verdict_counts_as_solved(checked: Check) -> None:
+    class Gilded(TillEnvironment):
+        """Is compared with gold actions, of which some fail."""
+
+        policies = {}
+
+        async def verify(self, state: Till, episode: Episode) -> float:
+            gold = await episode.after(episode.task.gold, skip_failures=episode.task.lenient)
+            return float(list(state.sold) == list(gold.sold) == episode.task.prices)
+
+    def gold(*prices: int, lenient: bool = False) -> dict[str, Any]:
+        return {"gold": [{"name": "sell", "arguments": {"price": price}} for price in prices], "lenient": lenient}
+
+    rows = [task(1, **gold(1)), task(2, **gold(-1, 2)), task(3, **gold(-1, 3, lenient=True)), task(4, **gold())]
+    report = await checked(Gilded, rows)
+    assert [(each.task, each.outcome, each.reward) for each in report.outcomes] == [
+        (0, "solved", 1),
+        (1, "failed", None),
+        (2, "solved", 1),
+        (3, "unsolved", 0),
+    ]
+    assert "action 1, sell, cannot be carried out" in report.outcomes[1].why
+    lines = " ".join(finding(report, "reference").found)
+    assert "task 1" in lines
+    assert "task 3" in lines
 
 
 async def test_a_row_may_describe_the_parameters(checked: Check) -> None:

@@ -8,15 +8,16 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
 import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
+from pydantic import Field
 
-from stateroom import Environment, State, ToolError, tool
+from stateroom import Environment, Sessions, State, ToolError, open_store, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
@@ -129,6 +130,41 @@ async def post(served: Any, body: Any, headers: dict[str, str] | None = None, pa
 
 
 # Listing.
+
+
+class Ledger(Environment[Note]):
+    """Has parameters that the model is shown under injected names."""
+
+    @tool
+    def pay(
+        self, state: Note, account: Annotated[str, Field(alias="user")], json: str = Field("CA", alias="state")
+    ) -> str:
+        """Pay.
+
+        Args:
+            account: Whose.
+            json: Where.
+        """
+        state.lines.append(f"{account} {json}")
+        return state.lines[-1]
+
+    def verify(self) -> float:
+        return 0.0
+
+
+async def test_a_parameter_shown_under_an_injected_name_works_everywhere(serve: Any) -> None:
+    served = await serve(Ledger())
+    headers = await seeded(served, {})
+    async with connected(f"{served.url}/mcp", headers) as client:
+        [listed] = (await client.list_tools()).tools
+        assert list(listed.input_schema["properties"]) == ["user", "state"]
+        assert json.loads(text_of(await client.call_tool("pay", {"user": "ada", "state": "NY"}))) == "ada NY"
+    await served.post("/seed_session", {})
+    assert await served.post("/pay", {"user": "ben", "state": None}) == (200, "ben CA")
+    async with open_store("memory://") as store:
+        session = await Sessions(Ledger(), store).seed({})
+        assert (await session.call("pay", {"user": "cleo"})).output == "cleo CA"
+        assert (await session.call("pay", {"account": "cleo"})).code == "invalid_arguments"
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -222,7 +222,7 @@ class Rolls(Policy):
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         if len(conversation) > 5:
             return [message("bye")]
-        return [function_call("roll", "r")] if len(conversation) % 2 else [message(f"{len(conversation)}")]
+        return [function_call("roll", "r")] if len(conversation) % 4 == 3 else [message(f"{len(conversation)}")]
 
 
 class Signs(Policy):

@@ -6,11 +6,13 @@ import shutil
 import signal
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+import aiohttp
 import pytest
 
 needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
@@ -160,3 +162,81 @@ async def test_a_file_says_what_is_served_and_each_environment_has_its_arguments
     await client.post("/counter/increment_counter", {"count": 2})
     assert (await client.post("/counter/verify", {"response": {"output": []}}))[1]["reward"] == 0.0
     assert (await client.post("/counter/verify", {"response": {"output": ["x" * 5000]}}))[0] == 413
+
+
+NOTES = '''
+from stateroom import Environment, State, tool
+
+
+class Notes(State):
+    lines: list[str] = []
+
+
+class NotesEnvironment(Environment[Notes]):
+    """Notes."""
+
+    @tool
+    def add(self, state: Notes, line: str) -> list[str]:
+        """Add a line."""
+        state.lines.append(line)
+        return list(state.lines)
+
+    def verify(self, state: Notes) -> float:
+        return 1.0
+'''
+
+CLEAR = '''
+    @tool
+    def clear(self, state: Notes) -> list[str]:
+        """Remove all lines."""
+        cleared = list(state.lines)
+        state.lines.clear()
+        return cleared
+'''
+
+
+async def test_a_server_that_reloads_has_the_new_tool_and_the_old_sessions(
+    launch: Any, connect: Any, until: Any, tmp_path: Path
+) -> None:
+    source = tmp_path / "notes.py"
+    source.write_text(NOTES)
+    command = launch("notes.py:NotesEnvironment", "--reload", "--store", "sqlite:///notes.db")
+    client = await connect(command.root)
+    await client.post("/seed_session")
+    assert await client.post("/add", {"line": "tea"}) == (200, ["tea"])
+    source.write_text(NOTES + "    def broken(:\n")
+    await until(lambda: "SyntaxError" in command.said)
+    source.write_text(NOTES + CLEAR)
+
+    async def clears() -> bool:
+        with suppress(aiohttp.ClientConnectionError):  # a worker closes its connections when it ends
+            return await client.post("/clear") == (200, ["tea"])
+        return False
+
+    await until(clears)
+    command.signal(signal.SIGTERM)
+    assert command.wait() == 0
+    assert not command.alive()
+
+
+async def test_studio_reloads_and_says_that_memory_is_lost(
+    launch: Any, connect: Any, until: Any, tmp_path: Path
+) -> None:
+    source = tmp_path / "notes.py"
+    source.write_text(NOTES)
+    command = launch("notes.py:NotesEnvironment", "--reload", "--store", "memory://", command="studio")
+    client = await connect(command.root)
+    assert "memory://" in command.said
+
+    async def tools() -> list[str]:
+        with suppress(aiohttp.ClientConnectionError):
+            _, found = await client.get("/studio/api/environments")
+            return [each["name"] for each in found["environments"][0]["tools"]]
+        return []
+
+    async def has_both() -> bool:
+        return await tools() == ["add", "clear"]
+
+    assert await tools() == ["add"]
+    source.write_text(NOTES + CLEAR)
+    await until(has_both)

@@ -76,7 +76,8 @@ class TillEnvironment(Environment[Till]):
         return f"yes, {task.user}" if state.approved else None
 
     async def verify(self, state: Till, episode: Episode) -> float:
-        gold = await episode.after(episode.task.gold, external=episode.task.external)
+        lenient = getattr(episode.task, "lenient", False)
+        gold = await episode.after(episode.task.gold, external=episode.task.external, skip_failures=lenient)
         return float(gold == state)
 
 
@@ -85,10 +86,10 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 async def reward(
-    store: Store, actions: list[dict[str, Any]], gold: list[dict[str, Any]], external: bool = False
+    store: Store, actions: list[dict[str, Any]], gold: list[dict[str, Any]], external: bool = False, **more: Any
 ) -> float:
     session = await Sessions(TillEnvironment(), store).seed(
-        {"money": 5, "user": "ada", "gold": gold, "external": external}
+        {"money": 5, "user": "ada", "gold": gold, "external": external, **more}
     )
     for number, action in enumerate(actions):
         if "message" in action:
@@ -152,6 +153,20 @@ async def test_actions_that_cannot_be_carried_out_are_named(gold: list[Any], com
     async with open_store("memory://") as store:
         with pytest.raises(BadTask, match=complaint):
             await reward(store, [], gold)
+
+
+FAILING = [call("put", amount=0), call("put", amount="x"), call("steal"), {"name": "put", "arguments": "{"}]
+
+
+async def test_actions_that_fail_by_design_change_nothing_where_the_verifier_skips_them(store: Store) -> None:
+    notes = [call("note", text="a"), call("note", text="b")]
+    assert await reward(store, notes, [notes[0], *FAILING, notes[1]], lenient=True) == 1
+
+
+@pytest.mark.parametrize("action", [call("pay", amount=1), call("visit"), call("lend", amount=1)])
+async def test_what_a_rehearsal_cannot_tell_is_never_skipped(store: Store, action: dict[str, Any]) -> None:
+    with pytest.raises(BadTask):
+        await reward(store, [], [action], lenient=True)
 
 
 async def test_tools_that_reach_outside_are_run_where_the_verifier_says_so(store: Store) -> None:

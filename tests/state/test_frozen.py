@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from functools import cached_property
+from operator import is_
 from typing import Annotated, Any
 
 import pytest
@@ -17,6 +18,7 @@ from stateroom.state.describe import describe, lines as lines_of
 class Coin(BaseModel, frozen=True):
     worth: int
     marks: tuple[str, ...] = ()
+    parts: tuple["Coin", ...] = ()
 
 
 class Bag(BaseModel, frozen=True):
@@ -50,10 +52,70 @@ def test_a_frozen_record_is_given_as_it_is_and_what_can_change_is_not() -> None:
     assert commit(draft).patch == [("splice", ("bag", "coins"), 0, 0, [5])]
 
 
+class Case(BaseModel, frozen=True):
+    coin: Coin
+    pair: tuple[int, Coin | None] = (0, None)
+
+
+class Sack(BaseModel, frozen=True):
+    bags: tuple["Sack | Bag", ...] = ()
+
+
+class Vault(State):
+    cases: dict[str, Case] = {}
+    pairs: list[tuple[int, Case]] = []
+    either: list[Coin | Case] = []
+    sacks: dict[str, Sack] = {}
+    tuples: list[tuple[Bag, ...]] = []
+
+
+def vault() -> Vault:
+    coin = Coin(worth=1, parts=(Coin(worth=2),))
+    sacks = {"a": Sack(bags=(Sack(bags=(Bag(coins=[1]),)),))}
+    case = Case(coin=coin, pair=(1, coin))
+    return Vault(cases={"a": case}, pairs=[(1, case)], either=[coin, case], sacks=sacks, tuples=[(Bag(coins=[2]),)])
+
+
+def test_what_holds_only_frozen_records_is_given_as_it_is_however_deep() -> None:
+    state = vault()
+    draft = draft_of(state, DraftContext())
+    assert draft.cases["a"] is state.cases["a"]
+    assert draft.pairs[0] is state.pairs[0]
+    assert all(map(is_, draft.either, state.either))
+    with pytest.raises(ValidationError, match="frozen"):
+        draft.cases["a"].coin.parts[0].worth = 9
+    assert commit(draft).patch == []
+
+
+def test_a_list_deep_in_frozen_records_is_drafted() -> None:
+    state = vault()
+    draft: Any = draft_of(state, DraftContext())
+    draft.sacks["a"].bags[0].bags[0].coins.append(5)
+    draft.tuples[0][0].coins.append(6)
+    assert state == vault()
+    after = commit(draft).state
+    assert (after.sacks["a"].bags[0].bags[0].coins, after.tuples[0][0].coins) == ([1, 5], [2, 6])
+    assert state == vault()
+
+
+def test_a_nested_record_takes_the_place_of_another_by_the_fields_that_differ() -> None:
+    state = vault()
+    draft = draft_of(state, DraftContext())
+    draft.cases["a"] = draft.cases["a"].model_copy(update={"coin": Coin(worth=7)})
+    after, patch = commit(draft)
+    assert [place for _, place, *_ in patch] == [("cases", "a", "coin")]
+    assert after.cases["a"].pair is state.cases["a"].pair
+    assert Vault(**decode(encode(after))) == after
+    draft = draft_of(state, DraftContext())
+    draft.cases["a"] = draft.cases["a"].model_copy(update={"coin": Coin.model_construct(worth="much")})
+    with pytest.raises(InvalidState, match="worth"):
+        commit(draft)
+
+
 def test_one_takes_the_place_of_another() -> None:
     state = purse()
     draft = draft_of(state, DraftContext())
-    draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 7, "marks": ("x",)})
+    draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 7, "marks": ("x",), "parts": (Coin(worth=1),)})
     draft.coins["c"] = draft.coins["b"]
     draft.row.append(draft.row[0])
     draft.best = None
@@ -113,12 +175,19 @@ def line_up(hoard: Hoard, key: str, worth: int) -> None:
     hoard.row[0] = hoard.row[0].model_copy(update={"worth": worth})
 
 
+def nest(hoard: Hoard, key: str, worth: int) -> None:
+    parts = (*hoard.row[:1], Coin(worth=worth, parts=tuple(hoard.best.values())))
+    hoard.coins[key] = hoard.coins.get(key, Coin(worth=0)).model_copy(update={"parts": parts})
+
+
 def melt(hoard: Hoard, key: str, worth: int) -> None:
     hoard.metals ^= {[*Metal][worth % 2]}
 
 
 ACTIONS = st.tuples(
-    st.sampled_from([put, change, move, remove, choose, line_up, melt]), st.sampled_from("abcd"), st.integers(0, 3)
+    st.sampled_from([put, change, move, remove, choose, line_up, nest, melt]),
+    st.sampled_from("abcd"),
+    st.integers(0, 3),
 )
 
 

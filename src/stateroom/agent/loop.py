@@ -150,6 +150,8 @@ class _Turn:
         if self._agent.deadline is not None:
             self._until = asyncio.get_running_loop().time() + self._agent.deadline
         try:
+            if status.phase == "idle" and self._workspace.replies and not self._has_user_message():
+                status = await self._hear_opening(status)
             while status.phase not in _ENDED:
                 await asyncio.sleep(0)  # other tasks run too, even if the model and tools never wait
                 if status.phase == WAITING:
@@ -338,23 +340,40 @@ class _Turn:
         told = {"instructions": self._told} if self._told else {}
         return await self._log.compact({**self._window.plain(), **told}, after=status)
 
+    def _has_user_message(self) -> bool:
+        return any(item.get("role") == "user" for item in self._window.items)
+
+    async def _hear_opening(self, status: AgentStatus) -> AgentStatus:
+        """Let the environment's user open a conversation in which nobody has asked for anything."""
+        opening: list[str | None] = []
+        if not await self._reply("", status, opening):
+            return await self._end(status, [], "deadline")
+        return status if opening == [None] else await self._hear(status, str(opening[0]), "new_task")
+
     async def _hear_reply(self, status: AgentStatus) -> AgentStatus:
         """Let the environment answer the agent's message."""
-        message = message_text(self._newest)
         replies: list[str | None] = []
-
-        async def hear() -> None:
-            replies.append(await self._workspace.reply(message, call_id=status.call_id("reply")))
-
-        if not await self._in_time(hear, "tool"):
+        if not await self._reply(message_text(self._newest), status, replies):
             return await self._end(status, [], "deadline")
         [reply] = replies
         if reply is None:
             return await self._say(status, [], moves=("task_complete",))
-        item: Item = {"type": "message", "role": "user", "content": reply}
+        return await self._hear(status, reply, "input_received")
+
+    async def _reply(self, message: str, status: AgentStatus, replies: list[str | None]) -> bool:
+        """Add what the environment's user answers; False if the deadline passes before."""
+
+        async def hear() -> None:
+            replies.append(await self._workspace.reply(message, call_id=status.call_id("reply")))
+
+        return await self._in_time(hear, "tool")
+
+    async def _hear(self, status: AgentStatus, text: str, move: str) -> AgentStatus:
+        """Add a message of the user to the conversation."""
+        item: Item = {"type": "message", "role": "user", "content": text}
         counts = self._agent.context.count([item])
         self._window.add([item], counts)
-        return await self._say(status, [item], counts, moves=("input_received",), by="user")
+        return await self._say(status, [item], counts, moves=(move,), by="user")
 
     async def _end(
         self, status: AgentStatus, results: list[Item], reason: str, counts: Sequence[int] | None = None

@@ -27,6 +27,9 @@ from stateroom.model import (
 MAX_STEPS = 10
 """Answers of a user's model before the user says something, by default."""
 
+GREETING = "Hello! How can I help you?"
+"""What a user who speaks first is shown, since a model can only answer."""
+
 END: Item = {
     "type": "function",
     "name": "end_conversation",
@@ -91,14 +94,14 @@ class SimulatedUser:
     async def reply(
         self, side: UserSide, message: str, *, about: str = "", state: Any = None, seed: int = 0
     ) -> str | None:
-        """Answer a message of the agent; None if the conversation is over.
+        """Answer a message of the agent; None if the conversation is over. After an empty one, the user speaks first.
 
         `about` tells the user about this episode: what they want, and what they said first. The user's tools act on
         `state`, and `seed` is the seed of the answer. Raises `ModelUnavailable` or `ModelFailed` if the model does.
         """
         if side.ended:
             return None
-        self._hear(side, [{"type": "message", "role": "user", "content": message}])
+        self._hear(side, [{"type": "message", "role": "user", "content": message or GREETING}])
         for _ in range(self._max_steps):
             answer = await self._answer(side, about, seed)
             calls = [item for item in answer.items if item["type"] == "function_call"]

@@ -89,7 +89,7 @@ def branch(
     width: Annotated[int | None, typer.Option(min=1, help="beam: nodes that continue at each step (2).")] = None,
     continuations: Continuations = None,
     input_file: TaskFile = None,
-    model: ModelSpec = "reference",
+    model: ModelSpec = None,
     api_key_env: KeyVariable = None,
     model_concurrency: ModelConcurrency = None,
     requests_per_minute: RequestsPerMinute = None,
@@ -152,7 +152,7 @@ def branch(
         rule=find_rule(rule, {name: value for name, value in given.items() if value is not None}),
         budget=Budget(max_branches, max_nodes),
     )
-    warn_of_missing_prompts(plan.tasks)
+    warn_of_missing_prompts(plan.environment, plan.tasks)
     _finish(plan, _grow(plan), rule, json_output)
 
 

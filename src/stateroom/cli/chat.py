@@ -30,7 +30,7 @@ from stateroom.cli.show import LONGEST, verdict_lines
 from stateroom.environment import make_environment, variant_of
 from stateroom.errors import InvalidArguments, InvalidMove, NotFound, StateroomError
 from stateroom.model import Item, kind_of, open_model, text_of
-from stateroom.rollout import Run, RunFiles, default_store, find_tasks, verdict_fields, with_changes
+from stateroom.rollout import Run, RunFiles, chosen_model, default_store, find_tasks, verdict_fields, with_changes
 from stateroom.session import History, LogEntry, Session, Sessions, Transcript, read_entry
 from stateroom.state import lines
 from stateroom.store import Store, open_store, without_secrets
@@ -53,7 +53,7 @@ COMMANDS = {
 def chat(
     env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
     env_arg: EnvArgs = None,
-    model: ModelSpec = "reference",
+    model: ModelSpec = None,
     api_key_env: KeyVariable = None,
     input_file: TaskFile = None,
     task: Annotated[int, typer.Option(min=0, help="The number of the task that the session is for.")] = 0,
@@ -77,11 +77,12 @@ def chat(
     Without a terminal, each line is a message: echo "add 4" | stateroom chat counter
     """
     environment = make_environment(env, env_args_of(env_arg))
-    source = open_model(model, environment.policies, api_key_env=api_key_env)
+    tasks = [] if session is not None else find_tasks(environment, input_file)
+    spec = chosen_model(environment, tasks, model)
     plan = Run(
         environment,
-        source,
-        [] if session is not None else find_tasks(environment, input_file),
+        open_model(spec, environment.policies, api_key_env=api_key_env),
+        tasks,
         FILES,
         store=store or default_store(environment, FILES),
         max_steps=max_steps,
@@ -102,7 +103,7 @@ def chat(
         finally:
             runner.run(talk.close())
     where = f" --store {without_secrets(store)}" if store else ""
-    told = f"to go on: stateroom chat {env} --model {model} --session {talk.session.id}{where}"
+    told = f"to go on: stateroom chat {env} --model {spec} --session {talk.session.id}{where}"
     console.print(told, style="dim", soft_wrap=True)
 
 

@@ -42,7 +42,8 @@ def check(
     then again, and in turns. External tools that the reference policy
     calls really run.
 
-    The exit code is 1 if there is a problem; warnings do not count.
+    The exit code is 1 if there is a problem; warnings do not count. --json
+    lists the reference's outcome for each task.
 
     Example: stateroom check counter
 
@@ -75,6 +76,7 @@ def _summary(report: CheckReport) -> dict[str, Any]:
         "ok": not report.problems,
         "tasks": report.tasks,
         "played": report.played,
+        "outcomes": [outcome._asdict() for outcome in report.outcomes],
         "checks": [asdict(finding) for finding in report.findings],
     }
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from stateroom.cli.output import errors
-from stateroom.environment import TypedText
+from stateroom.environment import Environment, TypedText
 from stateroom.errors import BadData
 from stateroom.model import Exactness
 from stateroom.rollout import Price, missing_prompts
@@ -47,13 +47,15 @@ RolloutTasks = Annotated[
     ),
 ]
 ModelSpec = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--model",
         "-m",
         help="The model or policy: a policy of the environment (reference, noisy), gold (the gold actions of each "
         "task), openai:NAME, responses:NAME@URL, "
-        "chat:NAME@URL (several servers: NAME@URL,URL), local, replay:FILE, module:Class or path.py:Class.",
+        "chat:NAME@URL (several servers: NAME@URL,URL), local, replay:FILE, module:Class or path.py:Class. By "
+        "default reference or, if the environment has none, gold.",
+        show_default=False,
     ),
 ]
 KeyVariable = Annotated[
@@ -207,9 +209,9 @@ def with_options(
     return run
 
 
-def warn_of_missing_prompts(tasks: list[dict[str, Any]]) -> None:
+def warn_of_missing_prompts(environment: Environment[Any, Any], tasks: list[dict[str, Any]]) -> None:
     """Print a warning if some tasks ask nothing of the model."""
-    if told := missing_prompts(tasks):
+    if told := missing_prompts(environment, tasks):
         errors.print(f"warning: {told}", style="yellow", soft_wrap=True)
 
 

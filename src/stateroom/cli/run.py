@@ -69,6 +69,9 @@ from stateroom.rollout import (
 )
 from stateroom.store import without_secrets
 
+NOT_ALL_STARTED = 3
+"""The exit code of a run whose --max-cost was reached."""
+
 SHOWN_PASSES = 3
 """Columns of pass@k, where there is a line for each environment."""
 
@@ -77,7 +80,7 @@ def run(
     env: RunName = None,
     env_arg: EnvArgs = None,
     input_file: TaskFile = None,
-    model: ModelSpec = "reference",
+    model: ModelSpec = None,
     api_key_env: KeyVariable = None,
     model_concurrency: ModelConcurrency = None,
     requests_per_minute: RequestsPerMinute = None,
@@ -109,6 +112,14 @@ def run(
     force: Force = False,
     solved_at: SolvedAt = SOLVED,
     price: PriceOption = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Start no more episodes of an environment once they have cost this much, by --price. Those under way "
+            "are finished. If any were not started the exit code is 3; --resume with a higher --max-cost runs them.",
+        ),
+    ] = None,
     json_output: AsJSON = False,
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
@@ -147,10 +158,11 @@ def plan(options: Mapping[str, Any]) -> Run:
 def finish(plans: Mapping[str, Run], json_output: bool) -> None:
     """Carry out plans one after another, and print their reports.
 
-    The exit code is 1 if every episode failed, or if a resumed run would try some of them again.
+    The exit code is 1 if every episode failed, or if a resumed run would try some of them again; 3 if some were not
+    started.
     """
     for each in plans.values():
-        warn_of_missing_prompts(each.tasks)
+        warn_of_missing_prompts(each.environment, each.tasks)
     done = {name: (each, collect(each)) for name, each in plans.items()}
     if len(done) == 1:
         [(only, report)] = done.values()
@@ -165,6 +177,8 @@ def finish(plans: Mapping[str, Run], json_output: bool) -> None:
     reports = [report for _, report in done.values()]
     if any(report.transient for report in reports) or all(report.failed == report.episodes for report in reports):
         raise typer.Exit(1)
+    if any(report.not_started for report in reports):
+        raise typer.Exit(NOT_ALL_STARTED)
 
 
 def collect(plan: Run) -> Report:
@@ -185,6 +199,7 @@ def _data(plan: Run, report: Report) -> dict[str, Any]:
         "failed": report.failed,
         "transient": report.transient,
         "waiting": report.waiting,
+        "not_started": report.not_started,
         **measured_speed(report.elapsed, report.rows[report.earlier :]),
         "tool_failures": report.tool_failures.counts,
         "metrics": report.metrics["agent_metrics"],
@@ -242,6 +257,10 @@ def _notes(plan: Run, report: Report) -> list[Text]:
     if report.transient:
         told = f"{counted(report.transient, 'failure', 'failures')} may pass: --resume tries them again"
         notes.append(Text(told, "red"))
+    if report.not_started:
+        left = counted(report.not_started, "episode was", "episodes were")
+        spent = f"{left} not started: the others have cost {report.cost:,.4g}"
+        notes.append(Text(f"{spent}; --resume with a higher --max-cost runs them", "yellow"))
     if report.first_error:
         notes.append(Text(f"the first failure: {report.first_error}", "red"))
     if report.tool_failures:

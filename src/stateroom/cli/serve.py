@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from stateroom.cli.options import EnvArgs, KeyVariable, StoreURL, env_args_of
 from stateroom.cli.output import console, warn
-from stateroom.cli.studio import Runs, StudioToken, studio_of
+from stateroom.cli.studio import Reload, Runs, StudioToken, studio_of
 from stateroom.errors import NotFound
 from stateroom.session import WEEK
 
@@ -41,6 +41,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     store: StoreURL = "sqlite:///stateroom.db",
     workers: Annotated[int, typer.Option(min=1, help="Worker processes; each of them serves any session.")] = 1,
+    reload: Reload = False,
     ttl: Annotated[float, typer.Option(min=0.1, help="Seconds that a session lives after its last use.")] = WEEK,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds that a tool may take.")] = 30.0,
     allow_host: Annotated[
@@ -147,6 +148,8 @@ def serve(
     With an agent for NeMo Gym's rollout collection: stateroom serve counter --agent reference
 
     With a page for people: stateroom serve counter --studio
+
+    While you write an environment: stateroom serve mine.py:MyEnvironment --reload
 
     As a file says: stateroom serve --config stateroom.yaml serve.port=9000
     """

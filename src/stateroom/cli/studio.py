@@ -29,6 +29,13 @@ Runs = Annotated[
         show_default=False,
     ),
 ]
+Reload = Annotated[
+    bool,
+    typer.Option(
+        "--reload",
+        help="Restart when source in the folder of an environment, or below it, changes; sessions stay in the store.",
+    ),
+]
 StudioToken = Annotated[
     str | None,
     typer.Option(
@@ -72,6 +79,7 @@ def studio(
     api_key_env: KeyVariable = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8008,
+    reload: Reload = False,
     studio_token: StudioToken = None,
     mode: Annotated[
         Literal["read", "full"], typer.Option(help="What Studio allows: to read, or also to change sessions.")
@@ -100,6 +108,7 @@ def studio(
         env_args=env_args_of(env_arg),
         host=host,
         port=port,
+        reload=reload,
         store=store or _default_store(envs),
         model=model,
         api_key_env=api_key_env,

@@ -23,6 +23,7 @@ from stateroom.environment.tool import (
     Tool,
     check_injected,
     check_method,
+    clash,
     make_tool,
     misfit,
     procedure_of,
@@ -162,8 +163,7 @@ class Environment(Generic[S, T]):
             raise misfit(f"{cls.__name__}.{name}", method, f"cannot read its annotations: {error}") from None
         given = hints.get("state", Any)
         if cls.state_type is not None and not _accepts(given, cls.state_type):
-            why = f"`state` has the type {cls.state_type.__name__}, not {type_name(given)}; annotate it so"
-            raise misfit(f"{cls.__name__}.{name}", method, why)
+            raise clash(f"{cls.__name__}.{name}", method, "state", given, f"write `state: {cls.state_type.__name__}`")
         return hints
 
     @classmethod

@@ -27,18 +27,23 @@ def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, A
     """A pydantic model of the parameters that the model fills in: those in `hints`."""
     descriptions = _descriptions(function)
     fields: dict[str, Any] = {}
+    shown_names: list[Any] = []
     try:
         for name, parameter in inspect.signature(function).parameters.items():
             if name not in hints:
                 continue
             hint, default = hints[name], parameter.default
             default = ... if default is inspect.Parameter.empty else default
-            said = FieldInfo.from_annotated_attribute(hint, default).description  # the author's own Field
-            if said is None and name in descriptions:
+            own = FieldInfo.from_annotated_attribute(hint, default)  # the author's own Field
+            if own.description is None and name in descriptions:
                 hint = Annotated[hint, Field(description=descriptions[name])]
-            if field_name(name) != name:
+            if field_name(name) != name and own.validation_alias is None:
                 hint = Annotated[hint, Field(alias=name)]
             fields[field_name(name)] = (hint, default)
+            shown = own.validation_alias or name
+            if shown in shown_names:
+                raise ValueError(f"two are called {shown!r}")
+            shown_names.append(shown)
         arguments = create_model(where, __config__=ConfigDict(extra="forbid"), **fields)
         arguments.model_json_schema()
     except (PydanticUserError, TypeError, ValueError, NameError) as error:
@@ -74,7 +79,7 @@ def function_schema(name: str, function: Callable[..., Any], arguments: type[Bas
 def null_means_default(arguments: type[BaseModel]) -> frozenset[str]:
     """Parameters with a default that do not take None: in strict mode, a model sends null for 'unset'."""
     properties = arguments.model_json_schema().get("properties", {})
-    names = ((field.alias or name, field) for name, field in arguments.model_fields.items())
+    names = ((str(field.validation_alias or name), field) for name, field in arguments.model_fields.items())
     return frozenset(
         name for name, field in names if not field.is_required() and not _allows_null(properties.get(name, {}))
     )

@@ -48,6 +48,8 @@ MEANINGS = {
 INJECTED_TYPES: dict[str, type] = {"session": SessionInfo, "rng": Random, "clock": Clock, "ask": Ask}
 """The types of injected parameters; those of `state`, `user` and `app` are the author's own."""
 
+ANY_STATE = "annotate it with a State"
+
 KNOWN = frozenset({*INJECTED, "task", "episode", "message"})
 """All names that are injected somewhere: a first parameter with one is not meant as `self`."""
 
@@ -274,12 +276,18 @@ def _check_parameter(
 def check_injected(where: str, method: Any, name: str, hints: Mapping[str, Any]) -> None:
     """Refuse a parameter that is injected by its name, but annotated as something else."""
     hint = hints.get(name, Any)
-    if name not in MEANINGS or name == "state" or _is_injected_as(name, hint):
+    if name not in MEANINGS or _is_injected_as(name, hint):
         return
     types = {"new_id": "Callable[..., str]", **{known: type_name(kind) for known, kind in INJECTED_TYPES.items()}}
-    advice = "annotate it with a State" if name in SHARED else f"write `{name}: {types[name]}`"
-    clash = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({MEANINGS[name]})"
-    raise misfit(where, method, f"{clash}; rename it, or {advice}")
+    raise clash(where, method, name, hint, f"write `{name}: {types[name]}`" if name in types else ANY_STATE)
+
+
+def clash(where: str, method: Any, name: str, hint: Any, advice: str) -> DefinitionError:
+    """The error for a parameter with the name of an injected one, but another type."""
+    alias = f'`Annotated[{type_name(hint)}, Field(alias="{name}")]` shows it to the model as `{name}`'
+    renaming = f"rename it ({alias})" if hasattr(method, "__stateroom_tool__") else "rename it"
+    told = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({MEANINGS[name]})"
+    return misfit(where, method, f"{told}; {renaming}, or {advice}")
 
 
 def _is_injected_as(name: str, hint: Any) -> bool:
@@ -293,6 +301,8 @@ def _is_injected_as(name: str, hint: Any) -> bool:
         return True
     if name in SHARED:
         return isinstance(origin, type) and issubclass(origin, State)
+    if name == "state":  # whose own type is checked where it is known
+        return isinstance(origin, type) and (issubclass(origin, State) or issubclass(State, origin))
     if name in FUNCTIONS and origin is Callable:
         return True
     return isinstance(origin, type) and name in INJECTED_TYPES and issubclass(INJECTED_TYPES[name], origin)

@@ -54,7 +54,6 @@ from .model import (
     answer_of as answer_of,
 )
 from .policy import (
-    GOLD_FIELDS as GOLD_FIELDS,
     Gold as Gold,
     Noisy as Noisy,
     Policy as Policy,
@@ -69,6 +68,7 @@ from .source import (
     NO_ROW as NO_ROW,
     ModelSource as ModelSource,
     SharedModel as SharedModel,
+    default_model as default_model,
     open_model as open_model,
 )
 from .tokens import (

@@ -27,7 +27,7 @@ def message(text: str) -> Item:
     }
 
 
-def function_call(name: str, call_id: str, **arguments: Any) -> Item:
+def function_call(name: str, call_id: str, /, **arguments: Any) -> Item:
     """A tool call of the assistant."""
     return {
         "type": "function_call",

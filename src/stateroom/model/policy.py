@@ -20,9 +20,13 @@ Line = Answer | list[Item] | str | Exception
 class Policy(Model):
     """A model that answers by a rule. One instance acts in one episode, and takes all randomness from its `seed`.
 
-    A policy sees what a model sees: the conversation so far, and the tools. Another process may take over an episode
-    with a new instance, so a policy keeps nothing between answers, and its `rng` is seeded again for each of them.
+    A policy sees what a model sees: the conversation so far, the tools and the `instructions`. Another process may take
+    over an episode with a new instance, so a policy keeps nothing between answers, and its `rng` is seeded again for
+    each of them.
     """
+
+    instructions: str = ""
+    """What a model is told besides the conversation: by the agent or the task, and by the environment."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -33,9 +37,14 @@ class Policy(Model):
         """Return the next items: tool calls, or a message without any, which ends the turn. May be async."""
 
     async def answer(self, request: Request) -> Answer:
-        self.rng.seed(self.seed * 1_000_003 + request.step)
+        self.prepare(request)
         answer = self.respond([*request.items], [*request.tools])
         return Answer(await answer if inspect.isawaitable(answer) else answer)
+
+    def prepare(self, request: Request) -> None:
+        """Set what `respond` may use besides its arguments."""
+        self.rng.seed(self.seed * 1_000_003 + request.step)
+        self.instructions = str(request.settings.get("instructions") or "")
 
 
 class Noisy(Policy):
@@ -58,6 +67,10 @@ class Noisy(Policy):
         if not self.errs:
             return answer
         return self.err(answer) if isinstance(answer, list) else self._err_later(answer)
+
+    def prepare(self, request: Request) -> None:
+        super().prepare(request)
+        self.inner.prepare(request)
 
     async def _err_later(self, answer: Awaitable[list[Item]]) -> list[Item]:
         return self.err(await answer)

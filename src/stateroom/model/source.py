@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from inspect import isabstract
 from pathlib import Path
@@ -28,11 +28,12 @@ from stateroom.errors import ModelFailed, NotFound, StateroomError
 from stateroom.model.address import ModelAddress, ModelLimits
 from stateroom.model.limiter import Limiter
 from stateroom.model.model import Model
-from stateroom.model.policy import Gold, Policy
+from stateroom.model.policy import GOLD_FIELDS, Gold, Policy
 from stateroom.model.replay import Replayed
 from stateroom.session import contained
 
 GOLD = "gold"
+REFERENCE = "reference"
 
 NO_ROW: Mapping[str, Any] = MappingProxyType({})
 
@@ -129,6 +130,13 @@ class SharedModel:
             if not self._users and source.connects:
                 self._source = None
                 await source.close()
+
+
+def default_model(policies: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """The model where none is named: the reference policy or else, if all tasks have them, the gold actions."""
+    if REFERENCE in policies:
+        return REFERENCE
+    return GOLD if all(any(field in row for field in GOLD_FIELDS) for row in rows) else None
 
 
 def open_model(

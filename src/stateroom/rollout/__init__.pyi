@@ -36,6 +36,7 @@ from .metrics import (
     together as together,
 )
 from .options import (
+    chosen_model as chosen_model,
     default_store as default_store,
     find_tasks as find_tasks,
     model_limits as model_limits,

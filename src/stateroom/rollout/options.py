@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from stateroom.agent import MAX_STEPS, Context
-from stateroom.environment import Environment
+from stateroom.environment import Environment, make_environment
 from stateroom.errors import InvalidArguments, NotFound
-from stateroom.model import Exactness, Model, ModelLimits, ModelSource
+from stateroom.model import Exactness, Model, ModelLimits, ModelSource, default_model
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.plan import Origin, Run
@@ -24,6 +24,8 @@ from stateroom.rollout.tasks import RemoteEnvironment, check_tasks, example_file
 NO_STORE = "memory://"
 """The store of a run that leaves no sessions behind."""
 
+M = TypeVar("M")
+
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -32,7 +34,7 @@ def plan_run(
     *,
     env_args: Mapping[str, Any] = NOTHING,
     input: str | PathLike[str] | Iterable[Any] | None = None,
-    model: str | Model | type[Model] | ModelSource = "reference",
+    model: str | Model | type[Model] | ModelSource | None = None,
     api_key_env: str | None = None,
     model_concurrency: int | None = None,
     requests_per_minute: float | None = None,
@@ -55,22 +57,25 @@ def plan_run(
     tokens: Exactness | None = None,
     solved_at: float = SOLVED,
     price: str | Price | None = None,
+    max_cost: float | None = None,
     resume: bool = False,
     force: bool = False,
 ) -> Run:
     """Plan a run; the names and defaults are those of the options of `stateroom run`.
 
     `environment` is a registered name, `module:Class`, `path.py:Class`, a class or an instance; `env_args` are
-    arguments of its constructor. `model` is what `--model` takes, or a `Policy` or `Model` class or object. `input` is
-    a path or a list of task rows. `api_key_env` names the environment variable with the key of the model's server;
-    `model_concurrency`, `requests_per_minute` and `tokens_per_minute` are limits on the requests to that server.
-    `settings` are parameters of the model's requests, as `--set` gives them. With `tokens` each answer has its exact
-    tokens; a prompt that does not begin with those before fails its episode (`exact`), or starts a new segment
-    (`split`). `price` is `in=0.15,out=0.6`, per million
-    tokens.
+    arguments of its constructor. `model` is what `--model` takes, or a `Policy` or `Model` class or object; by default
+    the environment's reference policy or else the gold actions of its tasks. `input` is a path or a list of task rows.
+    `api_key_env` names the environment variable with the key of the model's server; `model_concurrency`,
+    `requests_per_minute` and `tokens_per_minute` are limits on the requests to that server. `settings` are parameters
+    of the model's requests, as `--set` gives them. With `tokens` each answer has its exact tokens; a prompt that does
+    not begin with those before fails its episode (`exact`), or starts a new segment (`split`). `price` is
+    `in=0.15,out=0.6`, per million tokens, and no more episodes start once those of the run have cost `max_cost`.
     """
     if group is not None and repeats != 1:
         raise InvalidArguments("--group: not together with --repeats: a group is its task's episodes")
+    if max_cost is not None and price is None:
+        raise InvalidArguments("--max-cost: say with --price what a token costs")
     if resume and output is None:
         raise InvalidArguments("--resume: say with --output which run to resume")
     if resume and force:
@@ -107,6 +112,7 @@ def plan_run(
         tokens=tokens,
         solved_at=solved_at,
         price=Price.parse(price) if isinstance(price, str) else price,
+        max_cost=max_cost,
         resume=resume,
         force=force,
     )
@@ -116,7 +122,7 @@ def plan_fields(
     environment: str | type[Environment[Any, Any]] | Environment[Any, Any] | None,
     env_args: Mapping[str, Any],
     input: str | PathLike[str] | Iterable[Any] | None,
-    model: str | Model | type[Model] | ModelSource,
+    model: str | Model | type[Model] | ModelSource | None,
     store: str | None,
     server: str | None,
     output: str | PathLike[str] | None,
@@ -130,22 +136,32 @@ def plan_fields(
     if server is None and environment is None:
         raise InvalidArguments("ENV: say which environment, or with --server where it is served")
     chosen = RemoteEnvironment if environment is None else environment
-    origin = Origin(chosen, env_args, model, api_key_env, limits)
-    made = origin.make_environment()
+    made = make_environment(chosen, env_args)
     files = kind(new_path(made.name, ".jsonl") if output is None else Path(output))
     resumes = resume and files.begun
     if resumes and store is None and server is None:
         _refuse_lost(made, files)
+    tasks = [] if resumes else find_tasks(made, input)
+    origin = Origin(chosen, env_args, chosen_model(made, tasks, model), api_key_env, limits)
     return {
         "environment": made,
         "model": origin.open_model(made),
-        "tasks": [] if resumes else find_tasks(made, input),
+        "tasks": tasks,
         "files": files,
         "store": store or (default_store(made, files) if server is None else NO_STORE),
         "server": server,
         "spec": environment if isinstance(environment, str) else None,
         "origin": origin,
     }
+
+
+def chosen_model(environment: Environment[Any, Any], tasks: Iterable[Row], model: M | None) -> M | str:
+    """The model that a user named or, by default, the `default_model` of the environment and its tasks."""
+    chosen = default_model(environment.policies, tasks) if model is None else model
+    if chosen is None:
+        why = f"{environment.name} has no policy named reference, and not every task has gold actions"
+        raise NotFound(f"--model: say who acts, since {why}")
+    return chosen
 
 
 def model_limits(

@@ -209,6 +209,8 @@ class Run(Plan):
     """Episodes per task, each with a random seed of its own."""
     group: int | None = None
     """Episodes per task, forked from one seeded session (same state and random seed), instead of `repeats`."""
+    max_cost: float | None = None
+    """Start no more episodes once those of the run have cost this much."""
     resume: bool = False
     """Continue the run of the same files: its unfinished episodes, from where each was interrupted."""
     engine: str = "local"

@@ -42,7 +42,7 @@ class EpisodeResult:
 
     @property
     def task(self) -> int:
-        """The index of the task."""
+        """The index of the task in the input."""
         return key_of(self.row)[0]
 
     @property
@@ -196,9 +196,13 @@ def _imported(module: str, what: str) -> Any:
 
 
 def _columns(row: Row) -> Row:
-    """The fields of a row as columns; the indices and the session have plain names, components one each."""
+    """The fields of a row as columns; the indices and the session have plain names, components one each.
+
+    A field of the task's own that is called `task`, `rollout` or `session` is in the column `row/task` and so on.
+    """
     names = {"_ng_task_index": "task", "_ng_rollout_index": "rollout", SESSION: "session"}
     first = {plain: row[name] for name, plain in names.items() if name in row}
-    rest = {name: value for name, value in row.items() if name not in NOT_COLUMNS and not name.startswith("_")}
+    own = {name: value for name, value in row.items() if name not in NOT_COLUMNS and not name.startswith("_")}
+    rest = {f"row/{name}" if name in names.values() else name: value for name, value in own.items()}
     components = rest.pop("reward_components", None) or {}
     return {**first, **rest, **{f"reward_components/{name}": value for name, value in components.items()}}

@@ -19,7 +19,7 @@ from stateroom.rollout.inputs import RowsOf
 from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.plan import Run
 from stateroom.rollout.resume import Left, what_is_left
-from stateroom.rollout.rows import PARENT, Row
+from stateroom.rollout.rows import COST, PARENT, Row
 from stateroom.rollout.spool import SpooledRows
 
 T = TypeVar("T")
@@ -44,6 +44,10 @@ class Report:
     metrics: dict[str, Any] = field(default_factory=dict)
     earlier: int = 0
     """How many of the finished episodes an earlier process has run."""
+    cost: float = 0.0
+    """What the model's tokens have cost in all, with a price and as far as the rows tell."""
+    not_started: int = 0
+    """Episodes that were not started, since the others have cost the plan's `max_cost`."""
     elapsed: float = 0.0
     """Seconds that this process took."""
 
@@ -72,7 +76,8 @@ async def run(
         started = perf_counter()
         tool_failures = stack.enter_context(ToolFailures(plan.files.tool_failures))
         rows = SpooledRows(left.done, plan.files.rollouts.parent)
-        report = Report(left.episodes, tool_failures, failed=left.failed, rows=rows, earlier=len(rows))
+        spent = sum(row.get(COST, 0.0) for row in rows) if plan.max_cost is not None else 0.0
+        report = Report(left.episodes, tool_failures, left.failed, rows=rows, earlier=len(rows), cost=spent)
         crew = await stack.enter_async_context(Crew(open_engine(plan)))
         if not resumes:
             plan.files.begin(plan.inputs())
@@ -80,7 +85,10 @@ async def run(
         stack.enter_context(described(plan, left.tasks, left.episodes, repeats=plan.repeats, group=plan.group))
         rollouts = stack.enter_context(Appender(plan.files.rollouts))
         failures = stack.enter_context(Appender(plan.files.failures))
-        await crew.run(left.rows, _Collector(report, rollouts, failures, on_episode).collect, resumes=plan.resume)
+        collect, most = _Collector(report, rollouts, failures, on_episode).collect, plan.max_cost
+        may_start = None if most is None else lambda: report.cost < most
+        await crew.run(left.rows, collect, resumes=plan.resume, may_start=may_start)
+        report.not_started = report.episodes - len(report.rows) - report.failed - len(report.waiting)
         report.metrics = aggregate_lazily(report.rows, plan.solved_at) | tool_failures.metrics()
         plan.files.write_metrics(plan.agent, report.metrics)
         report.elapsed = perf_counter() - started
@@ -126,6 +134,7 @@ class _Collector:
         if not isinstance(message, Finished):
             report.tool_failures.add(message.failure)
             return
+        report.cost += message.cost
         if message.waits_in is not None:
             report.waiting.append(message.waits_in)
         elif message.measured is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -34,6 +35,7 @@ def serve(
     port: int = 8000,
     store: str = "sqlite:///stateroom.db",
     workers: int = 1,
+    reload: bool = False,
     ttl: float = WEEK,
     timeout: float = 30.0,
     allow_host: Sequence[str] = (),
@@ -64,8 +66,9 @@ def serve(
 
     Each environment is a registered name, `module:Class`, `path.py:Class`, a class or an instance; with `extensions`
     there may be none. `env_args` are arguments of the constructor of one environment, or a list of those of each.
-    `for_operator`, there are no endpoints for agents, and expired sessions stay in the store. `say` and `warn` get what
-    a person should read. With `exits`, the process ends with the server, whatever its threads still do.
+    `for_operator`, there are no endpoints for agents, and expired sessions stay in the store. With `reload`, the server
+    restarts when source beside an environment changes. `say` and `warn` get what a person should read. With `exits`,
+    the process ends with the server, whatever its threads still do.
     """
     if not environments and not extensions:
         raise DefinitionError("say which environment to serve")
@@ -73,8 +76,10 @@ def serve(
         if env_args and len(environments) > 1:
             raise DefinitionError("--env-arg: only when one environment is served")
         env_args = [env_args] * len(environments)
-    if workers > 1 and not all(isinstance(each, str) for each in environments):
-        raise DefinitionError("several workers each make their own instances: give names or module:Class, or workers=1")
+    if reload and (workers > 1 or not environments):
+        raise DefinitionError("--reload: only with one worker, and an environment whose source can change")
+    if (reload or workers > 1) and not all(isinstance(each, str) for each in environments):
+        raise DefinitionError("other processes make their own instances: give names or module:Class, or workers=1")
     made = [*map(make_environment, environments, env_args)]
     _check_store(store, workers, made)
     secrets, origin = find_secrets()
@@ -119,7 +124,12 @@ def serve(
         if not is_loopback(address) and not for_operator and (missing := _missing(options, origin)):
             warn(f"{host} can be reached from elsewhere; {'; and '.join(missing)}")
         _announce(say, listening, made, options, workers, extensions)
-        run(replace(factory, options=options), listening, workers, exits=exits)
+        if reload and not store_class(store).shared:
+            warn(
+                f"{without_secrets(store)} loses all sessions when the server restarts; use sqlite:///FILE to keep them"
+            )
+        folders = sorted({Path(inspect.getfile(type(each))).resolve().parent for each in made}) if reload else ()
+        run(replace(factory, options=options), listening, workers, reload_folders=folders, exits=exits)
 
 
 def _check_store(url: str, workers: int, environments: list[Environment[Any, Any]]) -> None:

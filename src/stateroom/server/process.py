@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from multiprocessing import resource_tracker
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors.basereload import BaseReload
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from stateroom.environment import Environment, make_environment
@@ -59,6 +60,9 @@ BACKLOG = 2048
 
 GARBAGE = (10_000, 20, 20)
 """Thresholds of the garbage collector: ten times Python's own, since a request leaves no cycles."""
+
+NOT_SOURCE = frozenset({"venv", "env", "site-packages", "node_modules"})
+"""Folders in which no author writes."""
 
 HUNG = 30
 """Seconds without a response to a health check after which a worker is replaced."""
@@ -144,13 +148,25 @@ def _prompt(parameters: dict[str, Any]) -> str:
     return "\n\n".join(text for text in (parameters.get("instructions") or "", *messages) if text)
 
 
-def run(factory: ApplicationFactory, listening: socket.socket, workers: int = 1, *, exits: bool = True) -> None:
+def run(
+    factory: ApplicationFactory,
+    listening: socket.socket,
+    workers: int = 1,
+    *,
+    reload_folders: Sequence[Path] = (),
+    exits: bool = True,
+) -> None:
     """Serve until a signal stops the server: calls in flight are finished, and new ones refused.
 
-    With `exits`, the process ends soon after, whatever its threads still do.
+    A worker is replaced when source in one of `reload_folders` changes. With `exits`, the process ends soon after,
+    whatever its threads still do.
     """
     log_to_stderr()
     longest = factory.longest_call()
+    if reload_folders:
+        config = configured(WorkerFactory(factory), longest)
+        Reloader(config, Server(config).run, [listening], reload_folders).run()
+        return
     if workers == 1:
         _run_here(Server(configured(factory, longest), exits=exits), listening)
         return
@@ -249,6 +265,58 @@ class Supervisor(Multiprocess):
         for old, new in zip(before, self.processes, strict=True):
             if old is not new:
                 logger.warning("worker %d died (exit code %s); %d replaces it", old.pid, old.exitcode, new.pid)
+
+
+class Reloader(BaseReload):
+    """Runs one worker until a signal stops it, and replaces it when source in one of the folders changes.
+
+    Clients wait meanwhile: the socket stays open. A worker that cannot start is replaced after the next change.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        target: Callable[[list[socket.socket] | None], None],
+        sockets: list[socket.socket],
+        folders: Sequence[Path],
+    ) -> None:
+        super().__init__(config, target, sockets)
+        self._folders = folders
+        self._seen = _sources(folders)
+
+    def startup(self) -> None:
+        with _interrupt_blocked():
+            super().startup()
+
+    def restart(self) -> None:
+        with _interrupt_blocked():
+            super().restart()
+
+    def shutdown(self) -> None:
+        for listening in self.sockets:
+            listening.close()  # the worker closes its own, and then no client can connect
+        super().shutdown()
+
+    def should_restart(self) -> list[Path] | None:
+        self.pause()
+        before, self._seen = self._seen, _sources(self._folders)
+        changed = sorted(path for path, _ in before.items() ^ self._seen.items())
+        if changed:
+            logger.warning("%s has changed; the server restarts", changed[0])
+        return changed
+
+
+def _sources(folders: Sequence[Path]) -> dict[Path, int]:
+    """The Python files in some folders and below, and when each was changed; not those of installed packages."""
+    found: dict[Path, int] = {}
+    for root in folders:
+        for folder, names, files in os.walk(root):
+            names[:] = [name for name in names if not (name.startswith((".", "__")) or name in NOT_SOURCE)]
+            for name in files:
+                if name.endswith(".py"):
+                    with suppress(FileNotFoundError):  # an editor replaces it
+                        found[Path(folder, name)] = Path(folder, name).stat().st_mtime_ns
+    return found
 
 
 @contextmanager

@@ -214,8 +214,11 @@ class Rehearsal:
         self._mend = mend
         """Is to be called when an action may have changed committed state in memory."""
 
-    async def after(self, actions: Iterable[Action], *, external: bool) -> Any:
-        """The state after the actions, to be read; `BadTask` says which of them cannot be carried out, and why."""
+    async def after(self, actions: Iterable[Action], *, external: bool, skip_failures: bool) -> Any:
+        """The state after the actions, to be read; `BadTask` says which of them cannot be carried out, and why.
+
+        With `skip_failures` a call that fails for the agent too changes nothing, and the next one follows.
+        """
         standing = await self._seeded()
         for number, action in enumerate(actions, 1):
             if not isinstance(action, Mapping) or action.keys().isdisjoint(("name", "message")):
@@ -229,6 +232,8 @@ class Rehearsal:
                         await self._mend()
                     if failure.code == "needs_input":
                         why = f"it asks a person, who is not there: {why}"
+                if skip_failures and not _is_refusal(failure):
+                    continue
                 name = action.get("name", "message")
                 raise BadTask(f"action {number}, {name}, cannot be carried out: {why}") from failure
         return draft_of(standing.state, DraftContext(ONLY_READ))
@@ -238,9 +243,9 @@ class Rehearsal:
         if operation.effect == "read":
             return standing
         if operation.effect == "external" and not external:
-            raise Failed("it reaches outside. If it may do so here too, say after(…, external=True)")
+            raise _Refused("it reaches outside. If it may do so here too, say after(…, external=True)")
         if elsewhere := operation.procedure.shared | operation.procedure.resources:
-            raise Failed(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
+            raise _Refused(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
         progress = standing.progress
         call = CallContext(standing.state, progress, self._session, 0, self._task, None, None, NOTHING)
         ran = await run_tool(self._runner, operation, operation.bind(given), call, self._timeout)
@@ -255,8 +260,16 @@ class Rehearsal:
             return tools[name], arguments
         reply_tool = self._environment.reply_tool
         if reply_tool is None:
-            raise Failed("nobody answers here: the environment has no `reply`")
+            raise _Refused("nobody answers here: the environment has no `reply`")
         return reply_tool, {"message": action["message"]}
+
+
+class _Refused(Failed):
+    """A rehearsal cannot tell what the action would lead to."""
+
+
+def _is_refusal(failure: Failed | InvalidArguments) -> bool:
+    return isinstance(failure, _Refused) or (isinstance(failure, Failed) and failure.code == "needs_input")
 
 
 def _parsed(arguments: Any) -> Any:
@@ -305,18 +318,21 @@ class Episode:
         """
         return self._loaded().states
 
-    async def after(self, actions: Iterable[Mapping[str, Any]], *, external: bool = False) -> Any:
+    async def after(
+        self, actions: Iterable[Mapping[str, Any]], *, external: bool = False, skip_failures: bool = False
+    ) -> Any:
         """The state that other actions would have led to from the seed, to be read: `await episode.after(task.gold)`.
 
         An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, also with its arguments as JSON in a text,
         or something said to the user who answers here, `{"message": "May I?"}`. Nothing is stored. Reads are left out.
         Tools that reach outside are refused, unless the verifier knows that what they reach is made up: then they run
         with `external=True`.
-        Raises `BadTask` if an action cannot be carried out.
+        Raises `BadTask` if an action cannot be carried out. With `skip_failures=True`, for lists in which some calls
+        fail by design, a call that fails changes nothing, as in an episode, and the next one follows.
         """
         if self._rehearsal is None:
             raise DefinitionError("episode.after() starts from a session's first state, and there is none here")
-        return await self._rehearsal().after(actions, external=external)
+        return await self._rehearsal().after(actions, external=external, skip_failures=skip_failures)
 
     def look_back(self, path: Path) -> None:
         """Give the path that the verifier reads from now on."""

@@ -50,11 +50,13 @@ class DraftContext(msgspec.Struct, eq=False):
             spare._draft_context = self
             return spare
         shape = shape.member(kind)
+        if shape.fixed:
+            return value
         draft = DRAFTS.get(kind)
         if draft is not None:
             return draft(value, self, shape)
         model = kind.__dict__.get("__stateroom_shape__")
-        return value if model is None or model.fixed else DRAFTS[BaseModel](value, self, model)
+        return value if model is None else DRAFTS[BaseModel](value, self, model)
 
 
 Past = list[tuple[Any, list[Any]]]

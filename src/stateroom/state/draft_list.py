@@ -51,7 +51,7 @@ class DraftList(list[Any]):
         """Number of items, from the first and from the last on, that no method has reached."""
         self.touched: dict[int, Any] = {}
         """Children that are drafts, by the index in the base of what they stand for."""
-        self.whole = item.leaf or item.fixed
+        self.whole = item.fixed
         """True when no item is a committed one that can change: each is a leaf, a draft or the tool's own."""
         self.origins: dict[int, list[int]] | None = None
         """Where the items of the base are in it, by identity; made when first needed."""
@@ -70,7 +70,7 @@ class DraftList(list[Any]):
     def follow(self, items: list[Any]) -> bool:
         """Become a fresh draft of what this one was committed as; false if that is as much work as a new one."""
         base = self._draft_base
-        if self.whole and not (self.item.leaf or self.item.fixed):
+        if self.whole and not self.item.fixed:
             return False  # all its items are drafts
         if items is base and self.item.ordered:
             return False  # it was only read, so nobody has looked for unseen edits

@@ -33,7 +33,7 @@ class DraftDict(dict[Any, Any]):
         """Keys of the base that were deleted at some time; one may have been assigned again since."""
         self.touched: dict[Any, Any] = {}
         """Children that are drafts."""
-        self.whole = self._is_fixed
+        self.whole = self._draft_shape.part(None).fixed
         """True when no value is a committed one that can change: each is a leaf, a draft or the tool's own."""
         self.past: Past = []
 
@@ -55,7 +55,7 @@ class DraftDict(dict[Any, Any]):
             self.past.append((base, changed))
         self._draft_base = table
         self.assigned, self.checked, self.deleted, self.touched = {}, {}, {}, {}
-        self.whole = self._is_fixed
+        self.whole = self._draft_shape.part(None).fixed
         return True
 
     def copy_of_base(self) -> dict[Any, Any]:
@@ -94,12 +94,6 @@ class DraftDict(dict[Any, Any]):
     def items(self) -> Any:
         self._touch_all()
         return super().items()
-
-    @property
-    def _is_fixed(self) -> bool:
-        """Whether no value can change, so that none needs a draft."""
-        part = self._draft_shape.part(None)
-        return part.leaf or part.fixed
 
     def _touch_all(self) -> None:
         if not self.whole:

@@ -38,9 +38,6 @@ class Shape:
     leaf = True
     """True when nothing that stands here can be changed in place."""
 
-    fixed = False
-    """True when a model stands here of which the same can be said: it is frozen, and holds leaves only."""
-
     guarded = False
     """True when a container is checked as a whole (a length, a validator), so that a change inside is checked too."""
 
@@ -75,6 +72,15 @@ class Shape:
     def exact(self) -> frozenset[type]:
         """The types whose values, once they are valid here, are read as they are."""
         return frozenset({self.bare}) & EXACT if isinstance(self.bare, type) else frozenset()
+
+    @cached_property
+    def fixed(self) -> bool:
+        """True when nothing that stands here, nor anything in it, can change: a leaf, or frozen models and tuples."""
+        return self.never_changes(set())
+
+    def never_changes(self, seen: set[ModelShape]) -> bool:
+        """Whether it is fixed, if the models in `seen`, in which it stands, are."""
+        return self.leaf
 
     def admit(self, value: Any, path: Path) -> Any:
         """A valid copy of `value` that no tool holds a handle to, just as it is read from the store."""
@@ -265,6 +271,9 @@ class TupleShape(Shape):
         self.leaf = all(item.leaf for item in items)
         self.heaped = not self.leaf
 
+    def never_changes(self, seen: set[ModelShape]) -> bool:
+        return all(item.never_changes(seen) for item in self.items)
+
     def schema(self, shared: Schemas) -> CoreSchema:
         items = [item.schema(shared) for item in self.items]
         return core_schema.tuple_schema(items, variadic_item_index=0 if self.repeated else None, strict=True)
@@ -434,10 +443,12 @@ class ModelShape(Shape):
         """Whether it is fixed, and no check of the author's may look at more than one field."""
         return self.fixed and not (self.guarded or self.rules or self.guards or self.lookers)
 
-    @cached_property
-    def fixed(self) -> bool:  # type: ignore[override]
+    def never_changes(self, seen: set[ModelShape]) -> bool:
+        if self in seen:
+            return True
+        seen.add(self)
         frozen = bool(self.model.model_config.get("frozen")) and not self.model.__private_attributes__
-        return frozen and all(part.leaf for part in self.fields.values())
+        return frozen and all(part.never_changes(seen) for part in self.fields.values())
 
     @cached_property
     def branches(self) -> list[str]:

@@ -38,6 +38,9 @@ class UnionShape(Shape):
         self.heaped = any(member.heaped for member in self.members)
         self._by_kind: dict[type, Shape] = {}
 
+    def never_changes(self, seen: set[ModelShape]) -> bool:
+        return all(member.never_changes(seen) for member in self.members)
+
     @cached_property
     def exact(self) -> frozenset[type]:
         return frozenset[type]().union(*(member.exact for member in self.members))

@@ -38,7 +38,7 @@ def spec(
     """
     made = make_environment(environment, env_args)
     tasks = find_tasks(made, input)[:limit]
-    if told := missing_prompts(tasks):
+    if told := missing_prompts(made, tasks):
         raise BadTask(told)
     rows = [{"prompt": _prompt(task), "row": to_json(given_row(task)).decode()} for task in tasks]
     return Spec(EnvironmentFactory(Source(environment, dict(env_args), store, seed)), Dataset.from_list(rows))

@@ -56,7 +56,8 @@ async def check_environment(
     chosen = dict(enumerate(rows)) if everything else tasks.sample(rows)
     async with play_episodes(environment, env_args, chosen, on_play) as episodes:
         findings += await _check_episodes(episodes)
-    return CheckReport(environment.name, findings, len(rows), len(chosen))
+        outcomes = verdicts.outcomes(episodes, len(rows))
+    return CheckReport(environment.name, findings, len(rows), len(chosen), outcomes)
 
 
 def _skipped(checks: Sequence[str], why: str) -> list[Finding]:

@@ -25,6 +25,8 @@ PLAYED = (SEED, DETERMINISM, ISOLATION, HIDDEN_STATE, READ_BACK, REFERENCE, IDLE
 
 CheckResult = Literal["ok", "warning", "problem", "skipped"]
 
+Outcome = Literal["solved", "unsolved", "waiting", "failed", "not_played"]
+
 SHOWN = 3
 """Names, or differing episodes, that are listed one by one."""
 
@@ -48,6 +50,16 @@ class Finding:
     """How many of `found`, from the first on, are problems; the others are warnings."""
 
 
+class TaskOutcome(NamedTuple):
+    """How the reference policy, or the gold actions of a task, did."""
+
+    task: int
+    """The task's index in the input."""
+    outcome: Outcome
+    reward: float | None = None
+    why: str = ""
+
+
 @dataclass(frozen=True)
 class CheckReport:
     """The results of all checks of an environment."""
@@ -57,6 +69,8 @@ class CheckReport:
     tasks: int = 0
     played: int = 0
     """Tasks that were played."""
+    outcomes: list[TaskOutcome] = field(default_factory=list)
+    """Of all tasks, in the order of the input."""
 
     @property
     def problems(self) -> list[str]:

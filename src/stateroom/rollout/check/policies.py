@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 from stateroom.environment import Environment
 from stateroom.errors import NotFound
 from stateroom.model import (
-    GOLD_FIELDS,
     Gold,
     Item,
     Model,
     Policy,
+    default_model,
     function_call,
     message,
     open_model,
     outputs_of,
     text_of,
 )
-from stateroom.rollout.check.findings import REFERENCE
 from stateroom.rollout.rows import Row
 
 ROUNDS = 3
@@ -60,14 +59,14 @@ class CheckPolicy:
 
 def reference_policy(environment: type[Environment[Any, Any]], rows: Iterable[Row]) -> CheckPolicy | None:
     """The environment's own reference policy or, without one, the gold actions of its tasks, if all have them."""
-    if REFERENCE not in environment.policies:
-        has_gold = all(any(field in row for field in GOLD_FIELDS) for row in rows)
-        return CheckPolicy("gold", lambda seed, row: Gold(row)) if has_gold else None
+    name = default_model(environment.policies, rows)
+    if name is None:
+        return None
     try:
-        source = open_model(REFERENCE, environment.policies)
+        source = open_model(name, environment.policies)
     except NotFound:
         return None  # the check `schema` reports it
-    return CheckPolicy(REFERENCE, lambda seed, row: source.for_episode(seed))
+    return CheckPolicy(name, source.for_episode)
 
 
 def random_policy() -> CheckPolicy:

@@ -24,7 +24,8 @@ GENERATED = 5
 
 def check_tasks(environment: Environment[Any, Any], rows: Sequence[Row], source: str) -> Finding:
     """Each row has a prompt and an id of its own, and names only tools that exist."""
-    faults = [*_without_prompt(rows), *_alike(rows), *_unknown_tools(environment, rows)]
+    bare = [] if environment.reply_tool is not None else _without_prompt(rows)
+    faults = [*bare, *_alike(rows), *_unknown_tools(environment, rows)]
     if has_generator(type(environment)):
         faults += _generator_faults(environment)
     return finding(TASKS, faults, f"{len(rows)} from {source}, no two alike")

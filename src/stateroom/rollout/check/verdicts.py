@@ -12,6 +12,7 @@ from stateroom.rollout.check.findings import (
     VERIFIER,
     Fault,
     Finding,
+    TaskOutcome,
     finding,
     listed,
     plural,
@@ -31,9 +32,27 @@ def check_reference(episodes: Episodes) -> Finding:
         why = "nothing shows that a task can be solved: add policies = {'reference': …}, or `gold` actions to each task"
         return skipped(REFERENCE, why)
     faults = [fault for play in episodes.reference for fault in _unsolved(play)]
+    unjudged = [play.task for play in episodes.reference if play.failure is not None and play.failure.phase == "verify"]
+    if unjudged:
+        faults.append(Fault(f"task {listed(unjudged)}: there is no verdict, since verify broke down", serious=False))
     tasks = plural(len(episodes.reference), "task")
     who = "it gets" if episodes.reference[0].policy.name == REFERENCE else "the gold actions get"
     return finding(REFERENCE, faults, f"{who} the full reward for each of {tasks}")
+
+
+def outcomes(episodes: Episodes, tasks: int) -> list[TaskOutcome]:
+    """How the reference policy, or the gold actions, did in each of all tasks."""
+    plays = {play.task: play for play in episodes.reference}
+    return [_outcome(plays[task]) if task in plays else TaskOutcome(task, "not_played") for task in range(tasks)]
+
+
+def _outcome(play: Play) -> TaskOutcome:
+    if play.failure is not None:
+        return TaskOutcome(play.task, "failed", None, play.failure.why)
+    if play.verdict is None:
+        return TaskOutcome(play.task, "waiting", None, play.question or "")
+    solved = play.verdict.reward >= SOLVED
+    return TaskOutcome(play.task, "solved" if solved else "unsolved", play.verdict.reward, play.verdict.reason)
 
 
 def _unsolved(play: Play) -> Iterator[Fault]:

@@ -54,6 +54,7 @@ class Crew:
         """Rows that workers have."""
         self._losses = 0
         self._changed = asyncio.Event()
+        self._may_start: Callable[[], bool] | None = None
 
     async def __aenter__(self) -> Self:
         await self._engine.__aenter__()
@@ -71,11 +72,14 @@ class Crew:
     ) -> None:
         await self._engine.__aexit__(kind, error, trace)
 
-    async def run(self, rows: Iterable[Row], collect: Collect, *, resumes: bool) -> None:
+    async def run(
+        self, rows: Iterable[Row], collect: Collect, *, resumes: bool, may_start: Callable[[], bool] | None = None
+    ) -> None:
         """Run the episodes of all rows. `collect` is called with what workers tell, and writes rows.
 
-        With `resumes`, an earlier process may have begun them.
+        With `resumes`, an earlier process may have begun them. No more are started once `may_start` says no.
         """
+        self._may_start = may_start
         self._left = (Given(batch, resumes) for batch in self._batches(rows))
         self._collect = collect
         first, self._first = self._first, None
@@ -123,7 +127,8 @@ class Crew:
         written: list[Key] = []
         try:
             while True:
-                rows = self._take(given, slots + max(slots, AHEAD * len(written)))
+                ahead = max(slots, AHEAD * len(written)) if self._may_start is None else 0
+                rows = self._take(given, slots + ahead)
                 messages: list[ToWorker] = [Written(written), *rows] if written else [*rows]
                 if messages:
                     await worker.send(messages)
@@ -140,12 +145,15 @@ class Crew:
     def _take(self, given: dict[Key, Row], most: int) -> Iterator[Given]:
         """Rows for a worker, until it has as many as it should."""
         while len(given) < most:
-            batch = self._again.popleft() if self._again else next(self._left, None)
+            batch = self._again.popleft() if self._again else self._next()
             if batch is None:
                 return
             given.update((key_of(row), row) for row in batch.rows)
             self._given += len(batch.rows)
             yield batch
+
+    def _next(self) -> Given | None:
+        return next(self._left, None) if self._may_start is None or self._may_start() else None
 
     def _collected(self, messages: Iterable[FromWorker], given: dict[Key, Row], permits: Permits) -> list[Key]:
         """Collect what a worker tells; gives the episodes whose rows are written now."""

@@ -36,6 +36,8 @@ class Finished(msgspec.Struct, frozen=True):
     """Whether it failed for a reason that may pass, so that a resumed run tries it again."""
     waits_in: str | None
     """Its session, if it waits for input."""
+    cost: float = 0.0
+    """What the model's tokens have cost, as far as its row tells."""
 
 
 class ToolFailed(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from stateroom.rollout.engines.tenure import HeldSession, HeldSource, Tenure
 from stateroom.rollout.episode import Ended, Start, Started, close_quietly, run_episode
 from stateroom.rollout.failures import WatchedSession, cause_line
 from stateroom.rollout.plan import Run
-from stateroom.rollout.rows import Key, Row, key_of
+from stateroom.rollout.rows import COST, Key, Row, key_of
 
 
 class Link:
@@ -122,8 +122,8 @@ class EpisodeWorker:
         if ended.session is not None:
             self._sessions[key] = ended.session
         error = cause_line(ended.row) if failed else None
-        transient = failed and not ended.row["_ng_failure_terminal"]
-        self._link.tell(Finished(key, ended.line, ended.measured, error, transient, ended.waits_in))
+        transient, cost = failed and not ended.row["_ng_failure_terminal"], ended.row.get(COST, 0.0)
+        self._link.tell(Finished(key, ended.line, ended.measured, error, transient, ended.waits_in, cost))
 
     def _close(self, keys: Iterable[Key]) -> None:
         """Close sessions whose rows are written: until then their episodes could be resumed."""

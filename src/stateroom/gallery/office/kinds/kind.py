@@ -96,7 +96,7 @@ def _pattern(wording: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{(\w+)\\}", group, re.escape(wording)))
 
 
-def call(name: str, says: tuple[str, ...] = (), **arguments: Any) -> Call:
+def call(name: str, /, says: tuple[str, ...] = (), **arguments: Any) -> Call:
     """A tool call, as a step of a script."""
     return Call(name, arguments, says)
 
