@@ -93,9 +93,7 @@ class Database(State):
         """A connection to a copy of the database; `keep` takes its changes over."""
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             connection.deserialize(b"".join(self.pages))
-            connection.executescript(
-                "PRAGMA foreign_keys = ON; PRAGMA temp_store = FILE"
-            )  # a sort may be large
+            connection.executescript("PRAGMA foreign_keys = ON; PRAGMA temp_store = FILE")  # a sort may be large
             yield connection
 
     def keep(self, connection: sqlite3.Connection) -> None:
