@@ -13,7 +13,7 @@ from stateroom.agent import Agent, Trajectory, act, run
 from stateroom.agent.loop import OnStep
 from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Noisy, Policy, Scripted, Usage, function_call, message
-from stateroom.session import Session, Update
+from stateroom.session import MAX_READS, Session, Update
 from stateroom.store import open_store
 
 
@@ -354,3 +354,33 @@ async def test_calls_that_were_open_when_a_turn_was_ended_are_not_made_in_the_ne
 async def test_an_agent_that_asks_and_a_tool_of_the_same_name_are_one_too_many(session: Session[Tally]) -> None:
     with pytest.raises(DefinitionError, match="the tool 'ask_user' clashes"):
         await act(session, session.agent, Agent(Says(DONE), asks=True), [{"type": "function", "name": "ask_user"}], ASK)
+
+
+class Oracle(Environment[None]):
+    """Without a state, so no session keeps its calls apart."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+
+    @tool(effect="read")
+    async def ask(self, number: int) -> int:
+        """The same number, after a moment."""
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.running -= 1
+        return number
+
+    def verify(self) -> float:
+        return 0.0
+
+
+async def test_of_many_reads_in_one_answer_a_few_run_at_once() -> None:
+    oracle, count = Oracle(), 50 * MAX_READS
+    async with open_store("memory://") as store:
+        asked = await Sessions[None](oracle, store).seed({})
+        calls = [function_call("ask", f"c{number}", number=number) for number in range(count)]
+        found = await run(Agent(Says(calls, [message("Done.")])), asked)
+    assert outputs(found) == [*range(count)]
+    assert oracle.most == MAX_READS

@@ -3,6 +3,8 @@
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,20 @@ async def test_a_change_of_one_row_stores_two_pages(
 
 BOMB = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 
+SORT = """
+from datetime import datetime
+from pathlib import Path
+from stateroom.gallery.database import DatabaseEnvironment
+database = DatabaseEnvironment().world()
+sql = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 20000) SELECT x, hex(zeroblob(2400)) FROM n"
+def peak():
+    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1])
+before = peak()
+database.select(f"{sql} ORDER BY x DESC", datetime.min, 1)
+print(peak() - before)
+"""
+
 
 @pytest.mark.parametrize(
     ("sql", "told"),
@@ -257,6 +273,19 @@ async def test_the_database_cannot_grow_without_end(store: Store) -> None:
     await run(session, "CREATE TABLE x (y); INSERT INTO x VALUES (zeroblob(4000))")
     results = [await run(session, "INSERT INTO x SELECT y FROM x") for _ in range(14)]
     assert (results[0].ok, results[-1].error) == (True, "database or disk is full")
+
+
+async def test_a_result_is_refused_before_it_is_too_large(store: Store) -> None:
+    session = await seeded(store)
+    wide = f"{BOMB} SELECT {', '.join(['hex(zeroblob(2400))'] * 99)} FROM n"
+    assert (await run(session, wide, "query")).code == "tool_error"
+    assert (await run(session, f"{wide} LIMIT 2", "query")).ok
+
+
+def test_what_is_sorted_takes_no_memory() -> None:
+    """A query in a process of its own, which prints by how many kilobytes it grew."""
+    done = subprocess.run([sys.executable, "-c", SORT], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 40_000
 
 
 async def test_a_model_is_shown_the_first_rows_of_a_result_as_json(store: Store) -> None:

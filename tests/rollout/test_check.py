@@ -512,6 +512,16 @@ class Writing(TillEnvironment):
         return state.total
 
 
+class Leaving(Outside):
+    """Leaves a file behind when it looks."""
+
+    @tool(effect="read")
+    def peek(self, folder: Path) -> bool:
+        """Whether the folder is there."""
+        (folder / "seen").touch()
+        return True
+
+
 class Broken(TillEnvironment):
     """Has a tool that never works."""
 
@@ -638,6 +648,7 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Endless, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
     (Paying, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
     (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
+    (Leaving, {"tools": "problem"}, "declared as a read, so it cannot change the folder"),
     (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
     (Careless, {"tools": "warning"}, "IndexError: tuple index out of range (line "),
     (Opaque, {"tools": "problem"}, "open() returned a object that is not JSON"),

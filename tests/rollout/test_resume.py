@@ -14,6 +14,7 @@ import pytest
 from stateroom import Environment, Episode, State, Task, open_store, tool
 from stateroom.environment import make_environment
 from stateroom.errors import (
+    Busy,
     CannotWrite,
     JudgeFailed,
     ModelFailed,
@@ -181,7 +182,7 @@ async def test_a_model_that_could_not_be_reached_is_asked_for_what_is_missing(tm
 
 
 @pytest.mark.parametrize("where", ["seed", "verify"])
-@pytest.mark.parametrize("error", [StoreUnavailable("gone"), JudgeFailed("what?")])
+@pytest.mark.parametrize("error", [Busy("later"), StoreUnavailable("gone"), JudgeFailed("what?")])
 async def test_what_may_pass_is_tried_again(tmp_path: Path, where: str, error: Exception) -> None:
     site = Site(tmp_path)
     with broken(site.environment.broken, where, error):

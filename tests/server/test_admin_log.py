@@ -1,12 +1,13 @@
 """The log of a session over the admin API, page by page: onwards, backwards, by kind and by text."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from stateroom import Environment, State, tool
 from stateroom.errors import ToolError
-from stateroom.session import cached_session, transcript
+from stateroom.session import cached_session, history, transcript
 from stateroom.session.maintenance import Retention, RetentionPolicy
 
 
@@ -114,6 +115,41 @@ async def test_a_search_reads_a_part_of_the_log_a_time(served: Any, monkeypatch:
     assert several == [[3], [12, 13, 14, 15], [16, 17, 18, 19], [20, 21], []]
     several = await walk(served, session, "before", 100, "text=note+2&limit=4")
     assert several == [[28, 29, 30, 31], [24, 25, 26, 27], [22, 23], [4], []]
+
+
+@pytest.mark.parametrize("query", ["limit=1000", "limit=1000&text=note", "limit=1000&kinds=call"])
+async def test_a_page_holds_so_many_bytes_and_no_more(served: Any, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    monkeypatch.setattr(transcript, "MAX_PAGE_BYTES", 3_000)
+    session = await noted(served, 30)
+    await session.call("write", {"title": "a large note", "text": "x" * 10_000})
+    whole = [each["revision"] for each in (await page(served, session, "limit=1000"))["entries"]]
+    assert len(whole) < 30
+    first = 1 if query == "limit=1000" else 2
+    onwards = await walk(served, session, "after", 0, query)
+    assert [each for page in onwards for each in page] == [*range(first, 33)]
+    backwards = await walk(served, session, "before", 100, query)
+    assert [each for page in reversed(backwards) for each in page] == [*range(first, 33)]
+    assert backwards[0] == [32]  # alone it is more
+    assert 3 <= len(onwards) < 20
+
+
+async def test_a_long_load_does_not_stop_the_server(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LARGE_LOAD", 1_000)
+    session = await noted(served, 30)
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(0)
+    ticks = 0
+    await history.History(served.services.store).document(session.id, 20)  # from memory: nothing is waited for
+    assert ticks > 0
+    ticking.cancel()
 
 
 async def test_what_was_pruned_is_said(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -134,6 +134,31 @@ async def test_many_follow_one_log_and_miss_nothing(serve: Any, store_url: str) 
     await session.close()
     for follower in followers:
         assert await follower == list(range(1, 43))
+
+
+async def test_followers_share_what_is_read_for_them(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = await serve()
+    session = await seed(served)
+    for _ in range(5):
+        await session.call("increment_counter", {"count": 1})
+    loads, document = [], History.document
+
+    async def counted(self: History, *given: Any) -> Any:
+        loads.append(given)
+        return await document(self, *given)
+
+    monkeypatch.setattr(History, "document", counted)
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(follow(served, session.id, "?after=5")) for _ in range(10)]
+        for stream in streams:
+            assert (await stream.entry())["revision"] == 6
+        caught_up = len(loads)
+        for number in range(7, 12):
+            await session.call("increment_counter", {"count": 1})
+            for stream in streams:
+                assert texts(await stream.entry()) == [f"value: {number + 1} → {number + 2}"]
+        assert len(loads) == caught_up + 1
+        await session.close()
 
 
 async def test_what_another_process_writes_is_seen(serve: Any, tmp_path: Path) -> None:

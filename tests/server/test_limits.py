@@ -12,6 +12,7 @@ import pytest
 from stateroom import Environment, State, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.server import Limits
+from stateroom.session import MAX_READS
 from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}
@@ -232,6 +233,21 @@ async def test_so_many_calls_may_be_in_flight_and_no_more(serve: Any) -> None:
     environment.release.set()
     assert await waiting == (200, "waited")
     assert await served.post("/write", {"text": "x"}) == (200, 7)
+
+
+async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any, until: Any) -> None:
+    environment = NotesEnvironment()
+    served = await serve(environment, limits=Limits(calls=8 * MAX_READS))
+    await served.post("/seed_session", {})
+    waiting = [asyncio.create_task(served.post("/wait")) for _ in range(MAX_READS)]
+    await until(lambda: served.app.in_flight == MAX_READS)
+    status, refused = await served.post("/write", {"text": "x"})
+    assert (status, refused["error"]["code"]) == (503, "busy")
+    other = await connect(served.url)
+    await other.post("/seed_session", {})
+    assert await other.post("/write", {"text": "x"}) == (200, 1)
+    environment.release.set()
+    assert all(status == 200 for status, _ in await asyncio.gather(*waiting))
 
 
 async def test_a_request_that_is_not_whole_keeps_no_other_out(serve: Any) -> None:

@@ -85,6 +85,19 @@ class DeskEnvironment(Environment[Desk]):
         self.given.append(folder)
         return {path.name: path.read_text() for path in sorted(folder.iterdir())}
 
+    @tool(effect="read")
+    def peek(self, folder: Path, how: str) -> str:
+        """Look, and leave something behind."""
+        (folder / "left").write_text("x")
+        match how:
+            case "refuse":
+                raise ToolError("not like this")
+            case "raise":
+                raise OSError
+            case "fill":
+                (folder / "large").write_bytes(bytes(2**20))
+        return how
+
     @tool(timeout=0.05)
     async def spoil(self, state: Desk, folder: Path, how: str) -> Any:
         """Write, and come to grief."""

@@ -1,14 +1,18 @@
-"""A state, and a session's log, may have so many bytes and no more."""
+"""A state, and a session's log, may have so many bytes and no more, and a session may do so much at once."""
 
+import asyncio
+import threading
 import time
 from contextlib import suppress
 
 import pytest
 
 from stateroom import Environment, Session, Sessions, State, tool
-from stateroom.errors import TooLarge
+from stateroom.errors import Busy, TooLarge
+from stateroom.session import MAX_READS
 from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.store import Store
+from tests.patience import PATIENCE
 
 LIMIT = 20_000
 
@@ -138,3 +142,75 @@ async def test_what_a_rewind_has_undone_counts(store: Store) -> None:
         assert session.revision < 100
         session = await Sessions[Heap](HeapEnvironment(), store, max_log=LIMIT).open(session.id)
     assert (await store.size(session.id)).bytes < 1.5 * LIMIT
+
+
+# Calls at the same time.
+
+
+class Library(Environment[State]):
+    """Reading takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reading = self.most = 0
+        self.full, self.release = threading.Event(), threading.Event()
+
+    @tool(effect="read")
+    def read(self, state: State) -> str:
+        """Read until told to stop."""
+        with self.lock:
+            self.reading += 1
+            self.most = max(self.most, self.reading)
+            if self.reading == MAX_READS:
+                self.full.set()
+        assert self.release.wait(PATIENCE)
+        with self.lock:
+            self.reading -= 1
+        return "read"
+
+    @tool(effect="read")
+    def glance(self, state: State) -> str:
+        """Read at once."""
+        return "seen"
+
+    @tool
+    def write(self, state: State) -> str:
+        """Write."""
+        return "written"
+
+    def verify(self) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()
+
+
+async def test_a_session_reads_a_few_things_at_once_and_leaves_threads_for_others(
+    store: Store, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateroom.session.runner.MOST_THREADS", MAX_READS + 1)
+    sessions = Sessions[State](library, store)
+    greedy, honest = await sessions.seed({}), await sessions.seed({})
+    reads = [asyncio.create_task(greedy.call("read")) for _ in range(5 * MAX_READS)]
+    assert await asyncio.to_thread(library.full.wait, PATIENCE)
+    assert (await honest.call("glance")).output == "seen"
+    assert (await greedy.call("write")).output == "written"
+    library.release.set()
+    assert [result.output for result in await asyncio.gather(*reads)] == ["read"] * len(reads)
+    assert library.most == MAX_READS
+
+
+async def test_a_session_that_has_too_many_calls_waiting_is_refused_more(store: Store, library: Library) -> None:
+    sessions = Sessions[State](library, store, max_calls=2 * MAX_READS)
+    greedy, honest = await sessions.seed({}), await sessions.seed({})
+    reads = [asyncio.create_task(greedy.call("read")) for _ in range(2 * MAX_READS)]
+    assert await asyncio.to_thread(library.full.wait, PATIENCE)
+    for name in ("read", "write"):
+        with pytest.raises(Busy):
+            await greedy.call(name)
+    assert (await honest.call("glance")).ok
+    library.release.set()
+    assert all(result.ok for result in await asyncio.gather(*reads))
+    assert (await greedy.call("write")).ok

@@ -5,13 +5,14 @@ import os
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator
 
-from stateroom import Environment, Sessions, open_store, tool
+from stateroom import Environment, Resource, SessionInfo, Sessions, open_store, tool
 from stateroom.errors import Busy, CannotFork, CannotRewind, SessionError
 from stateroom.session import Session
 from stateroom.session.maintenance import Copier, check_session
@@ -50,6 +51,64 @@ async def entries(session: Session[Any]) -> list[dict[str, Any]]:
 
 
 # A folder, which can be exported.
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("keep", "tool_failed"), ("fill", "too_large"), ("refuse", "tool_error"), ("raise", "tool_failed")],
+)
+async def test_a_read_changes_no_folder(session: Session[Desk], used: bool, how: str, code: str) -> None:
+    if used:
+        await write(session, "mine")
+    before = await files(session)
+    refused = await session.call("peek", {"how": how})
+    assert (refused.ok, refused.code) == (False, code)
+    assert await files(session) == before
+    await write(session, "more")
+    assert set(await files(session)) == {*before, "more"}
+
+
+async def test_a_read_of_what_is_never_saved_alike_leaves_nothing(store: Store) -> None:
+    """Whether it has changed cannot be seen then, so it is restored."""
+
+    class Stamped(Resource[list[str]]):
+        kind = "exportable"
+
+        def start(self, session: SessionInfo, /) -> list[str]:
+            return []
+
+        def save(self, lines: list[str], /) -> Any:
+            return [next(numbers), *lines]
+
+        def restore(self, saved: Any, session: SessionInfo, /) -> list[str]:
+            return list(saved[1:])
+
+    class Diary(Environment[Desk]):
+        resources = {"lines": Stamped()}
+
+        @tool
+        def add(self, lines: list[str], text: str) -> None:
+            """Add a line."""
+            lines.append(text)
+
+        @tool(effect="read")
+        def show(self, lines: list[str]) -> list[str]:
+            """All lines; and one more is written, which may not be."""
+            shown = [*lines]
+            lines.append("smuggled")
+            return shown
+
+        def verify(self) -> float:
+            return 0.0
+
+    numbers, sessions = count(), Sessions[Desk](Diary(), store)
+    session = await sessions.seed({})
+    assert (await session.call("show")).output == []
+    assert (await session.call("add", {"text": "mine"})).ok
+    for _ in range(3):
+        assert (await session.call("show")).output == ["mine"]
+    await sessions.stop()
 
 
 async def test_the_model_sees_nothing_of_a_resource(session: Session[Desk]) -> None:
@@ -409,6 +468,7 @@ async def test_a_call_that_was_not_run_for_want_of_threads_keeps_the_browser(
     await session.call("browse", {"address": "a"})
     with monkeypatch.context() as patched:
         patched.setattr("stateroom.session.runner.MOST_THREADS", 0)
+        patched.setattr(office.sessions.runtime, "timeout", 0.01)
         office.sessions.runtime.runner._workers._idle.clear()
         with pytest.raises(Busy):
             await session.call("browse", {"address": "b"})

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from stateroom.errors import Busy
 from stateroom.session import Procedure
 from stateroom.session.runner import HARDER, PROVEN, QUICK, SLOW, Runner, TimedOut
+from tests.patience import PATIENCE
 
 
 class Time:
@@ -226,3 +228,21 @@ async def test_cancelling_the_caller_cancels_the_function() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     await cancelled.wait()
+
+
+async def test_a_function_waits_for_a_thread_while_all_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stateroom.session.runner.MOST_THREADS", 1)
+    runner, started, release = Runner(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        release.wait(PATIENCE)
+
+    blocking = asyncio.create_task(runner.run(procedure(block), {}, PATIENCE))
+    assert await asyncio.to_thread(started.wait, PATIENCE)
+    waiting = asyncio.create_task(runner.run(procedure(lambda: "done"), {}, PATIENCE))
+    with pytest.raises(Busy):  # it was not run
+        await runner.run(procedure(release.set), {}, 0.01)
+    release.set()
+    assert await waiting == "done"
+    await blocking

@@ -6,10 +6,11 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from starlette.routing import Mount, Route
 
 from stateroom.errors import DefinitionError
 from stateroom.studio import Studio
-from stateroom.studio.app import StudioApp
+from stateroom.studio.access import READING
 from tests.server.conftest import Served
 from tests.studio.conftest import OpenStudio
 
@@ -22,29 +23,41 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 OWN = {"/about", "/inbox", "/store"}
 """The paths that are neither of sessions nor of runs."""
 
-RUN = f"/runs/{quote('a/first', safe='')}"
+RUN = quote("a/first", safe="")
+
+OPEN = {"/", "/health", "/ready", "/studio", "/studio/{path:path}"}
+"""Probes, and the page, which asks for the token."""
+
+
+def endpoints(served: Served) -> list[tuple[str, str]]:
+    """The method and the path of everything that a server answers, from its own routes."""
+    router: Any = served.app.router
+    found = [("POST", path) for path in served.app.endpoints]
+    waiting = [("", route) for route in router.app.routes]
+    while waiting:
+        start, route = waiting.pop()
+        path = start + route.path
+        if isinstance(route, Mount):
+            assert route.routes, f"{path} does not say what is below it"
+            waiting += [(path, each) for each in route.routes]
+        else:
+            assert isinstance(route, Route)
+            found += [(method, path) for method in sorted(route.methods or ())]
+    return found
 
 
 def changing(served: Served, session: str, of_run: str | None = None) -> list[tuple[str, str]]:
-    """The method and the path of every endpoint that changes something, from the routes themselves.
-
-    With a session of the run, also those below it.
-    """
-    [studio] = served.app.extension_apps
-    assert isinstance(studio, StudioApp)
-    routes = [(each, "", session) for each in studio.routes]
-    if of_run is not None:
-        routes += [(each, RUN, of_run) for each in studio.session_routes]
+    """The endpoints that change something, on a session and, where there are runs, on one of a run."""
     return [
-        (method, f"/studio/api{start}{each.path.replace('{session:id}', id)}")
-        for each, start, id in routes
-        for method in sorted(each.endpoints.keys() - {"GET", "HEAD"})
+        (method, path.replace("{run:id}", RUN).replace("{session:id}", of_run or "" if "{run:id}" in path else session))
+        for method, path in endpoints(served)
+        if method not in READING
     ]
 
 
 async def session_of(served: Served) -> str:
     """A session of the run."""
-    [session, *_] = (await ask(served, "GET", f"/studio/api{RUN}/sessions"))[1]["sessions"]
+    [session, *_] = (await ask(served, "GET", f"/studio/api/runs/{RUN}/sessions"))[1]["sessions"]
     return str(session["id"])
 
 
@@ -59,27 +72,28 @@ async def ask(served: Served, method: str, path: str, **options: Any) -> tuple[i
 
 
 async def test_reading_changes_nothing(open_studio: OpenStudio, runs: Path) -> None:
-    served = await open_studio(studio=Studio("read", runs=runs))
+    served = await open_studio(studio=Studio("read", runs=runs), for_operator=True)
     session, of_run = await seeded(served), await session_of(served)
-    before = (await ask(served, "GET", f"/studio/api{RUN}/sessions"))[1]
-    endpoints = changing(served, session, of_run)
-    assert len(endpoints) >= 28
-    for method, path in endpoints:
+    before = (await ask(served, "GET", f"/studio/api/runs/{RUN}/sessions"))[1]
+    changes = changing(served, session, of_run)
+    assert len(changes) >= 28
+    for method, path in changes:
         status, body = await ask(served, method, path, json={"by": "ada"})
         assert (status, body["error"]["code"]) == (403, "forbidden"), path
         assert "mode full" in body["error"]["message"]
     assert (await ask(served, "GET", f"/studio/api/sessions/{session}"))[1]["revision"] == 1
-    assert (await ask(served, "GET", f"/studio/api{RUN}/sessions"))[1] == before
+    assert (await ask(served, "GET", f"/studio/api/runs/{RUN}/sessions"))[1] == before
 
 
 async def test_the_same_endpoints_exist_when_all_is_allowed(open_studio: OpenStudio, runs: Path) -> None:
     """Else the test before would prove nothing."""
-    studio = await open_studio(studio=Studio(runs=runs), model="reference")
+    studio = await open_studio(studio=Studio(runs=runs), model="reference", for_operator=True)
     for method, path in changing(studio, await seeded(studio), await session_of(studio)):
         assert (await ask(studio, method, path, json={"by": "ada"}))[0] not in (403, 404, 405), path
 
 
-async def test_a_change_without_its_person_is_refused(studio: Served) -> None:
+async def test_a_change_without_its_person_is_refused(open_studio: OpenStudio) -> None:
+    studio = await open_studio(for_operator=True)
     session = await seeded(studio)
     for method, path in changing(studio, session):
         for body in ({}, {"by": ""}):
@@ -149,6 +163,42 @@ async def test_with_a_token_nobody_comes_in_without_it(open_studio: OpenStudio) 
     assert (await ask(served, "GET", "/admin/sessions", headers=headers))[0] == 401
     async with served.client.get(f"{served.url}/studio/") as page:  # which asks for the token
         assert page.status == 200
+
+
+async def test_a_token_guards_everything_on_the_port(open_studio: OpenStudio, tmp_path: Path) -> None:
+    served = await open_studio(studio=Studio(token=TOKEN, runs=tmp_path), for_operator=True)
+    session = await seeded(served)
+    guarded = {(method, path) for method, path in endpoints(served) if path not in OPEN}
+    assert {path for _, path in guarded} >= {"/metrics", "/openapi.json", "/docs", "/studio/api/about"}
+    for method, path in guarded:
+        place = path.replace("{session:id}", session)
+        for headers in ({}, {"authorization": "Bearer another"}):
+            async with served.client.request(method, f"{served.url}{place}", headers=headers) as reply:
+                assert reply.status == 401, (method, path)
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    for path in ("/metrics", "/openapi.json", "/docs"):
+        async with served.client.get(f"{served.url}{path}", headers=headers) as reply:
+            assert reply.status == 200, path
+    assert (await ask(served, "GET", "/admin/sessions"))[0] == 404
+
+
+@pytest.mark.parametrize("studio", [Studio("read"), Studio(token=TOKEN)])
+async def test_no_admin_api_goes_past_studio(open_studio: OpenStudio, studio: Studio) -> None:
+    """Without a token of its own it would allow programs on this machine what Studio refuses them."""
+    served = await open_studio(studio=studio)
+    session = await seeded(served)
+    admin = [(method, path) for method, path in endpoints(served) if path.startswith("/admin/")]
+    assert len(admin) >= 20
+    for method, path in [*admin, ("GET", "/threads")]:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        for sent in ({}, headers):
+            place = f"{served.url}{path.replace('{session:id}', session)}"
+            async with served.client.request(method, place, headers=sent) as reply:
+                assert reply.status == 403, (method, path)
+    opened = await open_studio(studio=studio, admin_token="another")
+    assert (await ask(opened, "GET", "/admin/sessions"))[0] == 401
+    headers = {"authorization": "Bearer another"}
+    assert (await ask(opened, "GET", "/admin/sessions", headers=headers))[0] == 200
 
 
 @pytest.mark.parametrize("token", [None, TOKEN])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stateroom.agent.agent import ASK_USER, AgentLog, Outcome, Tools, Workspace
 from stateroom.errors import Conflict
 from stateroom.model import Item, function_call_output
-from stateroom.session import Result
+from stateroom.session import MAX_READS, Result
 from stateroom.state import to_json
 
 UNTRIED = ("unknown_tool", "invalid_arguments")
@@ -104,7 +104,14 @@ def _batches(workspace: Workspace, calls: Sequence[ToolCall]) -> Iterator[list[T
 
 
 async def _side_by_side(workspace: Workspace, calls: Sequence[ToolCall]) -> list[Outcome]:
-    found = await asyncio.gather(*(call_tool(workspace, *call) for call in calls), return_exceptions=True)
+    """The outcomes of reads, of which a few run at once: a model can ask for thousands in one answer."""
+    turns = asyncio.Semaphore(MAX_READS)
+
+    async def read(call: ToolCall) -> Outcome:
+        async with turns:
+            return await call_tool(workspace, *call)
+
+    found = await asyncio.gather(*map(read, calls), return_exceptions=True)
     for outcome in found:  # only after all have ended
         if isinstance(outcome, BaseException):
             raise outcome

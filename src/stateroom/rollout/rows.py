@@ -11,6 +11,7 @@ import msgspec
 from stateroom.errors import (
     BadTask,
     BadVerdict,
+    Busy,
     Conflict,
     ContextOverflow,
     EnvironmentFailed,
@@ -67,7 +68,7 @@ TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error", "cause"})
 """Fields that say why an episode failed."""
 
-TRANSIENT = (StoreError, ServerUnavailable, ModelUnavailable, JudgeFailed, SessionLeased, Conflict)
+TRANSIENT = (Busy, StoreError, ServerUnavailable, ModelUnavailable, JudgeFailed, SessionLeased, Conflict)
 """Failures that are not the episode's own: it can be resumed later."""
 
 WRAPPERS = (EnvironmentFailed, ModelFailed)

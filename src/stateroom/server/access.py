@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 
 from stateroom.errors import DefinitionError, Forbidden
+from stateroom.server.options import Options
 from stateroom.server.request import HTTPRequest, bearer_token
 from stateroom.server.tokens import COOKIE, TOKEN_HEADER
 
@@ -110,9 +111,14 @@ def _text(value: bytes) -> str:
 _THIS_MACHINE = AllowedHosts()
 
 
-def check_admin(request: HTTPRequest, token: str | None) -> None:
+def check_admin(request: HTTPRequest, options: Options) -> None:
     """Raise unless a client may use the admin API."""
-    check_operator(request, token, "admin")
+    if options.admin_token is None and not options.local_admin:
+        raise Forbidden(
+            "the admin API is closed, because Studio on this server has a token or is for reading only; start the "
+            "server with --admin-token to open it"
+        )
+    check_operator(request, options.admin_token, "admin")
 
 
 def check_operator(request: HTTPRequest, token: str | None, api: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
@@ -15,7 +16,7 @@ from stateroom.errors import UnknownSession
 from stateroom.server import api
 from stateroom.server.admin_actions import AdminActions
 from stateroom.server.services import Services
-from stateroom.server.stream import NewestSessions, Positions, SessionStream
+from stateroom.server.stream import FollowedSessions, NewestSessions, Positions, SessionStream
 from stateroom.session import VERDICT, History, head_data, read_page
 from stateroom.state import differences, readable
 from stateroom.store import Head, HeadFilter, Order, Status, place_of
@@ -76,6 +77,7 @@ class AdminAPI:
         self.services = services
         self._actions = AdminActions(services, models, gives_tokens=gives_tokens)
         self._newest = NewestSessions(services)
+        self._followed = FollowedSessions(services)
 
     def routes(self) -> list[api.MethodRoute]:
         session, actions = "/sessions/{session:id}", self._actions
@@ -158,7 +160,7 @@ class AdminAPI:
         last = request.headers.get("last-event-id")  # of a client that reconnects
         if last is not None:
             positions = Positions.read(last, "Last-Event-ID")
-        return api.EventStream(SessionStream(self.services, self._newest, positions).events())
+        return api.EventStream(SessionStream(self.services, self._newest, self._followed, positions).events())
 
     async def lineage(self, request: Request) -> Response:
         """The session's ancestors, the root first, and its descendants, level by level."""
@@ -191,7 +193,11 @@ class AdminAPI:
         store, session = self.services.store, request.path_params["session"]
         revision = wanted.at or (await store.head(session)).revision
         document = await History(store).document(session, revision)
-        return api.json_body({"revision": revision, "state": readable(document.state)})
+
+        def written() -> Response:
+            return api.json_body({"revision": revision, "state": readable(document.state)})
+
+        return await asyncio.to_thread(written)  # it may be large
 
     async def diff(self, request: Request) -> Response:
         wanted = api.read_query(request, DiffRange)
@@ -200,8 +206,10 @@ class AdminAPI:
         to = wanted.to or (await store.head(other)).revision
         history = History(store)
         old, new = await history.document(session, wanted.since), await history.document(other, to)
-        found = differences(old.state, new.state)
-        return api.json_body({"from": wanted.since, "to": to, "with": other, "differences": found})
+        found = await asyncio.to_thread(differences, old.state, new.state)
+        return await asyncio.to_thread(
+            api.json_body, {"from": wanted.since, "to": to, "with": other, "differences": found}
+        )
 
 
 def _last(cursor: str, order: Order) -> Head:

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stateroom.agent import ThreadEnvironment
@@ -15,7 +16,7 @@ from stateroom.server.agent import EnvironmentModels, agents_of
 from stateroom.server.asgi import ROLLOUT, AccessLog, ASGIApplication
 from stateroom.server.options import Options
 from stateroom.server.response import HTTPResponse, error_response, response_to
-from stateroom.server.routes import Extension, ExtensionApp, Routes
+from stateroom.server.routes import Extension, Routes
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
 
@@ -40,6 +41,8 @@ class Application(ASGIApplication):
         super().__init__(options.limits, options.hosts)
         _check_names([environment.name for environment in environments], {each.path[1:] for each in extensions})
         self.extensions = extensions
+        if any(each.restricted for each in extensions):
+            options = replace(options, local_admin=False)
         self.services = Services(environments, options, now, self.stopping)
         self.thread_models = EnvironmentModels(options.model, self.services.all, options.api_key_env)
         self.agent_models = EnvironmentModels(options.agent, environments, options.api_key_env)
@@ -63,11 +66,6 @@ class Application(ASGIApplication):
             resources.push_async_callback(mcp.close)
         self.router, self.endpoints = self._routes.app, self._routes.direct
         self.cookies = [served.cookies for served in self.services.environments.values()]
-
-    @property
-    def extension_apps(self) -> list[ExtensionApp]:
-        """The applications of its extensions, while it runs."""
-        return [*self._routes.extensions.values()]
 
     async def stop(self) -> None:
         await self._resources.aclose()

@@ -46,6 +46,8 @@ class Options:
     for_operator: bool = False
     """Whether only the operator is served: no endpoints for agents, and expired sessions stay in the store."""
     admin_token: str | None = field(default=None, repr=False)
+    local_admin: bool = True
+    """Whether the admin API answers programs on this machine if it has no token."""
     keys: tuple[Key, ...] = ()
     """API keys. Each client needs one to create a session or a thread; without keys, no client does."""
     hosts: tuple[str, ...] | None = ()

@@ -23,6 +23,7 @@ from stateroom.server.access import check_admin
 from stateroom.server.admin import AdminAPI
 from stateroom.server.agent import AgentAPI
 from stateroom.server.api import (
+    RouteEndpoint,
     allowed_methods,
     behind_router,
     http_request,
@@ -35,7 +36,8 @@ from stateroom.server.description.openapi import document
 from stateroom.server.description.schemas import Schema
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.gymnasium import Gymnasium
-from stateroom.server.request import ASGIApp, Receive, Scope, Send
+from stateroom.server.options import Options
+from stateroom.server.request import ASGIApp, HTTPRequest, Receive, Scope, Send
 from stateroom.server.response import Endpoint, error_response, response_to
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
@@ -61,8 +63,15 @@ class Extension(Protocol):
 
     path: ClassVar[str]
 
+    @property
+    def restricted(self) -> bool:
+        """Whether it refuses something to programs on this machine, so that the admin API must not allow that."""
+
     def check_address(self, address: str) -> None:
         """Raise `DefinitionError` if it must not be served at an IP address."""
+
+    def check_operator(self, request: HTTPRequest) -> None:
+        """Raise unless a request is from its operator."""
 
     def announce(self, root: str, say: Callable[[str], None]) -> None:
         """Say where it is, once the server listens at a URL."""
@@ -93,45 +102,57 @@ class Routes:
         self.services = services
         self.agents = agents
         models = {**{name: agent.plan.model for name, agent in agents.items()}, **threads.models.sources}
-        self.extensions = {each.path: each.app(services, models) for each in extensions}
+        self.extensions = extensions
+        apps = {each.path: each.app(services, models) for each in extensions}
         self.direct: dict[str, Endpoint] = {}
         """The endpoints of each call and each episode by path, which need no router."""
         self.mcp: list[MCPEndpoint] = []
         self._paths: dict[tuple[str, str], str | None] = {}
         """The environments of fixed paths, by method and path."""
-        self._prefixes: dict[str, tuple[str | None, str]] = {
-            "/admin": (None, "sessions are at /admin/sessions"),
-        }
+        self._prefixes: dict[str, tuple[str | None, str]] = {}
         """The environments of all paths with these starts, and a hint for those that do not exist."""
         self._environments = {} if services.options.for_operator else services.environments
         """The environments that agents use."""
-        routes: list[BaseRoute] = [*self._server_routes()]
+        routes: list[BaseRoute] = [*self._server_routes(apps.values())]
         if not services.options.for_operator:
-            self._prefixes["/threads"] = None, "threads are at /threads"
-            routes += threads.routes()
+            self._prefixes |= {
+                "/admin": (None, "sessions are at /admin/sessions"),
+                "/threads": (None, "threads are at /threads"),
+            }
+            admin = Router(AdminAPI(services, models).routes(), redirect_slashes=False, default=self._unknown)
+            routes += [*threads.routes(), Mount("/admin", _AdminOnly(admin, services.options))]
         for served in self._environments.values():
             routes += self._environment_routes(served)
-        admin = Router(AdminAPI(services, models).routes(), redirect_slashes=False, default=self._unknown)
-        guarded = _AdminOnly(admin, services.options.admin_token)
-        routes.append(Mount("/admin", guarded))
-        for path, app in self.extensions.items():
+        for path, app in apps.items():
             self._prefixes[path] = None, f"it begins at {path}/"
             routes += [route(path, GET=_to_folder), Mount(path, app)]
         router = Router(routes, redirect_slashes=False, default=self._unknown)
         self.app: ASGIApp = ExceptionMiddleware(router, handlers={HTTPException: _on_error, Exception: _on_error})
 
-    def _server_routes(self) -> list[BaseRoute]:
-        described = _Documentation(self.services, self.agents, self.extensions.values())
+    def _server_routes(self, apps: Iterable[ExtensionApp]) -> list[BaseRoute]:
+        described = _Documentation(self.services, self.agents, apps)
         endpoints = {
             "/": _ok,
             "/health": _ok,
             "/ready": self._ready,
-            "/metrics": self._metrics,
-            "/openapi.json": described.openapi,
-            "/docs": described.page,
+            "/metrics": self._guarded(self._metrics),
+            "/openapi.json": self._guarded(described.openapi),
+            "/docs": self._guarded(described.page),
         }
         self._paths |= {("GET", path): None for path in endpoints}
         return [route(path, GET=endpoint) for path, endpoint in endpoints.items()]
+
+    def _guarded(self, endpoint: RouteEndpoint) -> RouteEndpoint:
+        """An endpoint that only the operator may use, where nobody else is served."""
+        if not self.services.options.for_operator:
+            return endpoint
+
+        async def checked(request: Request) -> Response:
+            for each in self.extensions:
+                each.check_operator(http_request(request))
+            return await endpoint(request)
+
+        return checked
 
     def _environment_routes(self, served: ServedEnvironment) -> list[BaseRoute]:
         threads = self.services.session_environments[ThreadEnvironment.name]
@@ -179,7 +200,7 @@ class Routes:
         environments, path = self._environments, unquote(scope["path"])
         start = self._prefix_of(path)
         if start == "/admin":
-            check_admin(scope[REQUEST], self.services.options.admin_token)
+            check_admin(scope[REQUEST], self.services.options)
         if start is not None:
             raise NotFound(f"there is nothing at {path}; {self._prefixes[start][1]}")
         if len(environments) == 1:
@@ -221,12 +242,13 @@ async def _on_error(request: Request, error: Exception) -> Response:
 class _AdminOnly:
     """Lets only those in who may use the admin API."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(self, app: Router, options: Options) -> None:
         self._app = app
-        self._token = token
+        self._options = options
+        self.routes = app.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        check_admin(scope[REQUEST], self._token)
+        check_admin(scope[REQUEST], self._options)
         await self._app(scope, receive, send)
 
 
@@ -256,7 +278,9 @@ class _Documentation:
         environments = [*services.environments.values()]
         made = document(environments, self._agents, for_operator=services.options.for_operator)
         for each in self._extensions:
-            each.describe(made)
+            each.describe(made)  # with what it says of the admin API
+        if services.options.for_operator:
+            made["paths"] = {path: one for path, one in made["paths"].items() if not path.startswith("/admin/")}
         return made
 
     @cached_property

@@ -16,7 +16,7 @@ from stateroom.server.metrics import MeasuredStore, Metrics
 from stateroom.server.options import Options
 from stateroom.server.sweep import SessionCount, Sweeper
 from stateroom.server.tokens import Signer
-from stateroom.session import Sessions
+from stateroom.session import MAX_READS, Sessions
 from stateroom.store import Store, open_store
 
 
@@ -85,6 +85,7 @@ class Services:
             timeout=limits.seconds,
             max_state=limits.state,
             max_log=limits.log,
+            max_calls=max(MAX_READS, limits.calls // 8),
             now=self.now,
         )
         signer = Signer(options.secrets, environment.name, options.ttl, self.now)

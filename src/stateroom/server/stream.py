@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
 
 from sse_starlette import ServerSentEvent
 
@@ -17,7 +19,7 @@ from stateroom.server import api
 from stateroom.server.request import wrong_field
 from stateroom.server.response import response_to
 from stateroom.server.services import Services
-from stateroom.session import Transcript, entry_data, head_data
+from stateroom.session import Transcript, entry_data, head_data, read_page
 from stateroom.state import to_json
 from stateroom.store import Head
 
@@ -27,6 +29,15 @@ POLL = 0.25
 NEWEST = 200
 """Sessions that are looked at to find new and changed ones; if more come between two reads, the client is told to list
 them."""
+
+MAX_KEPT_BYTES = 4 << 20
+"""Bytes of new entries that are kept for the streams of a session; one that is further behind reads them again."""
+
+MAX_PAST_BYTES = 1 << 20
+"""Bytes from which a stream sends what it has read, before it reads on."""
+
+PAST_AT_ONCE = 4
+"""Streams that read what was, each with a state in memory, at once."""
 
 MOST = 100
 """Sessions that one stream follows at most."""
@@ -98,6 +109,71 @@ class NewestSessions:
             return self._heads
 
 
+class NewEntries:
+    """The entries of a session that came last, read once for all streams of the process."""
+
+    def __init__(self, services: Services, session: str, revision: int) -> None:
+        self._services = services
+        self._transcript = Transcript(services.store, session, revision)
+        self._lock = asyncio.Lock()
+        self._due = 0.0
+        self._head: Head | None = None
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._size = 0
+        self.since = revision
+        """The revision after which entries are kept."""
+
+    async def read(self) -> Head:
+        """Read what is new; gives the head."""
+        async with self._lock:
+            if self._head is None or monotonic() >= self._due:
+                head = await self._services.store.head(self._transcript.session)
+                async for entry, changes in self._transcript.read(head.revision):
+                    self._keep(entry.revision, entry_json(head.id, entry_data(entry, changes)))
+                    await asyncio.sleep(0)
+                self._head, self._due = head, monotonic() + POLL
+            return self._head
+
+    def _keep(self, revision: int, entry: bytes) -> None:
+        self._kept.append((revision, entry))
+        self._size += len(entry)
+        while self._size > MAX_KEPT_BYTES and len(self._kept) > 1:
+            self.since, oldest = self._kept.popleft()
+            self._size -= len(oldest)
+
+    def after(self, revision: int) -> list[tuple[int, bytes]]:
+        """The entries after a revision that is not before `since`, as data of events."""
+        return [each for each in self._kept if each[0] > revision]
+
+
+class FollowedSessions:
+    """The sessions that streams of the process follow. They share what is new, and take turns to read what was."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._followed: WeakValueDictionary[str, NewEntries] = WeakValueDictionary()
+        self._turns = asyncio.Semaphore(PAST_AT_ONCE)
+
+    async def follow(self, session: str) -> NewEntries:
+        """What is new in a session, for as long as somebody holds it."""
+        known = self._followed.get(session)
+        if known is None:
+            revision = (await self._services.store.head(session)).revision
+            known = self._followed.setdefault(session, NewEntries(self._services, session, revision))
+        return known
+
+    async def past(self, session: str, after: int) -> tuple[list[tuple[int, bytes]], int | None]:
+        """The next entries after a revision, as data of events, and the revision to go on from, if there is more."""
+        async with self._turns:
+            page = await read_page(self._services.store, session, after=after, max_bytes=MAX_PAST_BYTES)
+            return [(entry["revision"], entry_json(session, entry)) for entry in page.entries], page.next
+
+
+def entry_json(session: str, entry: dict[str, Any]) -> bytes:
+    """The data of the event of an entry."""
+    return to_json({"session": session, "entry": entry})
+
+
 class SessionStream:
     """The events of one client.
 
@@ -105,12 +181,15 @@ class SessionStream:
     the newest whose revision, status, phase or reward is another. An event's id is the positions after it.
     """
 
-    def __init__(self, services: Services, newest: NewestSessions, positions: Positions) -> None:
+    def __init__(
+        self, services: Services, newest: NewestSessions, followed: FollowedSessions, positions: Positions
+    ) -> None:
         self._services = services
         self._newest_sessions = newest
+        self._followed = followed
         self._positions = positions
-        self._transcripts = [Transcript(services.store, *each) for each in positions.after.items()]
-        """Of the sessions that have not ended."""
+        self._open: dict[str, NewEntries | None] = dict.fromkeys(positions.after)
+        """The sessions that have not ended, and what is new in them, once that is known."""
         self._known: dict[str, tuple[Any, ...]] = {}
         """The newest sessions, as they were at the last read."""
         self._oldest = positions.newest or OLDEST
@@ -119,16 +198,16 @@ class SessionStream:
     async def events(self) -> AsyncIterator[ServerSentEvent]:
         """All events, until every session has ended or the server stops."""
         stopping = self._services.stopping
-        while self._transcripts or self._positions.follows_new:
+        while self._open or self._positions.follows_new:
             if self._positions.follows_new:
                 async for event in self._new_sessions():
                     yield event
-            for transcript in [*self._transcripts]:
-                async for event in self._entries(transcript):
+            for session in [*self._open]:
+                async for event in self._entries(session):
                     yield event
                     if stopping.is_set():
                         return
-            if self._transcripts or self._positions.follows_new:
+            if self._open or self._positions.follows_new:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), POLL)
                     return
@@ -136,14 +215,23 @@ class SessionStream:
     def _event(self, kind: str, data: Any) -> ServerSentEvent:
         return api.event(kind, to_json(data), str(self._positions))
 
-    async def _entries(self, transcript: Transcript) -> AsyncIterator[ServerSentEvent]:
-        session, services = transcript.session, self._services
+    def _entry(self, session: str, revision: int, entry: bytes) -> ServerSentEvent:
+        self._positions.after[session] = revision
+        return api.event("entry", entry, str(self._positions))
+
+    async def _entries(self, session: str) -> AsyncIterator[ServerSentEvent]:
+        services, after = self._services, self._positions.after
         end: dict[str, Any] | None = None
         try:
-            head = await services.store.head(session)
-            async for entry, changes in transcript.read(head.revision):
-                self._positions.after[session] = entry.revision
-                yield self._event("entry", {"session": session, "entry": entry_data(entry, changes)})
+            new = self._open[session] = self._open[session] or await self._followed.follow(session)
+            head = await new.read()
+            while after[session] < new.since:
+                entries, onwards = await self._followed.past(session, after[session])
+                for each in entries:
+                    yield self._entry(session, *each)
+                after[session] = max(after[session], new.since if onwards is None else onwards)
+            for each in new.after(after[session]):
+                yield self._entry(session, *each)
             status = head.status(services.now())
             end = None if status == "live" else {"status": status}
         except UnknownSession:
@@ -153,7 +241,7 @@ class SessionStream:
         except StateroomError as error:
             end = json.loads(response_to(error, f"following {session}").body)
         if end is not None:
-            self._transcripts.remove(transcript)
+            del self._open[session]
             yield self._event("end", {"session": session, **end})
 
     async def _new_sessions(self) -> AsyncIterator[ServerSentEvent]:

@@ -170,7 +170,7 @@ class ThreadsAPI:
 
     async def list_threads(self, request: Request) -> Response:
         """Threads, the newest first, for the operator of the server."""
-        check_admin(api.http_request(request), self.services.options.admin_token)
+        check_admin(api.http_request(request), self.services.options)
         wanted = api.read_query(request, ThreadList)
         after = None if wanted.cursor is None else api.read_cursor(wanted.cursor, tuple[float, str])
         threads = Threads(self._served(wanted.environment).sessions)

@@ -4,6 +4,7 @@ from .agent import (
     ended_call as ended_call,
 )
 from .cached_session import (
+    MAX_READS as MAX_READS,
     CachedSession as CachedSession,
     PreparedCommit as PreparedCommit,
     new_session as new_session,

@@ -58,6 +58,9 @@ LOG_IS_FULL = (
     "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
 )
 
+MAX_READS = 8
+"""Reads of one session that run at once; all sessions share the memory and the threads."""
+
 OWN_CALL_ID = "\n"
 """How a call id of our own begins; no caller's does."""
 
@@ -91,6 +94,10 @@ class CachedSession:
         self.limits = limits
         self.head = head
         self.lock = asyncio.Lock()
+        self.reads = asyncio.Semaphore(MAX_READS)
+        """What a read that runs beside others takes a part of."""
+        self.calls_in_flight = 0
+        """Calls that run, or wait for others of the session."""
         self.state: Any = None
         """None when it is not loaded."""
         self.progress = Progress(0, 0.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Container, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar
@@ -28,6 +29,10 @@ from stateroom.state import (
 from stateroom.store import Entry, Head, Loaded, Store
 
 S = TypeVar("S", bound=State)
+T = TypeVar("T")
+
+LARGE_LOAD = 1 << 20
+"""Bytes from which a thread reads what was loaded."""
 
 PAGE = 1000
 """How many entries are read from a store at a time."""
@@ -111,13 +116,13 @@ class History:
         tail_bytes = 0
         log = logged_bytes(loaded)
         while True:
-            stored = [read_stored(entry) for entry in loaded.entries]
+            size = sum(len(entry.body) for entry in loaded.entries)
+            stored, at, line, moved = await _aside(size, _read_line, loaded.entries, at)
             tail += stored
-            tail_bytes += sum(len(entry.body) for entry in loaded.entries)
-            at, line = line_to([each.entry for each in stored], at)
+            tail_bytes += size
             changes[:0] = line
             head, snapshot = loaded.head, loaded.snapshot
-            if any("schema" in entry.facts for entry in line):  # it came with a snapshot, which has gone
+            if moved:  # to another schema, which came with a snapshot that has gone
                 raise await self._pruned(head, at)
             if snapshot is not None and snapshot.revision == at:
                 break
@@ -129,7 +134,7 @@ class History:
                 raise BadData(f"session {session!r} has no entry {at}")
             loaded = await self.store.load(session, at)
         large: list[Large] = []
-        document = changed(read_document(snapshot.body, large), changes)
+        document = await _aside(len(snapshot.body) + tail_bytes, _restored, snapshot.body, large, changes)
         size, start = sum(value.size for value in large), document.start
         whole = len(snapshot.body) + (start.size if start else 0)
         log += sum(value.size for each in tail[: len(newest_entries)] for value in each.large)
@@ -201,6 +206,7 @@ class History:
         """
         runs: list[tuple[str, int, int]] = []
         async for _, found in self._stored(session, until=until):
+            await asyncio.sleep(0)  # a store in memory waits for nothing
             for entry in found:
                 kind, first, last = runs[-1] if runs else ("", 0, 0)
                 if (kind, last + 1) == (entry.kind, entry.revision):
@@ -372,6 +378,23 @@ class History:
                 raise BadData(f"session {session!r} is damaged: its large value {digest} is missing")
             head = await self.store.head(head.parent)
         return values
+
+
+async def _aside(size: int, function: Callable[..., T], *given: Any) -> T:
+    """What a function gives; where it has much to read it runs on a thread, so that others are not kept waiting."""
+    return await asyncio.to_thread(function, *given) if size > LARGE_LOAD else function(*given)
+
+
+def _read_line(entries: Iterable[Entry], at: int) -> tuple[list[Stored], int, list[LogEntry], bool]:
+    """Entries, those that lead to a revision, where these begin, and whether the schema changed among them."""
+    stored = [read_stored(entry) for entry in entries]
+    at, line = line_to([each.entry for each in stored], at)
+    return stored, at, line, any("schema" in entry.facts for entry in line)
+
+
+def _restored(snapshot: bytes, large: list[Large], changes: list[LogEntry]) -> Document:
+    """A snapshot with the changes since; what it has that is large is added to a list."""
+    return changed(read_document(snapshot, large), changes)
 
 
 def _batches(entries: Iterable[Entry], name: str | None) -> Iterator[list[Stored]]:

@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from stateroom.errors import Busy, EnvironmentFailed, SessionError, StateroomError, TimedOut, TooLarge, ToolError
+from stateroom.errors import (
+    Busy,
+    EnvironmentFailed,
+    ReadOnlyState,
+    SessionError,
+    StateroomError,
+    TimedOut,
+    TooLarge,
+    ToolError,
+)
 from stateroom.session.cause import cause_of
 from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.history import History
@@ -35,8 +44,8 @@ T = TypeVar("T")
 STOPS = 64
 """Resources that are stopped at once."""
 
-HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed)
-"""What comes of a hook that did not do what it should."""
+HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed, ReadOnlyState)
+"""What comes of a hook that did not do what it should, and of a read that changed something."""
 
 
 class HeldResource(msgspec.Struct):
@@ -217,11 +226,13 @@ class SessionResources:
 
     async def run(self, tool: SessionTool, arguments: dict[str, Any], call: CallContext) -> ToolRun:
         """Run a tool that asks for resources; raises as `run_tool` does, and then they are what they were."""
+        reads = tool.effect == "read"
         try:
             call = await self.lend(tool.procedure, call)
+            held = {name: self._held[name] for name in sorted(tool.procedure.resources & self._held.keys())}
+            contents = await self._contents(held) if reads else {}
         except HOOK_FAILED as error:
             raise _failure(tool, error) from error
-        held = {name: self._held[name] for name in sorted(tool.procedure.resources & self._held.keys())}
         _trust(held.values(), False)
         try:
             ran = await run_tool(self._manager.runner, tool, arguments, call, self._manager.timeout)
@@ -231,15 +242,43 @@ class SessionResources:
         except Failed as failure:
             if failure.code in ("tool_error", "needs_input"):  # as the author meant it: nothing is broken
                 for name, one in held.items():
-                    one.sure = tool.effect == "read" or self._manager.resources[name].kind == "restart_only"
+                    one.sure = self._manager.resources[name].kind == "restart_only"
+                if reads:
+                    with suppress(*HOOK_FAILED, Busy):  # then it is not known whether they are the same
+                        await self._changed(held, contents)
             raise
-        if tool.effect == "read":
-            _trust(held.values(), True)
-            return ran
         try:
-            return replace(ran, used=await self._used(held))
+            if not reads:
+                return replace(ran, used=await self._used(held))
+            if changed := await self._changed(held, contents):
+                raise ReadOnlyState(f"it is declared as a read, so it cannot change the {changed[0]}")
+            return ran
         except HOOK_FAILED as error:
             raise _failure(tool, error) from error
+
+    async def _contents(self, held: Mapping[str, HeldResource]) -> dict[str, str]:
+        """The digests of what can be saved, by name."""
+        return {
+            name: one.identity or digest_of(await self._manager.saved(name, one.handle))
+            for name, one in held.items()
+            if self._manager.resources[name].kind == "exportable"
+        }
+
+    async def _changed(self, held: Mapping[str, HeldResource], contents: Mapping[str, str]) -> list[str]:
+        """Which resources are not what they were before a read; the others can be trusted.
+
+        One that is never saved alike is not among them, but is restored.
+        """
+        changed = []
+        for name, one in held.items():
+            if name not in contents:
+                one.sure = True
+                continue
+            new = digest_of(await self._manager.saved(name, one.handle))
+            one.sure = new == contents[name]
+            if not one.sure and new == digest_of(await self._manager.saved(name, one.handle)):
+                changed.append(name)
+        return changed
 
     async def _current(self, name: str, call: CallContext) -> Any:
         """A resource as it is at the call's revision."""

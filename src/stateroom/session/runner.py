@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
+from random import uniform
 from time import perf_counter
 from typing import Any
 
@@ -40,6 +41,9 @@ HARDER = 10
 
 MOST_THREADS = 1024
 """Functions that can be at work, or stuck, on threads at once."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+"""Seconds between two looks for a thread that is free, which grow."""
 
 IDLE_SECONDS = 5.0
 """How long a worker thread waits for more work before it ends."""
@@ -65,11 +69,14 @@ class Runner:
             if procedure.is_async:
                 return await _within(timeout, asyncio.ensure_future(_awaited(function(**arguments))))
             if procedure.timeout is not None:
-                return await _within(timeout, self._workers.run(partial(function, **arguments)))
-            pace = self.paces.setdefault(function, Pace())
-            if pace.on_loop:
-                return pace.run(function, arguments)
-            return await _within(timeout, self._workers.run(partial(pace.run, function, arguments)))
+                call = partial(function, **arguments)
+            else:
+                pace = self.paces.setdefault(function, Pace())
+                if pace.on_loop:
+                    return pace.run(function, arguments)
+                call = partial(pace.run, function, arguments)
+            work = self._workers.run(call) or await self._workers.run_later(call, timeout)
+            return await _within(timeout, work)
 
 
 class _Garbage:
@@ -181,20 +188,33 @@ class _Workers:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
         self._threads = 0
 
-    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-        context = contextvars.copy_context()
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any] | None:
+        """Run a function on a thread; None if all of them are at work."""
         try:
             inbox = self._idle.pop()
         except IndexError:
+            if self._threads >= MOST_THREADS:
+                return None
             inbox = self._start()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
         inbox.put(partial(self._work, inbox, partial(context.run, function), loop, done))
         return done
 
+    async def run_later(self, function: Callable[[], Any], timeout: float) -> asyncio.Future[Any]:
+        """Run a function as soon as a thread is free; `Busy` if none is in time."""
+        pause = SHORTEST_PAUSE
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    await asyncio.sleep(uniform(pause / 2, pause))
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                    if (work := self.run(function)) is not None:
+                        return work
+        raise Busy(f"{MOST_THREADS} tools are at work already, or stuck; try again later")
+
     def _start(self) -> SimpleQueue[Callable[[], None]]:
-        if self._threads >= MOST_THREADS:
-            raise Busy(f"{MOST_THREADS} tools are at work already, or stuck; try again in a second")
         self._threads += 1
         inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._serve, args=(inbox,), name="stateroom-tool", daemon=True).start()

@@ -54,6 +54,7 @@ class Runtime(SessionLimits):
         timeout: float,
         max_state: int,
         max_log: int,
+        max_calls: int,
         shared_ttl: float,
         now: Callable[[], float],
     ) -> None:
@@ -61,6 +62,7 @@ class Runtime(SessionLimits):
         self.environment = environment
         self.store = store
         self.timeout = timeout
+        self.max_calls = max_calls
         self.shared_ttl = shared_ttl
         self.shared_limits = SessionLimits(max_state, now=now)
         """Of states that sessions share, which are kept for a time of their own."""

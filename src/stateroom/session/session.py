@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
+    Busy,
     CannotFork,
     CannotRewind,
     Conflict,
@@ -186,17 +187,25 @@ class Session(Generic[S]):
             if tool is None:
                 raise unknown_tool(name, cache.runtime.environment.tools)
             call = Call(cache, cached, tool, given, call_id, by, user)
-            if tool.effect == "read" and not cache.resources.is_exclusive(tool.procedure):
-                return await call.read()
-            await cached.lock.acquire()  # as `async with` does, with two fewer coroutines
+            exclusive = tool.effect != "read" or cache.resources.is_exclusive(tool.procedure)
+            turn = cached.lock if exclusive else cached.reads
+            if cached.calls_in_flight >= cache.runtime.max_calls:
+                raise Busy(
+                    f"{cache.runtime.max_calls} calls of this session are in flight already; wait for some to end"
+                )
+            cached.calls_in_flight += 1
             try:
-                if tool.effect == "read":
-                    return await call.read()
-                if tool.effect == "write":
-                    return await commit(cache.runtime, cached, call.write, name)
-                return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by, user).result()
+                await turn.acquire()  # as `async with` does, with two fewer coroutines
+                try:
+                    if tool.effect == "read":
+                        return await call.read()
+                    if tool.effect == "write":
+                        return await commit(cache.runtime, cached, call.write, name)
+                    return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by, user).result()
+                finally:
+                    turn.release()
             finally:
-                cached.lock.release()
+                cached.calls_in_flight -= 1
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure, Failed) and failure.tampered:
                 await cache.mend(cached)

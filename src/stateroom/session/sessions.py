@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
@@ -53,9 +54,10 @@ class Sessions(Generic[S]):
     """Seeds, opens and sweeps the sessions of an environment.
 
     `ttl` is how many seconds a session lives after its last use, `timeout` how many seconds a tool may take that sets
-    no limit of its own, `hot` how many sessions this process keeps in memory, `max_state` how many bytes
-    a state may have as it is stored, `max_log` how many bytes may be stored for a session in all, its log above all,
-    and `shared_ttl` how many seconds the state of a user, or of the app, is kept after its last use.
+    no limit of its own, `hot` how many sessions this process keeps in memory, `max_state` how many bytes a state may
+    have as it is stored, `max_log` how many bytes may be stored for a session in all, its log above all, `max_calls`
+    how many calls of a session may run or wait here at once (more raise `Busy`), and `shared_ttl` how many seconds the
+    state of a user, or of the app, is kept after its last use.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Sessions(Generic[S]):
         hot: int = 10_000,
         max_state: int = 1 << 30,
         max_log: int = 1 << 34,
+        max_calls: int = sys.maxsize,
         shared_ttl: float = YEAR,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -78,6 +81,7 @@ class Sessions(Generic[S]):
             timeout=timeout,
             max_state=max_state,
             max_log=max_log,
+            max_calls=max_calls,
             shared_ttl=shared_ttl,
             now=now,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Container, Iterator
 from contextlib import aclosing, suppress
 from typing import Any, NamedTuple
@@ -12,8 +13,11 @@ from pydantic_core import to_jsonable_python
 from stateroom.errors import UnknownRevision
 from stateroom.session.history import History
 from stateroom.session.log import CHANGES, LogEntry
-from stateroom.state import ChangeData, describe, differences
+from stateroom.state import ChangeData, describe, differences, to_json
 from stateroom.store import Head, Store
+
+MAX_PAGE_BYTES = 4 << 20
+"""Bytes of JSON from which a page takes no more entries; the next page continues."""
 
 SCANNED = 1000
 """Entries that a filtered page of a log reads at most; the next page continues."""
@@ -51,7 +55,7 @@ class Transcript:
             self._state = await self._state_at(entry.revision - 1)
         if jumps:
             old, self._state = self._state, await self._state_at(entry.revision)
-            return [] if old is None or self._state is None else differences(old, self._state)
+            return [] if old is None or self._state is None else await asyncio.to_thread(differences, old, self._state)
         return [] if self._state is None else describe(self._state, entry.patch)
 
     async def _state_at(self, revision: int) -> Any:
@@ -82,14 +86,17 @@ async def read_page(
     after: int = 0,
     before: int | None = None,
     limit: int = 100,
+    max_bytes: int | None = None,
     kinds: Container[str] | None = None,
     text: str | None = None,
 ) -> LogPage:
     """Read the log of a session onwards from `after`, or backwards from `before`, as far as `after`.
 
+    A page ends with the entry that makes it larger than `max_bytes`, by default `MAX_PAGE_BYTES`, of JSON.
     `kinds` and `text` are filters. The text is looked for in the facts of an entry and in what it changed; upper and
     lower case are the same.
     """
+    most = MAX_PAGE_BYTES if max_bytes is None else max_bytes
     newest = (await store.head(session)).revision
     width = limit if kinds is None and text is None else max(limit, SCANNED)
     if before is None:
@@ -97,7 +104,10 @@ async def read_page(
     else:
         last = min(newest, before - 1)
         first = max(after, last - width)
-    found: list[tuple[int, dict[str, Any]]] = []
+    found: deque[tuple[int, dict[str, Any], int]] = deque()
+    """Revisions, entries and their bytes."""
+    total = 0
+    cut = False
     pruned: list[tuple[int, int]] = []
     seen = first
     async with aclosing(Transcript(store, session, first).read(last)) as entries:
@@ -107,19 +117,23 @@ async def read_page(
             seen = entry.revision
             data = entry_data(entry, changes)
             if (kinds is None or entry.kind in kinds) and (text is None or _mentions(data, text.casefold())):
-                found.append((seen, data))
-            if before is None and len(found) == limit:
+                found.append((seen, data, len(to_json(data))))
+                total += found[-1][2]
+            if before is None and (len(found) == limit or total >= most):
                 last = seen
                 break
+            while len(found) > 1 and (len(found) > limit or total > most):  # backwards the newest stay
+                total -= found.popleft()[2]
+                cut = True
             await asyncio.sleep(0)  # a long page does not keep others waiting
     if seen < last:
         pruned.append((seen + 1, last))
     if before is None:
         onwards = last if last < newest else None
     else:
-        first = found[-limit][0] - 1 if len(found) > limit else first
+        first = found[0][0] - 1 if cut else first
         onwards = first + 1 if first > after else None
-    return LogPage([data for _, data in found[-limit:]], onwards, [each for each in pruned if each[1] > first])
+    return LogPage([data for _, data, _ in found], onwards, [each for each in pruned if each[1] > first])
 
 
 def _mentions(data: dict[str, Any], text: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
 
 from stateroom.errors import Forbidden, InvalidArguments
-from stateroom.server import HTTPRequest, api, check_operator
+from stateroom.server import HTTPRequest, api
 
 Mode = Literal["read", "full"]
 """What Studio allows: to look at sessions, or also to change them."""
@@ -23,14 +25,15 @@ OWN_SITES = (None, "same-origin", "none")
 class Gate:
     """Lets a request pass that comes from Studio's page or its operator and that the mode allows."""
 
-    def __init__(self, app: ASGIApp, token: str | None, mode: Mode) -> None:
+    def __init__(self, app: Router, check_operator: Callable[[HTTPRequest], None], mode: Mode) -> None:
         self._app = app
-        self._token = token
+        self._check_operator = check_operator
         self._mode = mode
+        self.routes = app.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        check_operator(api.http_request(request), self._token, "studio")
+        self._check_operator(api.http_request(request))
         site = request.headers.get("sec-fetch-site")
         if site not in OWN_SITES:
             raise Forbidden(f"this request is of another web page ({site}), and only Studio's own page may use its API")

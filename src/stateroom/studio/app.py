@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stateroom.errors import DefinitionError, NotFound
 from stateroom.model import ModelSource
-from stateroom.server import Services, api, is_for_this_machine, is_loopback
+from stateroom.server import HTTPRequest, Services, api, check_operator, is_for_this_machine, is_loopback
 from stateroom.store import without_secrets
 from stateroom.studio.access import Gate, Mode
 from stateroom.studio.assets import ISOLATION, SECURITY, Assets
@@ -44,6 +44,13 @@ class Studio:
     runs: Path | None = None
     """The folder with the runs that are shown."""
     opens_browser: bool = False
+
+    @property
+    def restricted(self) -> bool:
+        return self.token is not None or self.mode == "read"
+
+    def check_operator(self, request: HTTPRequest) -> None:
+        check_operator(request, self.token, "studio")
 
     def check_address(self, address: str) -> None:
         if self.token is None and not is_loopback(address):
@@ -72,16 +79,17 @@ class StudioApp:
         about = api.route("/about", GET=self.about)
         self.session_routes = session_routes(services, models)
         """The endpoints on sessions; below each run they are on the sessions of the run."""
-        self.routes = [about, *self.session_routes, *InboxAPI(services).routes(), *StoreAPI(services).routes()]
+        self.endpoints = [about, *self.session_routes, *InboxAPI(services).routes(), *StoreAPI(services).routes()]
         """The endpoints of the API, but those on the sessions of runs."""
         below: list[BaseRoute] = []
         if studio.runs is not None:
             runs = RunsAPI(studio.runs)
-            self.routes += runs.routes()
-            below = [Mount("/runs/{run:id}", RunStores(services, models, runs))]
-        router = Router([*self.routes, *below], redirect_slashes=False, default=_unknown)
+            self.endpoints += runs.routes()
+            below = [Mount("/runs/{run:id}", RunStores(services, models, runs, self.session_routes))]
+        router = Router([*self.endpoints, *below], redirect_slashes=False, default=_unknown)
         page = api.route("/{path:path}", GET=Assets(studio.path).respond)
-        self._router = Router([Mount(API, Gate(router, studio.token, studio.mode)), page], redirect_slashes=False)
+        self.routes = [Mount(API, Gate(router, studio.check_operator, studio.mode)), page]
+        self._router = Router(self.routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond, with the headers that keep a browser careful."""
@@ -100,7 +108,7 @@ class StudioApp:
 
     def describe(self, document: dict[str, Any]) -> None:
         """Add the API to the OpenAPI document of the server."""
-        describe(document, self._studio.path + API, self.routes)
+        describe(document, self._studio.path + API, self.endpoints)
         if self._studio.runs is not None:
             describe(document, self._studio.path + API, self.session_routes, of_run=True)
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stateroom.errors import NotFound
 from stateroom.model import ModelSource
 from stateroom.rollout import StoredRun
-from stateroom.server import Services
+from stateroom.server import Services, api
 from stateroom.store import without_secrets
 from stateroom.studio.runs import RunsAPI
 from stateroom.studio.sessions import session_routes
@@ -38,11 +38,15 @@ class _OpenStore:
 class RunStores:
     """The API on the sessions of runs, below the path of each run."""
 
-    def __init__(self, services: Services, models: Mapping[str, ModelSource], runs: RunsAPI) -> None:
+    def __init__(
+        self, services: Services, models: Mapping[str, ModelSource], runs: RunsAPI, routes: list[api.MethodRoute]
+    ) -> None:
+        """`routes` are the endpoints on the sessions of Studio's own store, in which runs may have kept theirs."""
         self._services = services
         self._models = models
         self._runs = runs
         self._stores: dict[str, _OpenStore] = {}
+        self.routes = routes
         services.resources.push_async_callback(self.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,13 +77,13 @@ class RunStores:
         return own
 
     async def _open(self, url: str, resources: AsyncExitStack) -> ASGIApp:
-        known = self._services
-        services = known
+        known, routes = self._services, self.routes
         if url != known.options.store:
             options = replace(known.options, store=url, for_operator=True, keys=(), shared_folder=None)
             services = Services(known.served, options, known.now, known.stopping)
             await services.start(resources, None)
-        return Router(session_routes(services, self._models), redirect_slashes=False)
+            routes = session_routes(services, self._models)
+        return Router(routes, redirect_slashes=False)
 
     async def _close_idle(self) -> None:
         idle = [url for url, kept in self._stores.items() if not kept.used]

@@ -16,6 +16,9 @@ from stateroom.gallery.database.sqlite import Database
 MAX_ROWS = 50
 """Rows of a result that the model is shown."""
 
+MAX_BYTES = 1 << 20
+"""Bytes of memory that these rows may take."""
+
 MAX_ANSWER = 10_000
 """Rows of an answer that are compared."""
 
@@ -48,7 +51,7 @@ class SQLEnvironment(Environment[Database, DatabaseTask]):
         Args:
             sql: One SELECT statement.
         """
-        columns, rows = state.select(sql, clock.now(), MAX_ROWS + 1)
+        columns, rows = state.select(sql, clock.now(), MAX_ROWS + 1, most_bytes=MAX_BYTES)
         shown = [[_shown(cell) for cell in row] for row in rows[:MAX_ROWS]]
         return {"columns": columns, "rows": shown, "more": len(rows) > MAX_ROWS}
 

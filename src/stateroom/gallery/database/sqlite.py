@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from stateroom import State, ToolError
@@ -16,8 +18,11 @@ from stateroom import State, ToolError
 STEPS, TICK = 500_000, 1_000
 """Steps of SQLite's virtual machine that a model's SQL may take, and those between two looks at their number."""
 
-COMPARED_STEPS, COMPARED_ROWS = 50_000_000, 1_000_000
-"""Steps and rows for the comparison of a table."""
+LARGEST_RESULT = 16 << 20
+"""Bytes of memory that the rows of a result may take."""
+
+COMPARED_STEPS, COMPARED_ROWS, COMPARED_BYTES = 50_000_000, 1_000_000, 1 << 30
+"""Steps, rows and bytes for the comparison of a table."""
 
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 5_000,  # of a value or a row: with the steps it bounds the memory
@@ -88,7 +93,7 @@ class Database(State):
         """A connection to a copy of the database; `keep` takes its changes over."""
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             connection.deserialize(b"".join(self.pages))
-            connection.executescript("PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY")
+            connection.executescript("PRAGMA foreign_keys = ON; PRAGMA temp_store = FILE")  # a sort may be large
             yield connection
 
     def keep(self, connection: sqlite3.Connection) -> None:
@@ -105,13 +110,13 @@ class Database(State):
         """Write the database to a file, which SQLite can open."""
         path.write_bytes(b"".join(self.pages))
 
-    def select(self, sql: str, now: datetime, most: int, steps: int = STEPS) -> Rows:
+    def select(self, sql: str, now: datetime, most: int, steps: int = STEPS, most_bytes: int = LARGEST_RESULT) -> Rows:
         """The first rows of a model's query; raises `ToolError`."""
         with self.connection() as connection, _guarded(connection, READS, now, steps):
             cursor = connection.execute(sql)
             if cursor.description is None:
                 raise ToolError("that is not a query")
-            return Rows([name for name, *_ in cursor.description], cursor.fetchmany(most))
+            return Rows([name for name, *_ in cursor.description], _fetched(cursor, most, most_bytes))
 
     def differing_tables(self, other: Database, now: datetime) -> list[str]:
         """The names of tables that are not the same in another database."""
@@ -122,9 +127,9 @@ class Database(State):
 
     def _has_same_table(self, name: str, other: Database, now: datetime) -> bool:
         sql = 'SELECT * FROM "{}"'.format(name.replace('"', '""'))
-        theirs = other.select(sql, now, COMPARED_ROWS, COMPARED_STEPS)
+        theirs = other.select(sql, now, COMPARED_ROWS, COMPARED_STEPS, COMPARED_BYTES)
         try:
-            mine = self.select(sql, now, len(theirs.rows) + 1, COMPARED_STEPS)
+            mine = self.select(sql, now, len(theirs.rows) + 1, COMPARED_STEPS, COMPARED_BYTES)
         except ToolError:
             return False
         return mine.columns == theirs.columns and mine.is_same(theirs)
@@ -139,6 +144,17 @@ class Database(State):
                 raise ToolError("the transaction is not committed")
             self.keep(connection)
             return connection.total_changes
+
+
+def _fetched(cursor: sqlite3.Cursor, most: int, most_bytes: int) -> list[tuple[Any, ...]]:
+    """The first rows of a result; raises `ToolError` as soon as they are too large together."""
+    rows, size = [], 0
+    for row in islice(cursor, most):
+        size += getsizeof(row) + sum(map(getsizeof, row))
+        if size > most_bytes:
+            raise ToolError(f"its rows take more than {most_bytes:,} bytes: select less")
+        rows.append(row)
+    return rows
 
 
 @contextmanager

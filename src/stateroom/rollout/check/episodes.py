@@ -21,7 +21,7 @@ from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row
-from stateroom.session import Reader, Result, Session, Verdict, contained, same
+from stateroom.session import Cause, Reader, Result, Session, Verdict, contained, same
 from stateroom.state import Patch, Sameness, brief, committed, decode, diff, encode, encode_patch, readable
 
 LARGE = 4096
@@ -40,6 +40,8 @@ class PlayedStep(NamedTuple):
     code: str | None
     seconds: float
     is_reply: bool = False
+    cause: Cause | None = None
+    """What the author's code raised, or did, that it was not meant to."""
 
     def __str__(self) -> str:
         """The step, as in code."""
@@ -142,7 +144,7 @@ class _RecordingSession:
         start = perf_counter()
         result = await self._session.call(name, arguments, call_id=call_id)
         seconds = perf_counter() - start
-        step = PlayedStep(name, dict(arguments), call_id, result.content, result.code, seconds)
+        step = PlayedStep(name, dict(arguments), call_id, result.content, result.code, seconds, cause=result.cause)
         self._play.steps.append(step)
         if result.code == "timeout" and name not in self._limited:
             raise TimedOut(f"{result.error}; if it may take longer, give it a timeout=")

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from stateroom.environment import Environment, Tool
-from stateroom.errors import NotFound
+from stateroom.errors import NotFound, ReadOnlyState
 from stateroom.model import open_model
 from stateroom.rollout.check.episodes import Episodes, PlayedStep
 from stateroom.rollout.check.findings import COST, SCHEMA, TOOLS, Fault, Finding, finding, listed, plural
@@ -20,6 +20,9 @@ SLOW_CALL = 0.1
 
 SLOW_HOOK = 1.0
 """Seconds from which a seed or a verifier is slow."""
+
+READ_ONLY = f"{ReadOnlyState.__name__}:"
+"""How the error of a read begins that has changed something."""
 
 REWRITES = 0.5
 """The share of the state from which a call counts as writing all of it."""
@@ -101,6 +104,7 @@ def check_tools(episodes: Episodes) -> Finding:
     worked = {step.name for step in steps if step.code in (None, "needs_input")}
     faults = [
         *_raised(episodes, worked),
+        *_resources_changed(episodes, steps),
         *_never_worked(episodes, steps, worked),
         *_too_slow(steps),
         *_random_failures(episodes),
@@ -120,6 +124,14 @@ def _raised(episodes: Episodes, worked: set[str]) -> Iterator[Fault]:
         often = f", in {len(faults)} calls" if len(faults) > 1 else ""
         advice = "" if is_certain else "; raise ToolError, and tell the model in words"
         yield Fault(f"{faults[0].call} {faults[0].what}{often}{advice}", is_certain or tool not in worked)
+
+
+def _resources_changed(episodes: Episodes, steps: list[PlayedStep]) -> Iterator[Fault]:
+    """Reads that change a resource: that is seen when they have returned."""
+    raised = {fault.tool for fault in episodes.instance.watched.faults if fault.is_certain}
+    changed = {step.name: step for step in steps if step.cause is not None and step.cause.error.startswith(READ_ONLY)}
+    for step in (step for name, step in changed.items() if name not in raised):
+        yield Fault(f"{step}: {step.content['error']['message']}")
 
 
 def _never_worked(episodes: Episodes, steps: list[PlayedStep], worked: set[str]) -> Iterator[Fault]:

@@ -136,7 +136,9 @@ def document(
             "version": __version__,
             "description": f"{_introduction(environments)}\n\n{ABOUT.strip()}",
         },
-        "tags": [{"name": one.name, "description": _description_of(one)} for one in environments],
+        "tags": [
+            {"name": one.name, "description": _description_of(one)} for one in (() if for_operator else environments)
+        ],
         "paths": paths | admin.paths(environments, schemas) | _server_paths(schemas),
         "components": {
             "schemas": definitions,
