@@ -7,7 +7,8 @@ list of items has an exact equal in chat. The **normal form** of a conversation 
 - In a turn the reasoning comes first, as one `reasoning_text`, then one message, then the calls in their order.
   Consecutive reasoning items or messages stay separate turns, unless earlier calls wait for their results: chat needs
   all calls of a turn in one message, and the results right after it.
-- Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`.
+- Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`;
+  a tool's result of several texts is one.
 - Lost, because chat has no place for it: an empty text next to other parts of a turn, ids and statuses of items,
   annotations, the summary of reasoning that has its text, and encrypted reasoning.
 - The last item of a turn has its tokens (see `tokens`).
@@ -26,6 +27,12 @@ from stateroom.model.tokens import TOKEN_FIELDS, without_tokens
 
 Message = dict[str, Any]
 """A Chat Completions message."""
+
+REASONING, OLD_REASONING = "reasoning", "reasoning_content"
+"""The names that servers have for reasoning; most read no other than their own."""
+
+CHAT_FIELD = "chat_field"
+"""The field of a reasoning item with the name that it came under, if that was the newer one."""
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
@@ -46,7 +53,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
         if kind == "message" and isinstance(role, str):
             messages.append({"role": role, "content": _chat_content(item.get("content"))})
         elif kind == "function_call_output":
-            said = _chat_content(item.get("output"))
+            said = _joined(_chat_content(item.get("output")))
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": said})
         else:
             raise ModelFailed(f"item {place} of the conversation, a {kind!r}, has no form in Chat Completions")
@@ -103,6 +110,8 @@ def template_messages(items: Iterable[Item], instructions: str | None = None) ->
     messages = messages_of(without_tokens(items))
     for message in messages:
         message["content"] = message["content"] or ""
+        if REASONING in message:
+            message[OLD_REASONING] = message.pop(REASONING)  # the name that templates know
         for call in message.get("tool_calls", ()):
             call["function"] = {**call["function"], "arguments": decoded(call["function"]["arguments"])}
     return [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
@@ -123,6 +132,7 @@ class _AssistantTurn:
 
     def __init__(self) -> None:
         self.thoughts: list[str] = []
+        self.thoughts_name = OLD_REASONING
         self.said: list[Item] = []
         self.refusals: list[str] = []
         self.calls: list[Item] = []
@@ -144,6 +154,7 @@ class _AssistantTurn:
     def add(self, kind: str, item: Item) -> None:
         if kind == "reasoning":
             self.thoughts += filter(None, [_thought(item)])
+            self.thoughts_name = REASONING if item.get(CHAT_FIELD) == REASONING else OLD_REASONING
         elif kind == "function_call":
             self.calls.append(_tool_call(item))
         else:
@@ -164,7 +175,7 @@ class _AssistantTurn:
         if self.refusals:
             message["refusal"] = "".join(self.refusals)
         if self.thoughts:
-            message["reasoning_content"] = "\n\n".join(self.thoughts)
+            message[self.thoughts_name] = "\n\n".join(self.thoughts)
         if self.calls:
             message["tool_calls"] = self.calls
         return message | self.training
@@ -172,9 +183,12 @@ class _AssistantTurn:
 
 def _turn_items(message: Message) -> list[Item]:
     items: list[Item] = []
-    thought = message.get("reasoning_content") or message.get("reasoning")
-    if thought and isinstance(thought, str):
-        items.append({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]})
+    for name, mark in ((REASONING, {CHAT_FIELD: REASONING}), (OLD_REASONING, {})):
+        thought = message.get(name)
+        if thought and isinstance(thought, str):
+            content = [{"type": "reasoning_text", "text": thought}]
+            items.append({"type": "reasoning", "summary": [], "content": content, **mark})
+            break
     calls = [_function_call(call) for call in _tool_calls(message)]
     said = _said(message, alone=not items and not calls)
     if said:
@@ -222,6 +236,13 @@ def _simplest(parts: list[Item]) -> str | list[Item]:
 
 def _chat_content(content: Any) -> str | list[Item]:
     return _simplest([_chat_part(part) for part in _parts(content)])
+
+
+def _joined(content: str | list[Item]) -> str | list[Item]:
+    """A tool's result as one text if it has nothing else, as not every server and template takes parts."""
+    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
+        return "".join(part["text"] for part in content)
+    return content
 
 
 def _content(content: Any) -> Any:
