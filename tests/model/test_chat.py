@@ -142,9 +142,9 @@ def test_reasoning_goes_back_under_the_name_that_it_came_with(name: str) -> None
     assert template_messages(items) == [{"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}]
 
 
-def test_a_result_of_several_texts_is_one_text() -> None:
+def test_a_template_gets_a_result_of_several_texts_as_one() -> None:
     parts = [{"type": "input_text", "text": '{"ok":'}, {"type": "input_text", "text": "true}"}]
-    assert messages_of([{**function_call_output("c", ""), "output": parts}])[0]["content"] == '{"ok":true}'
+    assert template_messages([{**function_call_output("c", ""), "output": parts}])[0]["content"] == '{"ok":true}'
 
 
 def test_what_trainers_need_is_on_the_last_item_of_a_turn() -> None:

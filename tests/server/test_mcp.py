@@ -15,6 +15,8 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
+from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from stateroom import Environment, State, ToolError, tool
 from stateroom.gallery.counter import CounterEnvironment
@@ -33,6 +35,16 @@ ERAS = ["legacy", "2026-07-28"]
 
 class Note(State):
     lines: list[str] = []
+
+
+class Page(TypedDict):
+    number: int
+    lines: list[str]
+
+
+class Place(BaseModel):
+    page: int
+    line: int = 0
 
 
 class Desk(Environment[Note]):
@@ -56,6 +68,11 @@ class Desk(Environment[Note]):
         """
         state.lines.append(line)
         return f"{len(state.lines)} lines"
+
+    @tool(effect="read")
+    def page(self, state: Note, number: int, at: Place | None = None, size: int = 10) -> Page:
+        """A page."""
+        return {"number": number, "lines": ["\ud83d", *state.lines]}
 
     @tool(effect="external")
     def mail(self, state: Note, to: str) -> dict[str, Any]:
@@ -137,11 +154,27 @@ async def test_the_tools_are_listed_with_their_schemas(serve: Any, era: str) -> 
     served = await serve(Desk())
     async with connected(f"{served.url}/mcp", await seeded(served), era=era) as client:
         listed = {listed.name: listed for listed in (await client.list_tools()).tools}
-    assert set(listed) == {"read", "add", "mail", "stumble", "run_code", "odd"}
+    assert set(listed) == {"read", "add", "page", "mail", "stumble", "run_code", "odd"}
     for definition in Desk().tool_definitions():
-        assert listed[definition["name"]].input_schema == definition["parameters"]
         assert listed[definition["name"]].description == definition["description"]
     assert listed["add"].input_schema["properties"]["line"]["description"] == "What it says."
+    page = listed["page"].input_schema
+    assert page["required"] == ["number"]
+    assert page["properties"]["size"] == {"type": "integer", "default": 10}
+    assert page["properties"]["at"]["anyOf"][0]["properties"]["page"] == {"type": "integer"}
+    assert "$" not in json.dumps(page)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_tool_with_a_known_result_lists_its_schema(serve: Any, era: str) -> None:
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
+        schemas = {listed.name: listed.output_schema for listed in (await client.list_tools()).tools}
+        result = await client.call_tool("page", {"number": 3})  # the client checks it
+    assert [name for name, schema in schemas.items() if schema] == ["page"]
+    assert schemas["page"]["properties"]["lines"] == {"type": "array", "items": {"type": "string"}}
+    assert result.structured_content == {"number": 3, "lines": ["\ufffd"]}
+    assert json.loads(text_of(result)) == {"number": 3, "lines": ["\ud83d"]}
 
 
 async def test_annotations_say_what_a_tool_does(serve: Any) -> None:

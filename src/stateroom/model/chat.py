@@ -7,8 +7,7 @@ list of items has an exact equal in chat. The **normal form** of a conversation 
 - In a turn the reasoning comes first, as one `reasoning_text`, then one message, then the calls in their order.
   Consecutive reasoning items or messages stay separate turns, unless earlier calls wait for their results: chat needs
   all calls of a turn in one message, and the results right after it.
-- Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`;
-  a tool's result of several texts is one.
+- Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`.
 - Lost, because chat has no place for it: an empty text next to other parts of a turn, ids and statuses of items,
   annotations, the summary of reasoning that has its text, and encrypted reasoning.
 - The last item of a turn has its tokens (see `tokens`).
@@ -53,7 +52,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
         if kind == "message" and isinstance(role, str):
             messages.append({"role": role, "content": _chat_content(item.get("content"))})
         elif kind == "function_call_output":
-            said = _joined(_chat_content(item.get("output")))
+            said = _chat_content(item.get("output"))
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": said})
         else:
             raise ModelFailed(f"item {place} of the conversation, a {kind!r}, has no form in Chat Completions")
@@ -109,7 +108,7 @@ def template_messages(items: Iterable[Item], instructions: str | None = None) ->
     """Items as the messages that chat templates take: arguments are objects, and every message has a text."""
     messages = messages_of(without_tokens(items))
     for message in messages:
-        message["content"] = message["content"] or ""
+        message["content"] = _joined(message["content"] or "")
         if REASONING in message:
             message[OLD_REASONING] = message.pop(REASONING)  # the name that templates know
         for call in message.get("tool_calls", ()):
@@ -239,7 +238,7 @@ def _chat_content(content: Any) -> str | list[Item]:
 
 
 def _joined(content: str | list[Item]) -> str | list[Item]:
-    """A tool's result as one text if it has nothing else, as not every server and template takes parts."""
+    """Content as one text if it has nothing else, as few templates take parts."""
     if isinstance(content, list) and all(part.get("type") == "text" for part in content):
         return "".join(part["text"] for part in content)
     return content

@@ -7,6 +7,7 @@ output a connection is one session.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from secrets import token_hex
@@ -302,7 +303,8 @@ def _listed(tool: Tool) -> ListedTool:
     return ListedTool(
         name=tool.name,
         description=tool.definition["description"],
-        input_schema=tool.definition["parameters"],
+        input_schema=tool.parameters,
+        output_schema=tool.returns,
         annotations=ANNOTATIONS[tool.effect],
     )
 
@@ -317,11 +319,12 @@ def _call_result(result: Result) -> CallToolResult:
     text = to_json(result.content)
     if not result.ok:
         return _failure(text)
-    # Half of a surrogate pair is escaped in the text; the SDK cannot send it as data.
-    sendable = isinstance(result.output, dict) and b"\\ud" not in text
-    return CallToolResult(
-        content=[TextContent(text=text.decode())], structured_content=result.output if sendable else None
-    )
+    data = result.output if isinstance(result.output, dict) else None
+    if b"\\ud" in text:  # half of a surrogate pair is escaped in the text; the SDK cannot send it as data
+        data = json.loads(
+            json.dumps(data, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        )
+    return CallToolResult(content=[TextContent(text=text.decode())], structured_content=data)
 
 
 def _failure(text: bytes) -> CallToolResult:
