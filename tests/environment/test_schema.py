@@ -40,6 +40,21 @@ class Loose(BaseModel, extra="allow"):
     name: str
 
 
+COLOUR = {"enum": ["red", "blue"], "type": "string"}
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "y": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+    "required": ["x", "y"],
+    "additionalProperties": False,
+}
+ADDRESS = {
+    "type": "object",
+    "properties": {"street": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+    "required": ["street"],
+    "additionalProperties": False,
+}
+
+
 def definition(method: Any) -> dict[str, Any]:
     members = {method.__name__: tool(method), "verify": lambda self: 0.0}
     (found,) = type("Shop", (Environment,), members)().tool_definitions()
@@ -131,12 +146,12 @@ def test_no_parameters() -> None:
         (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
         (Literal["a", "b"], {"enum": ["a", "b"], "type": "string"}),
         (Literal["a"], {"const": "a", "type": "string"}),
-        (Colour, {"$ref": "#/$defs/Colour"}),
-        (Point, {"$ref": "#/$defs/Point"}),
+        (Colour, COLOUR),
+        (Point, POINT),
         (Tree, {"$ref": "#/$defs/Tree"}),
-        (list[Point], {"type": "array", "items": {"$ref": "#/$defs/Point"}}),
+        (list[Point], {"type": "array", "items": POINT}),
         (Annotated[int, Field(ge=1, description="how many")], None),
-        (Address, {"$ref": "#/$defs/Address"}),
+        (Address, ADDRESS),
     ],
 )
 def test_a_type_that_strict_mode_knows(hint: Any, schema: dict[str, Any] | None) -> None:
@@ -162,8 +177,8 @@ def test_a_type_that_strict_mode_does_not_know(hint: Any) -> None:
         (int, 3, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
         (int | None, None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
         (Literal["a", "b"], "a", {"anyOf": [{"enum": ["a", "b"], "type": "string"}, {"type": "null"}]}),
-        (Colour, Colour.RED, {"anyOf": [{"$ref": "#/$defs/Colour"}, {"type": "null"}]}),
-        (Point, Point(x=1), {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}),
+        (Colour, Colour.RED, {"anyOf": [COLOUR, {"type": "null"}]}),
+        (Point, Point(x=1), {"anyOf": [POINT, {"type": "null"}]}),
         (int, Field(3, description="d"), {"anyOf": [{"type": "integer"}, {"type": "null"}], "description": "d"}),
     ],
 )
@@ -171,18 +186,16 @@ def test_a_default_makes_null_possible(hint: Any, default: Any, schema: dict[str
     assert parameter(hint, default) == (schema, True)
 
 
-def test_nested_models_are_strict_too() -> None:
-    def move(self, to: Point, tree: Tree) -> None:
+def test_only_a_type_within_itself_is_a_reference() -> None:
+    def move(self, to: Point, tree: Tree, corners: list[Point]) -> None:
         """Move."""
 
     parameters = definition(move)["parameters"]
     assert_strict(parameters)
-    assert parameters["$defs"]["Point"] == {
-        "type": "object",
-        "properties": {"x": {"type": "integer"}, "y": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
-        "required": ["x", "y"],
-        "additionalProperties": False,
-    }
+    assert parameters["properties"]["to"] == POINT
+    assert parameters["properties"]["corners"]["items"] == POINT
+    assert parameters["properties"]["tree"] == {"$ref": "#/$defs/Tree"}
+    assert parameters["$defs"].keys() == {"Tree"}
 
 
 def google(self, count: int, name: str = "x") -> None:

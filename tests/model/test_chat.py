@@ -15,6 +15,7 @@ from stateroom.model.chat import (
     items_of,
     messages_of,
     responses_tools,
+    template_messages,
 )
 from stateroom.model.tokens import TOKEN_LISTS
 
@@ -131,9 +132,19 @@ def test_reasoning_is_read_from_its_summary_if_there_is_nothing_else() -> None:
     assert messages_of([sealed, message("Yes.")]) == [{"role": "assistant", "content": "Yes."}]
 
 
-def test_a_reasoning_is_known_by_either_of_its_names() -> None:
-    for name in ("reasoning_content", "reasoning"):
-        assert completion_items({"content": "Yes.", name: "Hm."}) == [reasoning("Hm."), message("Yes.")]
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_goes_back_under_the_name_that_it_came_with(name: str) -> None:
+    said = {"role": "assistant", "content": "Yes.", name: "Hm."}
+    items = completion_items(said)
+    assert items[0]["content"] == reasoning("Hm.")["content"]
+    assert messages_of(items) == [said]
+    assert completion_message(items) == said
+    assert template_messages(items) == [{"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}]
+
+
+def test_a_template_gets_a_result_of_several_texts_as_one() -> None:
+    parts = [{"type": "input_text", "text": '{"ok":'}, {"type": "input_text", "text": "true}"}]
+    assert template_messages([{**function_call_output("c", ""), "output": parts}])[0]["content"] == '{"ok":true}'
 
 
 def test_what_trainers_need_is_on_the_last_item_of_a_turn() -> None:

@@ -125,13 +125,24 @@ async def test_reasoning_goes_back_as_it_came(server: Server) -> None:
     assert server.asked[1].body["input"][1:] == answer.items
 
 
-async def test_reasoning_of_chat_goes_back_as_it_came(server: Server) -> None:
-    server.replies = [completion({"content": "Yes.", "reasoning_content": "Hm."})]
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_reasoning_of_chat_goes_back_as_it_came(server: Server, name: str) -> None:
+    server.replies = [completion({"content": "Yes.", name: "Hm."})]
     async with asking("chat", server.url) as model:
         answer = await answer_of(model, Request(input_items("Really?")))
         assert [item["type"] for item in answer.items] == ["reasoning", "message"]
         await answer_of(model, Request([*input_items("Really?"), *answer.items]))
-    assert server.asked[1].body["messages"][1] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    assert server.asked[1].body["messages"][1] == {"role": "assistant", "content": "Yes.", name: "Hm."}
+
+
+async def test_reasoning_of_chat_has_no_foreign_field_in_responses(server: Server) -> None:
+    server.replies = [completion({"content": "Yes.", "reasoning": "Hm."}), says("responses", "Hi.")]
+    async with asking("chat", server.url) as model:
+        answer = await answer_of(model, Request(input_items("Really?")))
+    async with asking("responses", server.url) as model:
+        await answer_of(model, Request(answer.items))
+    content = [{"type": "reasoning_text", "text": "Hm."}]
+    assert server.asked[1].body["input"][0] == {"type": "reasoning", "summary": [], "content": content}
 
 
 async def test_a_model_that_does_not_reason_is_not_asked_for_its_reasoning_again(server: Server) -> None:

@@ -306,7 +306,7 @@ async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
         assert (status, error["code"]) == (500, "environment_error")
         assert re.fullmatch(r"verify failed: unexpected \w+", error["message"])
     body = {"a": 1, "response": {}}
-    assert await replies.served.post("/verify", body) == (200, {**body, "reward": 1.0})
+    assert await replies.served.post("/verify", body) == (200, {"response": {}, "reward": 1.0})
 
 
 async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:

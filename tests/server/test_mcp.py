@@ -2,9 +2,9 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,14 +15,16 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
-from pydantic import Field
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from stateroom import Environment, Sessions, State, ToolError, open_store, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
-from stateroom.server import routes
+from stateroom.rollout import example_file, read_tasks
 from stateroom.server.metrics import Metrics
+from tests.more import NODE
 from tests.patience import PATIENCE
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 3, "expected_count": 9}
@@ -33,6 +35,16 @@ ERAS = ["legacy", "2026-07-28"]
 
 class Note(State):
     lines: list[str] = []
+
+
+class Page(TypedDict):
+    number: int
+    lines: list[str]
+
+
+class Place(BaseModel):
+    page: int
+    line: int = 0
 
 
 class Desk(Environment[Note]):
@@ -56,6 +68,11 @@ class Desk(Environment[Note]):
         """
         state.lines.append(line)
         return f"{len(state.lines)} lines"
+
+    @tool(effect="read")
+    def page(self, state: Note, number: int, at: Place | None = None, size: int = 10) -> Page:
+        """A page."""
+        return {"number": number, "lines": ["\ud83d", *state.lines]}
 
     @tool(effect="external")
     def mail(self, state: Note, to: str) -> dict[str, Any]:
@@ -172,11 +189,27 @@ async def test_the_tools_are_listed_with_their_schemas(serve: Any, era: str) -> 
     served = await serve(Desk())
     async with connected(f"{served.url}/mcp", await seeded(served), era=era) as client:
         listed = {listed.name: listed for listed in (await client.list_tools()).tools}
-    assert set(listed) == {"read", "add", "mail", "stumble", "run_code", "odd"}
+    assert set(listed) == {"read", "add", "page", "mail", "stumble", "run_code", "odd"}
     for definition in Desk().tool_definitions():
-        assert listed[definition["name"]].input_schema == definition["parameters"]
         assert listed[definition["name"]].description == definition["description"]
     assert listed["add"].input_schema["properties"]["line"]["description"] == "What it says."
+    page = listed["page"].input_schema
+    assert page["required"] == ["number"]
+    assert page["properties"]["size"] == {"type": "integer", "default": 10}
+    assert page["properties"]["at"]["anyOf"][0]["properties"]["page"] == {"type": "integer"}
+    assert "$" not in json.dumps(page)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_tool_with_a_known_result_lists_its_schema(serve: Any, era: str) -> None:
+    served = await serve(Desk())
+    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
+        schemas = {listed.name: listed.output_schema for listed in (await client.list_tools()).tools}
+        result = await client.call_tool("page", {"number": 3})  # the client checks it
+    assert [name for name, schema in schemas.items() if schema] == ["page"]
+    assert schemas["page"]["properties"]["lines"] == {"type": "array", "items": {"type": "string"}}
+    assert result.structured_content == {"number": 3, "lines": ["\ufffd"]}
+    assert json.loads(text_of(result)) == {"number": 3, "lines": ["\ud83d"]}
 
 
 async def test_annotations_say_what_a_tool_does(serve: Any) -> None:
@@ -341,14 +374,14 @@ async def test_calls_are_counted(serve: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_never_seeded_starts_a_session(serve: Any, era: str) -> None:
-    served = await serve()
+    served = await serve(choose_task=True)
     async with (
         connected(f"{served.url}/mcp", era=era) as client,
         connected(f"{served.url}/mcp", era=era) as other,
     ):
         names = ["start_session", "increment_counter", "get_counter_value"]
         assert [listed.name for listed in (await client.list_tools()).tools] == names
-        assert "call start_session first" in error_of(await client.call_tool("get_counter_value"))["message"]
+        assert error_of(await client.call_tool("get_counter_value"))["code"] == "not_found"
         started = (await client.call_tool("start_session")).structured_content
         assert "add 8" in started["input"]
         assert "expected_count" not in json.dumps(started)
@@ -360,6 +393,94 @@ async def test_a_client_that_never_seeded_starts_a_session(serve: Any, era: str)
         assert (await other.call_tool("get_counter_value")).structured_content == {"count": 3}
         assert error_of(await client.call_tool("start_session", {"task": 2}))["code"] == "conflict"
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 117}
+
+
+async def test_a_model_does_not_choose_its_own_task(serve: Any) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/mcp") as client:
+        start = (await client.list_tools()).tools[0]
+        assert (start.name, start.input_schema["properties"]) == ("start_session", {})
+        for choice in ({"row": ROW}, {"task": 1}):
+            assert error_of(await client.call_tool("start_session", choice))["code"] == "invalid_arguments"
+        started = (await client.call_tool("start_session")).structured_content
+        first = read_tasks(example_file(CounterEnvironment), CounterEnvironment())[0]
+        assert started["input"] == first["responses_create_params"]["input"]
+
+
+async def rootless(served: Any, name: str, meta: Any = None, **arguments: Any) -> Any:
+    """The result of a call by a client of the newest protocol that keeps no cookies."""
+    served.client.cookie_jar.clear()
+    era = {"io.modelcontextprotocol/protocolVersion": ERAS[1], "io.modelcontextprotocol/clientCapabilities": {}}
+    call = message("tools/call", name=name, arguments=arguments, _meta={**era, **(meta or {})})
+    headers = {"MCP-Protocol-Version": ERAS[1], "Mcp-Method": "tools/call", "Mcp-Name": name}
+    status, reply = await post(served, call, headers)
+    assert status == 200
+    return reply["result"].get("structuredContent") or json.loads(reply["result"]["content"][0]["text"])
+
+
+async def test_a_client_without_headers_and_cookies_gives_the_handle_of_its_session(serve: Any, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'shared.db'}"
+    one, other = await serve(store=store), await serve(store=store)
+    first, second = [(await rootless(one, "start_session"))["session"] for _ in range(2)]
+    await rootless(one, "increment_counter", session=first, count=1)
+    await rootless(other, "increment_counter", {"stateroom/session": second}, count=2)
+    assert await rootless(other, "get_counter_value", session=first) == {"count": 18}
+    assert await rootless(one, "get_counter_value", session=second) == {"count": 19}
+    token = (await seeded(one))[HEADER]
+    assert await rootless(one, "get_counter_value", session=token) == {"count": 3}
+    for wrong in (None, "", f"{first}x", second.split(".")[0], 7, "\ud83d", first.replace(".", "", 1)):
+        given = {} if wrong is None else {"session": wrong}
+        assert (await rootless(one, "get_counter_value", **given))["error"]["code"] == "not_found", wrong
+
+
+async def test_the_handle_of_a_session_gives_access_to_its_tools_only(serve: Any) -> None:
+    served = await serve()
+    handle = (await rootless(served, "start_session"))["session"]
+    for path in ("verify", "get_counter_value", "close_session"):
+        cookie = {"Cookie": f"stateroom_counter={handle}"}
+        assert (await served.post(f"/{path}", {**ROW, "response": {}}, headers=cookie))[0] == 401
+    assert (await post(served, message("tools/call", name="get_counter_value"), {HEADER: handle}))[0] == 401
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_tools_ask_for_a_handle_only_where_the_client_must_give_it(serve: Any, era: str) -> None:
+    served = await serve()
+    async with connected(f"{served.url}/mcp", era=era) as client:
+        before = (await client.list_tools()).tools
+        await client.call_tool("start_session")
+        assert (await client.list_tools(cache_mode="bypass")).tools == before
+    takes = [listed.name for listed in before if "session" in listed.input_schema.get("required", ())]
+    assert takes == ([] if era == "legacy" else ["increment_counter", "get_counter_value"])
+    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
+        listed = (await client.list_tools()).tools
+    assert not any("session" in each.input_schema["properties"] for each in listed)
+
+
+PROGRAM = """
+const { Client, StreamableHTTPClientTransport } = require("@modelcontextprotocol/client");
+(async () => {
+  const client = new Client({ name: "test", version: "1" }, { versionNegotiation: { mode: "auto" } });
+  await client.connect(new StreamableHTTPClientTransport(new URL(process.argv[1])));
+  const call = async (name, given) => (await client.callTool({ name, arguments: given })).structuredContent;
+  const { session } = await call("start_session", {});
+  await call("increment_counter", { session, count: 1 });
+  const value = await call("get_counter_value", { session });
+  console.log(JSON.stringify({ version: client.getNegotiatedProtocolVersion(), value }));
+  await client.close();
+})();
+"""
+
+
+@pytest.mark.node
+async def test_the_typescript_client_plays_an_episode(serve: Any) -> None:
+    served = await serve()
+    node = await asyncio.create_subprocess_exec(
+        *("node", "-e", PROGRAM, f"{served.url}/mcp"),
+        env={**os.environ, "NODE_PATH": str(NODE / "node_modules")},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    printed, _ = await asyncio.wait_for(node.communicate(), PATIENCE)
+    assert json.loads(printed) == {"version": ERAS[1], "value": {"count": 18}}
 
 
 async def test_a_connection_keeps_its_session_without_cookies_on_any_worker(serve: Any, tmp_path: Path) -> None:
@@ -391,27 +512,27 @@ async def test_a_client_with_a_token_starts_no_other_session(serve: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "code"),
     [
-        ({"task": 99}, "there is no task 99; the example tasks are 0 to 7"),
-        ({"task": -1}, "there is no task -1"),
-        ({"task": "one"}, "Expected `int`"),
-        ({"tusk": 1}, "unknown field"),
-        ({"row": {"initial_count": "many"}}, "initial_count"),
+        ({"task": 99}, "not_found"),
+        ({"task": -1}, "not_found"),
+        ({"task": "one"}, "invalid_arguments"),
+        ({"tusk": 1}, "invalid_arguments"),
+        ({"row": {"initial_count": "many"}}, "invalid_task"),
     ],
 )
-async def test_a_session_that_cannot_start_says_why(serve: Any, arguments: dict[str, Any], told: str) -> None:
-    served = await serve()
+async def test_a_session_that_cannot_start_says_why(serve: Any, arguments: dict[str, Any], code: str) -> None:
+    served = await serve(choose_task=True)
     async with connected(f"{served.url}/mcp") as client:
-        assert told in error_of(await client.call_tool("start_session", arguments))["message"]
-        assert "no session" in error_of(await client.call_tool("get_counter_value"))["message"]
+        assert error_of(await client.call_tool("start_session", arguments))["code"] == code
+        assert error_of(await client.call_tool("get_counter_value"))["code"] == "not_found"
 
 
-async def test_an_environment_without_examples_wants_a_row(serve: Any) -> None:
+async def test_an_environment_without_examples_starts_with_an_empty_row(serve: Any) -> None:
     served = await serve(Desk())
     async with connected(f"{served.url}/mcp") as client:
-        assert "give start_session a row" in error_of(await client.call_tool("start_session"))["message"]
-        assert not (await client.call_tool("start_session", {"row": {}})).is_error
+        assert not (await client.call_tool("start_session")).is_error
+        assert text_of(await client.call_tool("read")) == "[]"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -580,30 +701,22 @@ async def test_a_body_may_be_as_large_as_elsewhere(serve: Any) -> None:
 # The SDK.
 
 
-def test_the_sdk_is_imported_when_it_is_needed() -> None:
-    program = "import sys, stateroom.server.process; print([n for n in sys.modules if n.split('.')[0] == 'mcp'])"
+def test_a_worker_that_is_ready_has_loaded_the_sdk() -> None:
+    """Neither the import nor the SDK's own first steps are left to the first request."""
+    program = (
+        "import asyncio, sys\n"
+        "from stateroom.gallery.counter import CounterEnvironment\n"
+        "from stateroom.server import Application, Options\n"
+        "async def main():\n"
+        "    app = Application([CounterEnvironment()], Options(secrets=('a secret for this test',)))\n"
+        "    before = 'mcp' in sys.modules\n"
+        "    await app.start()\n"
+        "    print(before, 'mcp' in sys.modules)\n"
+        "    await app.stop()\n"
+        "asyncio.run(main())\n"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert done.stdout == "[]\n"
-
-
-async def test_first_requests_at_once_wait_for_one_import(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    load, loads, may_load = routes.load_tool_server, [], threading.Event()
-
-    def load_slowly(served: Any, max_body: int) -> Any:
-        loads.append(served.name)
-        assert may_load.wait(timeout=PATIENCE)
-        return load(served, max_body)
-
-    monkeypatch.setattr(routes, "load_tool_server", load_slowly)
-    served = await serve(CounterEnvironment(), WeatherEnvironment())
-    paths = ["/counter/mcp", "/weather/mcp"] * 5
-    asked = asyncio.gather(*(post(served, message("tools/list"), path=path) for path in paths))
-    while len(loads) < 2:
-        assert (await served.get("/health"))[0] == 200
-    assert not asked.done()
-    may_load.set()
-    assert [status for status, _ in await asked] == [200] * 10
-    assert sorted(loads) == ["counter", "weather"]
+    assert done.stdout == "False True\n"
 
 
 async def test_without_the_sdk_the_reply_says_what_to_install(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,4 +728,4 @@ async def test_without_the_sdk_the_reply_says_what_to_install(serve: Any, monkey
     for _ in range(2):
         status, reply = await post(served, message("tools/list"), headers)
         assert (status, reply["error"]["code"]) == (501, "not_installed")
-        assert reply["error"]["message"].endswith("pip install 'stateroom[server]'")
+        assert reply["error"]["message"].endswith("pip install 'stateroom[mcp]'")

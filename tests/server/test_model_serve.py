@@ -110,6 +110,15 @@ def test_a_response_with_a_message(responses: Ask) -> None:
     assert response.output_text == "The counter is at 9."
 
 
+def test_results_of_tools_may_be_parts(responses: Ask) -> None:
+    as_parts = [
+        {**item, "output": [{"type": "input_text", "text": item["output"]}]} if "output" in item else item
+        for item in READ
+    ]
+    response, _ = responses(input=as_parts, tools=TOOLS)
+    assert response.output_text == "The counter is at 9."
+
+
 def test_a_streamed_call(responses: Ask) -> None:
     response, types = responses(input=ADD, tools=TOOLS, stream=True)
     assert json.loads(response.output[0].arguments) == {"count": 5}

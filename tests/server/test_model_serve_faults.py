@@ -136,6 +136,7 @@ async def post(telling: Telling) -> AsyncIterator[Post]:
         ("/v1/responses", {"model": "m", "input": "hi", "tools": [{"type": "web_search"}]}, "tools"),
         ("/v1/responses", {"model": "m", "input": "hi", "stream": "yes"}, "stream"),
         ("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": "r"}, "previous_response_id"),
+        ("/v1/responses", {"model": "m", "input": "hi", "store": True}, "store"),
         ("/v1/responses", {"model": "m", "input": "hi", "metadata": {"seed": "lucky"}}, "metadata.seed"),
         ("/v1/chat/completions", {"model": "m"}, "messages"),
         ("/v1/chat/completions", {"model": "m", "messages": "hi"}, "messages"),

@@ -34,7 +34,7 @@ async def test_an_episode(serve: Any, store: str, prefix: str) -> None:
     assert await served.post(f"{prefix}/increment_counter", {"count": 2}) == (200, {"success": True})
     assert await served.post(f"{prefix}/get_counter_value") == (200, {"count": 9})
     status, verdict = await served.post(f"{prefix}/verify", {**ROW, "response": {"output": []}})
-    assert (status, verdict["reward"], verdict["initial_count"]) == (200, 1.0, 3)
+    assert (status, verdict["reward"]) == (200, 1.0)
     assert await served.get(f"{prefix}/reverify_mode") == (200, "unsupported")
     status, metrics = await served.post(
         f"{prefix}/aggregate_metrics", {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}]}
@@ -62,7 +62,7 @@ async def test_a_tool_without_arguments_needs_no_body(serve: Any) -> None:
         assert (reply.status, await reply.json()) == (200, {"count": 3})
 
 
-async def test_whatever_a_row_holds_comes_back_from_verify(serve: Any) -> None:
+async def test_no_number_of_a_row_comes_back_as_a_metric(serve: Any) -> None:
     served = await serve(PlainCounterEnvironment())
     more = {
         "agent_ref": {"type": "responses_api_agents", "name": "simple"},
@@ -74,7 +74,8 @@ async def test_whatever_a_row_holds_comes_back_from_verify(serve: Any) -> None:
     await served.post("/seed_session", {**ROW, **more})
     status, verdict = await served.post("/verify", sent)
     assert status == 200
-    assert verdict == {**sent, "reward": 0.0}
+    same = {name: sent[name] for name in ("responses_create_params", "response")}
+    assert verdict == {**same, "reward": 0.0}
 
 
 async def test_who_has_the_row_need_not_get_it_back(serve: Any) -> None:
@@ -96,8 +97,8 @@ async def test_details_metrics_and_parts_of_a_verdict_are_told(serve: Any) -> No
         200,
         {
             **SAID,
-            "a": 1,
             "reward": 0.5,
+            "style": 0.5,
             "reward_components": {"style": 0.5},
             "length": 3.0,
             "reason": "middling",
@@ -293,14 +294,15 @@ async def test_a_verdict_seals_the_session(serve: Any, store: str) -> None:
         status, refused = await served.post(f"/{name}", {"count": 6} if name == "increment_counter" else {})
         assert (status, refused["error"]["code"]) == (409, "session_sealed")
     for body in (SAID, {**ROW, **SAID, "reward": 1.0}, {"response": {"output": [{"type": "message"}]}}):
-        assert await served.post("/verify", body) == (200, {**body, "reward": 0.0})
+        status, verdict = await served.post("/verify", body)
+        assert (status, verdict["response"], verdict["reward"]) == (200, body["response"], 0.0)
 
 
 async def test_a_verdict_of_many_at_once_is_one(serve: Any, store: str) -> None:
     served = await serve(PlainCounterEnvironment(), store=store)
     _, seeded = await served.post("/seed_session", ROW)
     replies = await asyncio.gather(*(served.post("/verify", {**SAID, "n": index}) for index in range(5)))
-    assert replies == [(200, {**SAID, "n": index, "reward": 0.0}) for index in range(5)]
+    assert replies == [(200, {**SAID, "reward": 0.0})] * 5
     session = await served.services.environments["counter"].sessions.open(seeded["session_id"])
     assert [entry.kind async for entry in session.log()] == ["seed", "verdict"]
 

@@ -20,8 +20,8 @@ from stateroom.agent.state_tools import StateTools
 from stateroom.agent.task import TaskState
 from stateroom.agent.window import ANSWERS, Window, calls_of_outputs
 from stateroom.errors import InvalidState
-from stateroom.model import Item, decoded, kind_of
-from stateroom.session import Result
+from stateroom.model import Item, kind_of
+from stateroom.session import Result, result_of
 
 
 def make_plan(state: TaskState, steps: list[str]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _plans(items: Sequence[Item]) -> Iterator[tuple[int, TaskState]]:
     for place, call in calls_of_outputs(items, [*map(kind_of, items)]).items():
         if items[call].get("name") in plan_tools():
             with suppress(ValidationError):  # the call failed, or its result was cleared
-                yield place, TaskState.model_validate(decoded(items[place].get("output")))
+                yield place, TaskState.model_validate(result_of(items[place]))
 
 
 def _failed(items: Sequence[Item]) -> bool:
@@ -118,7 +118,7 @@ def _failed(items: Sequence[Item]) -> bool:
 
 
 def _error_code(result: Item) -> Any:
-    match decoded(result.get("output")):
+    match result_of(result):
         case {"error": {"code": code}}:
             return code
     return None

@@ -35,7 +35,7 @@ def mcp(
     try:
         from stateroom.server import run_stdio  # noqa: PLC0415 - not every command needs a server
     except ImportError as error:
-        raise NotFound(f"MCP needs {error.name}: pip install 'stateroom[server]'") from error
+        raise NotFound(f"MCP needs {error.name}: pip install 'stateroom[mcp]'") from error
     environment = make_environment(env, env_args_of(env_arg))
     rows = find_tasks(environment, input_file)
     if task >= len(rows):

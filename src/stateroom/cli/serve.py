@@ -123,6 +123,14 @@ def serve(
             "same cookie, extra arguments.",
         ),
     ] = False,
+    choose_task: Annotated[
+        bool,
+        typer.Option(
+            "--choose-task",
+            help="An MCP client that starts a session chooses its task: an example, or a row of its own. Else it gets "
+            "the first example.",
+        ),
+    ] = False,
     studio: Annotated[
         Literal["read", "full"] | None,
         typer.Option(

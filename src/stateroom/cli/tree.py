@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from stateroom.cli.output import console, counted, number, print_json
 from stateroom.errors import NotFound
 from stateroom.model import text_of
 from stateroom.rollout import read_trees
+from stateroom.session import parsed, result_of
 from stateroom.state import brief
 
 Row = dict[str, Any]
@@ -127,33 +127,21 @@ def _step(node: Row, name: str) -> Text:
 
 def _said(node: Row) -> list[str]:
     """The calls of a step with their results, and what was said."""
-    outputs = {
-        item.get("call_id"): item.get("output") for item in node["items"] if item["type"] == "function_call_output"
-    }
+    outputs = {item.get("call_id"): result_of(item) for item in node["items"] if item["type"] == "function_call_output"}
     told = []
     for item in node["items"]:
         if item["type"] == "function_call":
-            told.append(
-                f"{item['name']}({_arguments(item['arguments'])}) → {brief(_parsed(outputs.get(item['call_id'])))}"
-            )
+            told.append(f"{item['name']}({_arguments(item['arguments'])}) → {brief(outputs.get(item['call_id']))}")
         elif item["type"] == "message":
             told.append(brief(text_of(item)))
     return [*told, *([f"broke down: {node['error']}"] if "error" in node else [])]
 
 
 def _arguments(given: Any) -> str:
-    found = _parsed(given or "{}")
+    found = parsed(given or "{}")
     if not isinstance(found, dict):
         return brief(found)
     return ", ".join(f"{name}={brief(value)}" for name, value in found.items())
-
-
-def _parsed(text: Any) -> Any:
-    """A text parsed as JSON, or the text itself if it is not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return text
 
 
 def _worth(node: Row) -> list[str | tuple[str, str]]:

@@ -117,6 +117,7 @@ class _Import:
         servers = dict(self._servers("resources_servers"))
         environments: Mapped = {name: self._environment(name, *each) for name, each in servers.items()}
         models = {name: self._model(name, *each) for name, each in self._servers("responses_api_models")}
+        self._note_missing_models(models)
         runs: dict[str, Mapped] = {}
         for name, (_, agent) in self._servers("responses_api_agents"):
             self._add_agent(name, agent, environments, runs)
@@ -124,6 +125,15 @@ class _Import:
         config = {"environments": environments, "models": known, "runs": runs, **self._served(servers)}
         sections = {name: section for name, section in config.items() if section}
         return GymImport(sections, list(dict.fromkeys(self._notes)))
+
+    def _note_missing_models(self, models: Mapped) -> None:
+        """Note the models that agents name, and that no file has; Gym gets them from another file."""
+        named = {
+            (agent.get("model_server") or {}).get("name") for _, (_, agent) in self._servers("responses_api_agents")
+        }
+        for name in sorted(filter(None, named - models.keys())):
+            add = "import the file of its model server too, or add it to models"
+            self._notes.append(f"models.{name}: the files do not have it; {add}")
 
     def _servers(self, kind: str) -> Iterator[tuple[str, tuple[str, Mapped]]]:
         """The servers of a kind by name, each with its implementation and the configuration of that."""

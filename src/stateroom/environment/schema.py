@@ -6,17 +6,20 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from stateroom.errors import DefinitionError
 
-_DROPPED = {"title", "default", "examples", "minLength", "maxLength", "uniqueItems", "discriminator"}
+_DROPPED = {"default", "examples", "minLength", "maxLength", "uniqueItems"}
 """Keywords that strict mode does not have; the arguments are validated nevertheless."""
 
-_TYPING = {"type", "anyOf", "oneOf", "$ref", "enum", "const"}
+_TYPING = {"type", "anyOf", "$ref", "enum", "const"}
 """Keywords that say what a value may be."""
+
+_VALUES = {"enum", "const", "default", "examples"}
+"""Keywords with values, and not with schemas."""
 
 
 class _NotStrict(Exception):
@@ -58,15 +61,28 @@ def field_name(parameter: str) -> str:
     return f"parameter_{parameter}" if taken else parameter
 
 
-def function_schema(name: str, function: Callable[..., Any], arguments: type[BaseModel]) -> dict[str, Any]:
-    """The tool as an OpenAI function; strict if its parameters allow it."""
-    schema = arguments.model_json_schema()
+def parameters_schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    """The parameters of a tool as they are; those with a default need not be given."""
+    schema = _inlined(arguments.model_json_schema())
+    return {"type": "object", "properties": {}, "required": [], "additionalProperties": False, **schema}
+
+
+def result_schema(hint: Any) -> dict[str, Any] | None:
+    """The results of a tool, from the type that it returns; None if that is not an object, or says nothing about it."""
     try:
-        parameters, strict = _strict(schema, schema.get("$defs", {})), True
+        schema = _inlined(TypeAdapter(hint).json_schema(mode="serialization"))
+    except (PydanticUserError, TypeError, ValueError, NameError):
+        return None
+    says = "properties" in schema or isinstance(schema.get("additionalProperties"), dict)
+    return schema if schema.get("type") == "object" and says else None
+
+
+def function_schema(name: str, function: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """The tool as an OpenAI function; strict if its parameters allow it. Strict mode requires every parameter."""
+    try:
+        parameters, strict = _strict(parameters, parameters.get("$defs", {})), True
     except _NotStrict:
-        parameters, strict = schema, False
-    parameters = {"type": "object", "properties": {}, "required": [], "additionalProperties": False, **parameters}
-    parameters.pop("title", None)
+        strict = False
     return {
         "type": "function",
         "name": name,
@@ -85,6 +101,48 @@ def null_means_default(arguments: type[BaseModel]) -> frozenset[str]:
     )
 
 
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without titles and references, which not every client follows; a type within itself keeps its own."""
+    definitions = schema.get("$defs", {})
+    recursive = {name for name in definitions if name in _within(definitions[name], definitions, set())}
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, list):
+            return [walk(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node and (name := _target(node)) not in recursive:
+            node = {**definitions[name], **{key: value for key, value in node.items() if key != "$ref"}}
+            return walk(node)
+        made: dict[str, Any] = {}
+        for key, value in node.items():
+            if key == "properties":
+                made[key] = {name: walk(part) for name, part in value.items()}
+            elif key in _VALUES:
+                made[key] = value
+            elif key not in ("title", "discriminator", "$defs"):
+                made["anyOf" if key == "oneOf" else key] = walk(value)
+        return made
+
+    kept = {name: walk(definitions[name]) for name in definitions if name in recursive}
+    return {**walk(schema), **({"$defs": kept} if kept else {})}
+
+
+def _within(node: Any, definitions: dict[str, Any], found: set[str]) -> set[str]:
+    """The names of all definitions that a schema refers to, directly or not."""
+    if isinstance(node, dict) and "$ref" in node and (name := _target(node)) not in found:
+        found.add(name)
+        _within(definitions[name], definitions, found)
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        _within(part, definitions, found)
+    return found
+
+
+def _target(node: dict[str, Any]) -> str:
+    """The name of the definition that a node refers to."""
+    return str(node["$ref"]).rpartition("/")[2]
+
+
 def _strict(node: Any, definitions: dict[str, Any]) -> Any:
     if isinstance(node, list):
         return [_strict(part, definitions) for part in node]
@@ -97,8 +155,7 @@ def _strict(node: Any, definitions: dict[str, Any]) -> Any:
     if not node.keys() & _TYPING:  # any value, which strict mode cannot express
         raise _NotStrict
     if "$ref" in node and len(node.keys() - _DROPPED) > 1:  # strict mode takes a reference only by itself
-        target = definitions[node["$ref"].rpartition("/")[2]]
-        node = {**target, **{key: value for key, value in node.items() if key != "$ref"}}
+        node = {**definitions[_target(node)], **{key: value for key, value in node.items() if key != "$ref"}}
     made: dict[str, Any] = {}
     for key, value in node.items():
         if key == "properties":
@@ -111,7 +168,7 @@ def _strict(node: Any, definitions: dict[str, Any]) -> Any:
         elif key in ("enum", "const"):
             made[key] = value
         elif key not in _DROPPED:
-            made["anyOf" if key == "oneOf" else key] = _strict(value, definitions)
+            made[key] = _strict(value, definitions)
     if "properties" in made:
         made["required"] = list(made["properties"])
         made["additionalProperties"] = False

@@ -17,7 +17,14 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, Union
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from stateroom.environment.schema import arguments_model, field_name, function_schema, null_means_default
+from stateroom.environment.schema import (
+    arguments_model,
+    field_name,
+    function_schema,
+    null_means_default,
+    parameters_schema,
+    result_schema,
+)
 from stateroom.errors import DefinitionError, InvalidArguments
 from stateroom.session import INJECTED, SHARED, Ask, Clock, Effect, Procedure, SessionInfo, code_of, contained
 from stateroom.state import State
@@ -121,6 +128,10 @@ class Tool:
     """Parameters by their field in `arguments`, where the names differ."""
     definition: dict[str, Any]
     """The tool as an OpenAI function."""
+    parameters: dict[str, Any]
+    """The JSON schema of its parameters."""
+    returns: dict[str, Any] | None
+    """The JSON schema of its results, if they are objects of a known type."""
 
     def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Validate the model's arguments, and return them by parameter, as copies. Raises `InvalidArguments`."""
@@ -219,7 +230,8 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
         raise misfit(where, method, f"`{missing}` needs an environment with a state; write Environment[YourState]")
     wanted = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name not in needs}
     arguments = arguments_model(where, method, wanted)
-    definition = function_schema(name, method, arguments)
+    schema = parameters_schema(arguments)
+    definition = function_schema(name, method, schema)
     if not definition["description"]:
         raise misfit(where, method, "a tool needs a docstring, which the model reads; write one")
     return Tool(
@@ -231,6 +243,8 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
         nullable=null_means_default(arguments),
         renamed={field_name(name): name for name in wanted if field_name(name) != name},
         definition=definition,
+        parameters=schema,
+        returns=result_schema(hints.get("return", Any)),
     )
 
 

@@ -27,6 +27,12 @@ from stateroom.model.tokens import TOKEN_FIELDS, without_tokens
 Message = dict[str, Any]
 """A Chat Completions message."""
 
+REASONING, OLD_REASONING = "reasoning", "reasoning_content"
+"""The names that servers have for reasoning; most read no other than their own."""
+
+CHAT_FIELD = "chat_field"
+"""The field of a reasoning item with the name that it came under, if that was the newer one."""
+
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
     """Convert items to messages. Raises `ModelFailed` for an item that chat cannot express."""
@@ -102,7 +108,9 @@ def template_messages(items: Iterable[Item], instructions: str | None = None) ->
     """Items as the messages that chat templates take: arguments are objects, and every message has a text."""
     messages = messages_of(without_tokens(items))
     for message in messages:
-        message["content"] = message["content"] or ""
+        message["content"] = _joined(message["content"] or "")
+        if REASONING in message:
+            message[OLD_REASONING] = message.pop(REASONING)  # the name that templates know
         for call in message.get("tool_calls", ()):
             call["function"] = {**call["function"], "arguments": decoded(call["function"]["arguments"])}
     return [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
@@ -123,6 +131,7 @@ class _AssistantTurn:
 
     def __init__(self) -> None:
         self.thoughts: list[str] = []
+        self.thoughts_name = OLD_REASONING
         self.said: list[Item] = []
         self.refusals: list[str] = []
         self.calls: list[Item] = []
@@ -144,6 +153,7 @@ class _AssistantTurn:
     def add(self, kind: str, item: Item) -> None:
         if kind == "reasoning":
             self.thoughts += filter(None, [_thought(item)])
+            self.thoughts_name = REASONING if item.get(CHAT_FIELD) == REASONING else OLD_REASONING
         elif kind == "function_call":
             self.calls.append(_tool_call(item))
         else:
@@ -164,7 +174,7 @@ class _AssistantTurn:
         if self.refusals:
             message["refusal"] = "".join(self.refusals)
         if self.thoughts:
-            message["reasoning_content"] = "\n\n".join(self.thoughts)
+            message[self.thoughts_name] = "\n\n".join(self.thoughts)
         if self.calls:
             message["tool_calls"] = self.calls
         return message | self.training
@@ -172,9 +182,12 @@ class _AssistantTurn:
 
 def _turn_items(message: Message) -> list[Item]:
     items: list[Item] = []
-    thought = message.get("reasoning_content") or message.get("reasoning")
-    if thought and isinstance(thought, str):
-        items.append({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]})
+    for name, mark in ((REASONING, {CHAT_FIELD: REASONING}), (OLD_REASONING, {})):
+        thought = message.get(name)
+        if thought and isinstance(thought, str):
+            content = [{"type": "reasoning_text", "text": thought}]
+            items.append({"type": "reasoning", "summary": [], "content": content, **mark})
+            break
     calls = [_function_call(call) for call in _tool_calls(message)]
     said = _said(message, alone=not items and not calls)
     if said:
@@ -222,6 +235,13 @@ def _simplest(parts: list[Item]) -> str | list[Item]:
 
 def _chat_content(content: Any) -> str | list[Item]:
     return _simplest([_chat_part(part) for part in _parts(content)])
+
+
+def _joined(content: str | list[Item]) -> str | list[Item]:
+    """Content as one text if it has nothing else, as few templates take parts."""
+    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
+        return "".join(part["text"] for part in content)
+    return content
 
 
 def _content(content: Any) -> Any:

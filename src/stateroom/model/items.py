@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stateroom.errors import InvalidArguments
+from stateroom.session import result_of
 
 Item = dict[str, Any]
 
@@ -169,7 +170,7 @@ def is_models(item: Item) -> bool:
 
 def outputs_of(conversation: list[Item]) -> list[Any]:
     """The results of all tool calls so far, decoded; a result that is not JSON stays a text."""
-    return [decoded(item["output"]) for item in conversation if item.get("type") == "function_call_output"]
+    return [result_of(item) for item in conversation if item.get("type") == "function_call_output"]
 
 
 def decoded(text: Any) -> Any:

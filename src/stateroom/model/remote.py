@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.model.chat import chat_tools, completion_items, messages_of
+from stateroom.model.chat import CHAT_FIELD, chat_tools, completion_items, messages_of
 from stateroom.model.items import with_names
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.pool import Pool
@@ -56,7 +56,8 @@ class ResponsesModel(Model):
             body["metadata"] = {"seed": str(request.seed), **body.get("metadata", {})}
         if request.tools:
             body["tools"] = [*request.tools]
-        return body | {"input": with_names(without_tokens(request.items))}
+        items = ({name: value for name, value in item.items() if name != CHAT_FIELD} for item in request.items)
+        return body | {"input": with_names(without_tokens(items))}
 
     def _read(self, reply: dict[str, Any]) -> Answer:
         status, error, why = reply.get("status"), _fields(reply, "error"), _fields(reply, "incomplete_details")

@@ -17,6 +17,7 @@ from stateroom.errors import BadTask, ModelFailed
 from stateroom.jsonl import parse_object, read_lines
 from stateroom.model.items import Item, answers_in, decoded, input_items, is_content, is_models, text_of
 from stateroom.model.model import Answer, Model, Request
+from stateroom.session import result_of
 
 Row = Mapping[str, Any]
 Key = tuple[bytes, ...]
@@ -137,7 +138,7 @@ def _digest(item: Item) -> bytes:
         case "function_call":
             content = [item.get("call_id"), item.get("name"), decoded(item.get("arguments"))]
         case "function_call_output":
-            content = [item.get("call_id"), decoded(item.get("output"))]
+            content = [item.get("call_id"), result_of(item)]
         case _:
             content = {name: value for name, value in item.items() if name not in ("id", "status")}
     return blake2b(json.dumps([kind, content], sort_keys=True).encode(), digest_size=16).digest()

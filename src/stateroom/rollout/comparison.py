@@ -15,7 +15,7 @@ from stateroom.errors import BadTask
 from stateroom.model import Item, kind_of, text_of
 from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row
 from stateroom.rollout.runs import StoredRun
-from stateroom.session import parsed, same
+from stateroom.session import parsed, result_of, same
 
 CONFIDENCE = 0.95
 """The share of resampled differences that lie in the interval."""
@@ -202,7 +202,7 @@ def _meaning(item: Item) -> Any:
         case "function_call":
             return ["call", item.get("name"), parsed(item.get("arguments") or "{}")]
         case "function_call_output":
-            return ["result", parsed(item.get("output"))]
+            return ["result", result_of(item)]
         case "message":
             return [kind_of(item), text_of(item)]
     return {name: value for name, value in item.items() if name not in ("id", "status")}

@@ -63,7 +63,7 @@ class Application(ASGIApplication):
         threads = ThreadsAPI(self.services, self.thread_models)
         self._routes = Routes(self.services, threads, agents, self.extensions)
         for mcp in self._routes.mcp:
-            resources.push_async_callback(mcp.close)
+            await mcp.start(resources)
         self.router, self.endpoints = self._routes.app, self._routes.direct
         self.cookies = [served.cookies for served in self.services.environments.values()]
 

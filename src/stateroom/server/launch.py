@@ -56,6 +56,7 @@ def serve(
     access_log: Literal["text", "json"] | None = None,
     extra_arguments: Literal["refuse", "ignore"] = "refuse",
     gym_compat: bool = False,
+    choose_task: bool = False,
     for_operator: bool = False,
     extensions: Sequence[Extension] = (),
     say: Callable[[str], None] = print,
@@ -110,6 +111,7 @@ def serve(
         access_log=access_log,
         extra_arguments=extra_arguments,
         gym_compat=gym_compat,
+        choose_task=choose_task,
     )
     factory = ApplicationFactory(tuple(environments), options, tuple(env_args), tuple(extensions))
     with BackgroundLoop() as loop:

@@ -1,11 +1,13 @@
 """An environment's tools for MCP clients, by the official SDK. To import this module loads the SDK.
 
-Over HTTP a client has a session's token, or starts a session with the tool `start_session`. Over standard input and
+Over HTTP a client has a session's token, or starts a session with the tool `start_session`. That session belongs to
+the connection, and its handle reaches it from a client whose requests have nothing in common. Over standard input and
 output a connection is one session.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from secrets import token_hex
@@ -44,6 +46,12 @@ from stateroom.version import __version__
 CALL_ID = "stateroom/call-id"
 """The key in a call's `_meta` with the client's id of the call."""
 
+HANDLE = "stateroom/session"
+"""The key in a call's `_meta` with the handle of the session."""
+
+SESSION = "session"
+"""The argument with that handle, and the field of `start_session`'s result. No tool has such a parameter of its own."""
+
 ANNOTATIONS: dict[Effect, ToolAnnotations] = {
     "read": ToolAnnotations(read_only_hint=True, open_world_hint=False),
     "write": ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False),
@@ -64,31 +72,26 @@ Newer versions of the protocol have neither; there the name is in a cookie, whic
 
 START = "start_session"
 
-NO_SESSION = f"this connection has no session: call {START} first, or seed a session and send its token in a header"
+NO_SESSION = (
+    f"this call has no session: call {START} first and give each call the {SESSION} that it returned, or seed a "
+    "session over HTTP and send its token in a header"
+)
+
+SESSION_PARAMETER = {"type": "string", "description": f"The `{SESSION}` that {START} returned."}
 
 
 class Start(msgspec.Struct, forbid_unknown_fields=True):
-    """The arguments of `start_session`."""
+    """The arguments of `start_session` where clients choose their task."""
 
     task: int = 0
     row: dict[str, Any] | None = None
 
 
-START_TOOL = ListedTool(
-    name=START,
-    description="Start a session, which the other tools then use. The result has the task to do.",
-    input_schema={
-        "type": "object",
-        "properties": {
-            "task": {"type": "integer", "minimum": 0, "default": 0, "description": "The number of an example task."},
-            "row": {"type": "object", "description": "A task of your own as a row of data, instead of an example."},
-        },
-        "additionalProperties": False,
-    },
-    annotations=ToolAnnotations(
-        read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
-    ),
-)
+CHOICE = {
+    "task": {"type": "integer", "minimum": 0, "default": 0, "description": "The number of an example task."},
+    "row": {"type": "object", "description": "A task of your own as a row of data, instead of an example."},
+}
+"""The parameters of `start_session` where clients choose their task."""
 
 
 class _Message(msgspec.Struct):
@@ -100,22 +103,21 @@ class _Message(msgspec.Struct):
 class ToolServer:
     """An environment as a server of the SDK; it answers while it is `running`."""
 
-    def __init__(self, served: ServedEnvironment, max_body: int) -> None:
+    def __init__(self, served: ServedEnvironment, max_body: int, *, choose_task: bool) -> None:
         self.served = served
+        self.choose_task = choose_task
+        """Whether a client that starts a session chooses its task."""
         tools = served.environment.tools
         self._cookie = COOKIE + f"mcp.{served.name}".encode()  # no environment's name has a dot
+        self._start_tool = _start_tool(CHOICE if choose_task else {})
         self._listed = [_listed(tool) for tool in tools.values()]
+        self._with_handle = [_with_handle(listed) for listed in self._listed]
         self._meters = {name: served.metrics.tool(served.name, name) for name in tools}
-        schemas = {name: tool.definition["parameters"] for name, tool in tools.items()}
-        if not served.stateless:
-            schemas[START] = START_TOOL.input_schema
+        schemas = {listed.name: listed.input_schema for listed in (self._start_tool, *self._listed)}
         server = Server[Any](
-            served.name,
-            version=__version__,
-            get_tool_input_schema=schemas.get,
-            on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
+            served.name, version=__version__, on_list_tools=self._list_tools, on_call_tool=self._call_tool
         )
+        server.get_tool_input_schema = schemas.get  # else newer versions list all tools at each call
         self._manager = StreamableHTTPSessionManager(
             server, json_response=True, stateless=True, max_request_body_size=max_body
         )
@@ -142,8 +144,12 @@ class ToolServer:
         self, context: ServerRequestContext[Any], params: PaginatedRequestParams | None
     ) -> ListToolsResult:
         assert context.request is not None  # over HTTP there is always one
-        own = [START_TOOL] if self._may_start(context.request.scope[REQUEST]) else []
-        return ListToolsResult(tools=[*own, *self._listed])
+        request: HTTPRequest = context.request.scope[REQUEST]
+        if not self._may_start(request):
+            return ListToolsResult(tools=self._listed)
+        # A cookie is no reason to leave the handle out: the list must be the same before and after a session starts.
+        listed = self._listed if CONNECTION in request.headers else self._with_handle
+        return ListToolsResult(tools=[self._start_tool, *listed])
 
     async def _call_tool(self, context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         start = perf_counter()
@@ -152,11 +158,17 @@ class ToolServer:
         scope: Scope = context.request.scope
         request: HTTPRequest = scope[REQUEST]
         try:
-            if params.name == START and self._may_start(request):
-                return await self._start_session(request, params.arguments or {})
-            session = await self._session_of(request)
-            call_id = _call_id(params) or request.call_id
-            given = self.served.known_arguments(params.name, params.arguments)
+            arguments = dict(params.arguments or {})
+            if not self._may_start(request):
+                token = request.headers.get(TOKEN_HEADER)
+                session = await self.served.session(None if token is None else self.served.signer.read(token)[0])
+            elif params.name == START:
+                return await self._start_session(request, arguments)
+            else:
+                handle = arguments.pop(SESSION, None) or _meta(params).get(HANDLE)
+                session = await self._started_session(request, handle)
+            call_id = _meta(params).get(CALL_ID) or request.call_id
+            given = self.served.known_arguments(params.name, arguments)
             result = await session.call(params.name, given, call_id=call_id)
             outcome = "ok" if result.ok else str(result.code)
             return _call_result(result)
@@ -169,11 +181,13 @@ class ToolServer:
             if params.name in self._meters:
                 self._meters[params.name].count(outcome, perf_counter() - start)
 
-    async def _session_of(self, request: HTTPRequest) -> Session[Any]:
-        """The session that the request's token gives access to, or the one that its connection has started."""
-        if not self._may_start(request):
-            token = request.headers.get(TOKEN_HEADER)
-            return await self.served.session(None if token is None else self.served.signer.read(token)[0])
+    async def _started_session(self, request: HTTPRequest, handle: Any) -> Session[Any]:
+        """The session that a handle gives access to, or else the one that the request's connection has started."""
+        if handle is not None:
+            try:
+                return await self.served.session(self.served.signer.read_handle(str(handle)))
+            except Unauthorized as error:  # what a model wrote, so the model is told, and not its client
+                raise NotFound(f"there is no such {SESSION}: give the one that {START} returned") from error
         session = await self.served.first_session(self._ids_of(self._connection_of(request)))
         if session is None:
             raise NotFound(NO_SESSION)
@@ -198,7 +212,7 @@ class ToolServer:
 
     async def _start_session(self, request: HTTPRequest, arguments: Mapping[str, Any]) -> CallToolResult:
         """Seed a session for the connection."""
-        row = _row(self.served.environment, arguments)
+        row = self._row(arguments)
         connection = self._connection_of(request) or token_hex(16).encode()
         ids = self._ids_of(connection)
         if await self.served.first_session(ids) is not None:
@@ -208,8 +222,29 @@ class ToolServer:
         session, _ = await self.served.new_session(request, row, session_id=ids[0])
         request.set_cookie = self._cookie + b"=" + connection + (SECURE if request.secure else INSECURE)
         asked = row.get("responses_create_params", {})
-        told = {"session_id": session.id, **{name: asked[name] for name in ("instructions", "input") if name in asked}}
-        return CallToolResult(content=[TextContent(text=to_json(told).decode())], structured_content=told)
+        result = {
+            "session_id": session.id,
+            SESSION: self.served.signer.handle(session.id),
+            **{name: asked[name] for name in ("instructions", "input") if name in asked},
+        }
+        return CallToolResult(content=[TextContent(text=to_json(result).decode())], structured_content=result)
+
+    def _row(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of the task that a client chooses, or else of the first example."""
+        environment = self.served.environment
+        if arguments and not self.choose_task:
+            raise InvalidArguments(f"{START} takes no arguments: without --choose-task the server chooses the task")
+        try:
+            choice = msgspec.convert(arguments, Start)
+        except msgspec.ValidationError as error:
+            raise InvalidArguments(f"{START}: {error}") from None
+        if choice.row is not None:
+            return choice.row
+        examples = example_file(type(environment))
+        rows = [{}] if examples is None else read_tasks(examples, environment)
+        if not 0 <= choice.task < len(rows):
+            raise NotFound(f"there is no task {choice.task}; the example tasks are 0 to {len(rows) - 1}")
+        return rows[choice.task]
 
 
 async def serve_stdio(environment: Environment[Any, Any], session: Session[Any], instructions: str) -> None:
@@ -221,7 +256,7 @@ async def serve_stdio(environment: Environment[Any, Any], session: Session[Any],
 
     async def call_tool(context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         try:
-            return _call_result(await session.call(params.name, params.arguments, call_id=_call_id(params)))
+            return _call_result(await session.call(params.name, params.arguments, call_id=_meta(params).get(CALL_ID)))
         except Exception as error:  # noqa: BLE001 - the model is told
             return _failure(response_to(error, params.name).body)
 
@@ -244,36 +279,39 @@ def _begins(request: HTTPRequest) -> bool:
         return False
 
 
-def _row(environment: Environment[Any, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The task row that the arguments of `start_session` choose."""
-    try:
-        given = msgspec.convert(arguments, Start)
-    except msgspec.ValidationError as error:
-        raise InvalidArguments(f"{START}: {error}") from None
-    if given.row is not None:
-        return given.row
-    examples = example_file(type(environment))
-    if examples is None:
-        raise NotFound(f"{environment.name} has no example tasks: give {START} a row")
-    rows = read_tasks(examples, environment)
-    if not 0 <= given.task < len(rows):
-        raise NotFound(f"there is no task {given.task}; the example tasks are 0 to {len(rows) - 1}")
-    return rows[given.task]
+def _start_tool(parameters: dict[str, Any]) -> ListedTool:
+    return ListedTool(
+        name=START,
+        description="Start a session, which the other tools then use. The result has the task to do, and the "
+        f"{SESSION} to give the other tools if they take one.",
+        input_schema={"type": "object", "properties": parameters, "additionalProperties": False},
+        annotations=ToolAnnotations(
+            read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+        ),
+    )
+
+
+def _with_handle(listed: ListedTool) -> ListedTool:
+    """A tool as it is listed for clients that must name the session of each call."""
+    schema = listed.input_schema
+    properties = {SESSION: SESSION_PARAMETER, **schema["properties"]}
+    with_handle = {**schema, "properties": properties, "required": [SESSION, *schema.get("required", ())]}
+    return listed.model_copy(update={"input_schema": with_handle})
 
 
 def _listed(tool: Tool) -> ListedTool:
     return ListedTool(
         name=tool.name,
         description=tool.definition["description"],
-        input_schema=tool.definition["parameters"],
+        input_schema=tool.parameters,
+        output_schema=tool.returns,
         annotations=ANNOTATIONS[tool.effect],
     )
 
 
-def _call_id(params: CallToolRequestParams) -> Any:
-    """The client's id of the call, if its message has one; the session validates it."""
-    meta: Mapping[str, Any] = {**params.meta} if params.meta else {}
-    return meta.get(CALL_ID)
+def _meta(params: CallToolRequestParams) -> Mapping[str, Any]:
+    """What a client says of its call; the session validates the call's id."""
+    return {**params.meta} if params.meta else {}
 
 
 def _call_result(result: Result) -> CallToolResult:
@@ -281,11 +319,12 @@ def _call_result(result: Result) -> CallToolResult:
     text = to_json(result.content)
     if not result.ok:
         return _failure(text)
-    # Half of a surrogate pair is escaped in the text; the SDK cannot send it as data.
-    sendable = isinstance(result.output, dict) and b"\\ud" not in text
-    return CallToolResult(
-        content=[TextContent(text=text.decode())], structured_content=result.output if sendable else None
-    )
+    data = result.output if isinstance(result.output, dict) else None
+    if b"\\ud" in text:  # half of a surrogate pair is escaped in the text; the SDK cannot send it as data
+        data = json.loads(
+            json.dumps(data, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        )
+    return CallToolResult(content=[TextContent(text=text.decode())], structured_content=data)
 
 
 def _failure(text: bytes) -> CallToolResult:

@@ -57,6 +57,8 @@ class Options:
     """What becomes of a call with arguments that the tool does not have: 422, or a call without these."""
     gym_compat: bool = False
     """Whether clients may do what NeMo Gym's servers allow them and this protocol refuses; see `docs/serving.md`."""
+    choose_task: bool = False
+    """Whether an MCP client that starts a session chooses its task; else it gets the first example."""
     model: str | None = None
     """The model that answers in threads, as `--model` names it; None: threads get no answers."""
     agent: str | None = None

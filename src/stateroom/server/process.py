@@ -124,8 +124,8 @@ def run_stdio(
     """
     try:
         from stateroom.server.mcp import serve_stdio  # noqa: PLC0415 - this imports the MCP SDK
-    except ModuleNotFoundError as error:
-        raise NotFound(f"MCP needs {error.name}: pip install 'stateroom[server]'") from error
+    except ImportError as error:
+        raise NotFound(f"MCP needs version 2 of {error.name}: pip install 'stateroom[mcp]'") from error
 
     async def serve() -> None:
         async with open_store(store) as opened:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 from urllib.parse import unquote
@@ -46,8 +45,6 @@ from stateroom.state import to_json
 
 if TYPE_CHECKING:
     from stateroom.server.mcp import ToolServer
-
-logger = logging.getLogger(__name__)
 
 SDK = ("mcp", "mcp_types")
 """The packages of the MCP SDK; a server without them serves all else."""
@@ -163,7 +160,7 @@ class Routes:
         hot |= {path for _, path in agent}
         self.direct |= {path: endpoint for (_, path), endpoint in endpoints.items() if path in hot}
         self._paths |= {place: served.name for place in endpoints if place not in self._paths}
-        mcp = MCPEndpoint(served, self.services.options.limits.body)
+        mcp = MCPEndpoint(served, self.services.options)
         self.mcp.append(mcp)
         self._prefixes[mcp.path] = served.name, f"MCP is at {mcp.path}"
         return [
@@ -297,54 +294,32 @@ class _Documentation:
 class MCPEndpoint:
     """The tools of one environment for MCP clients, over streamable HTTP.
 
-    The SDK is loaded on the first request: to import it takes longer than the whole start of a server. No request
-    depends on another, so any worker can answer any of them. Only POST is answered: there is nothing to push to a
-    client, and no MCP session to end.
+    No request depends on another, so any worker can answer any of them. Only POST is answered: there is nothing to
+    push to a client, and no MCP session to end.
     """
 
-    def __init__(self, served: ServedEnvironment, max_body: int) -> None:
+    def __init__(self, served: ServedEnvironment, options: Options) -> None:
         self.served = served
-        self.max_body = max_body
         self.path = f"{served.prefix}/mcp"
-        self._ready: asyncio.Future[ToolServer] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._closed = asyncio.Event()
+        self._options = options
+        self._server: ToolServer | None = None
+        """None: the MCP SDK is not installed."""
 
-    async def close(self) -> None:
-        self._closed.set()
-        if self._task is not None:
-            await self._task
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.served.admit_mcp(scope[REQUEST])
-        if self._ready is None:
-            self._ready = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._run(self._ready))
+    async def start(self, resources: AsyncExitStack) -> None:
+        """Import the SDK, and run its server until `resources` is closed, which must be in the same task."""
         try:
-            server = await asyncio.shield(self._ready)
+            from stateroom.server.mcp import ToolServer  # noqa: PLC0415 - this imports the SDK, an extra
         except ImportError as error:
             if (error.name or "").partition(".")[0] not in SDK:
                 raise
-            message = "this server cannot speak MCP without the mcp package: pip install 'stateroom[server]'"
+            return
+        self._server = ToolServer(self.served, self._options.limits.body, choose_task=self._options.choose_task)
+        await resources.enter_async_context(self._server.running())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.served.admit_mcp(scope[REQUEST])
+        if self._server is None:
+            message = "this server cannot speak MCP without the mcp package, version 2: pip install 'stateroom[mcp]'"
             await starlette_response(error_response(501, "not_installed", message))(scope, receive, send)
             return
-        await server(scope, receive, send)
-
-    async def _run(self, ready: asyncio.Future[ToolServer]) -> None:
-        """Run the SDK's server until the end: it must stop in the task in which it started, which no request is."""
-        try:
-            server = await asyncio.to_thread(load_tool_server, self.served, self.max_body)
-        except Exception as error:
-            logger.warning("MCP cannot be served", exc_info=error)
-            ready.set_exception(error)
-            return
-        async with server.running():
-            ready.set_result(server)
-            await self._closed.wait()
-
-
-def load_tool_server(served: ServedEnvironment, max_body: int) -> ToolServer:
-    """Import the SDK, and make its server of an environment's tools."""
-    from stateroom.server.mcp import ToolServer  # noqa: PLC0415 - this imports the SDK
-
-    return ToolServer(served, max_body)
+        await self._server(scope, receive, send)

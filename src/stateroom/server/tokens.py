@@ -56,29 +56,43 @@ class Signer:
         self.life = ttl + DAY
         self.now = now
         self._signing_keys = [_key(secret, f"session of {environment}") for secret in secrets]
+        self._handle_keys = [_key(secret, f"tools of {environment}") for secret in secrets]
         self._seed_keys = [_key(secret, f"seeding of {environment}") for secret in secrets]
         self._id_keys = [_key(secret, f"ids of {environment}") for secret in secrets]
 
     def sign(self, subject: str, key: str = "") -> bytes:
         """A token for a subject, issued now; `key` names the API key that the session was made with."""
-        text = f"{subject}.{int(self.now()):x}{f'-{key}' if key else ''}".encode()
-        return text + b"." + _mac(self._signing_keys[0], text).encode()
+        return self._signed(f"{subject}.{int(self.now()):x}{f'-{key}' if key else ''}", self._signing_keys)
 
     def read(self, token: bytes) -> tuple[str, bytes]:
         """The subject of a token, and the token to use from now on."""
+        subject, name, age, key = self._verified(token, self._signing_keys)
+        renewed = key is not self._signing_keys[0] or age > DAY / 2
+        return subject, self.sign(subject, name) if renewed else token
+
+    def handle(self, subject: str) -> str:
+        """A token that a model may see: it gives access to the tools over MCP, and to nothing else."""
+        return self._signed(f"{subject}.{int(self.now()):x}", self._handle_keys).decode()
+
+    def read_handle(self, handle: str) -> str:
+        """The subject of a handle, or of a token: who may do all may call tools."""
+        return self._verified(handle.encode("utf-8", "replace"), [*self._handle_keys, *self._signing_keys])[0]
+
+    def _signed(self, text: str, keys: Sequence[bytes]) -> bytes:
+        return text.encode() + b"." + _mac(keys[0], text.encode()).encode()
+
+    def _verified(self, token: bytes, keys: Sequence[bytes]) -> tuple[str, str, float, bytes]:
+        """The subject of a token, its API key's name, its age and the key that signed it."""
         text, _, signature = token.rpartition(b".")
-        for key in self._signing_keys:
-            if compare_digest(_mac(key, text).encode(), signature):
-                renewed = key is not self._signing_keys[0]
-                break
-        else:
+        key = next((key for key in keys if compare_digest(_mac(key, text).encode(), signature)), None)
+        if key is None:
             raise Unauthorized("this session token was not made here: seed a session, and use the token it gives")
         subject, _, rest = text.decode().rpartition(".")
         issued, _, name = rest.partition("-")
         age = self.now() - int(issued, 16)
         if age > self.life:
             raise Unauthorized("this session token is out of date: seed a new session")
-        return subject, self.sign(subject, name) if renewed or age > DAY / 2 else token
+        return subject, name, age, key
 
     def seed_key(self, subject: str) -> str:
         """What the client that seeded a session needs to seed it again; it does not follow from the token."""

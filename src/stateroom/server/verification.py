@@ -13,6 +13,9 @@ from stateroom.server.response import Endpoint, HTTPResponse, json_response
 from stateroom.session import Progress, Verdict, new_session_id
 from stateroom.state import to_json
 
+ECHOED = ("responses_create_params", "response")
+"""Fields of a row that a reply to verify repeats, as NeMo Gym's does."""
+
 
 class Verification:
     """Verifies the episodes of an environment."""
@@ -32,10 +35,13 @@ class Verification:
     async def verify(self, request: HTTPRequest) -> HTTPResponse:
         subject = self.environment.subject_of(request, optional=self._reads_only_the_response)
         body = request.json()
-        fields = verdict_fields(await self.judge(subject, body, checked_response(body)))
+        verdict = await self.judge(subject, body, checked_response(body))
+        fields = verdict_fields(verdict)
         if request.headers.get(b"prefer") == b"return=minimal":  # our own runner has the row
             return HTTPResponse(200, to_json(fields), headers=((b"preference-applied", b"return=minimal"),))
-        return json_response({**body, **fields})
+        # Clients take each number at the top level for a metric, so the task's own fields do not come back.
+        echoed = {name: body[name] for name in ECHOED if name in body}
+        return json_response({**verdict.components, **echoed, **fields})
 
     async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Verdict:
         """The verdict on a session. Without a state the task comes from the row."""
@@ -86,7 +92,7 @@ class Verification:
             message = "should be a list of verify replies, each with its _ng_task_index; indices are whole numbers"
             raise wrong_field("verify_responses", message)
         try:
-            given = self.environment.environment.task_type.model_fields  # which a verify reply repeats
+            given = self.environment.environment.task_type.model_fields  # which the rows of an agent repeat
             return json_response(await asyncio.to_thread(aggregate, rows, given=given))
         except (ArithmeticError, ValueError, AttributeError):  # raised by `statistics`
             message = "the numbers should be finite, and not so large that their sum is not"

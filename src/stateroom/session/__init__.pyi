@@ -88,6 +88,7 @@ from .recorded_call import (
     merged as merged,
     parsed as parsed,
     recorded_calls as recorded_calls,
+    result_of as result_of,
     same as same,
 )
 from .rescore import Rescorer as Rescorer

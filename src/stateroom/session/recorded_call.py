@@ -65,7 +65,7 @@ def recorded_calls(response: Any, tools: Collection[str]) -> Iterator[RecordedCa
             name = str(call.get("name"))
             bare = name.rpartition("__")[2]
             name = bare if name not in tools and bare in tools else name
-            yield RecordedCall(call, name, call_id, parsed(item["output"]))
+            yield RecordedCall(call, name, call_id, result_of(item))
 
 
 def merged(entries: Sequence[LogEntry], calls: Sequence[RecordedCall]) -> Iterator[LogEntry | RecordedCall]:
@@ -78,6 +78,16 @@ def merged(entries: Sequence[LogEntry], calls: Sequence[RecordedCall]) -> Iterat
             at = found + 1
         yield entry
     yield from calls[at:]
+
+
+def result_of(item: Item) -> Any:
+    """The result in a `function_call_output`, as data if it is JSON; it may come as parts, such as `input_text`."""
+    output = item.get("output")
+    if isinstance(output, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in output
+    ):
+        output = "".join(part["text"] for part in output)
+    return parsed(output)
 
 
 def parsed(text: Any) -> Any:

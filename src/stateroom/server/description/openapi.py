@@ -294,9 +294,10 @@ class _Endpoints:
             "Verify the episode.",
             self.schemas[bodies.VerifyReply],
             (*READING, *self.acting, *SLOW),
-            description="The body is the task row, and the model's output as `response`. The reply has the same "
-            "keys, the `reward`, and other fields of the verdict. The verdict seals the session: nothing can be "
-            "changed any more, and to verify it again gives the same verdict.",
+            description="The body is the task row, and the model's output as `response`. The reply has the fields of "
+            "the verdict, each part of the reward also as a number of its own, and of the row "
+            "`responses_create_params` and `response`. The verdict seals the session: nothing can be changed any more, "
+            "and to verify it again gives the same verdict.",
             requestBody=taken({"allOf": [self.task, self.schemas[bodies.VerifyFields]]}),
             security=self.needed,
         )

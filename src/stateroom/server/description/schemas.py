@@ -264,7 +264,7 @@ class VerifyFields(TypedDict):
 
 @body
 class VerifyReply(TypedDict):
-    """The request's own keys, the reward, and other numbers and facts from the verifier."""
+    """The reward, its parts, and other numbers and facts from the verifier; and what the model was asked and said."""
 
     reward: float
 

@@ -15,8 +15,16 @@ from stateroom.state import to_json
 READ = frozenset({"model", "input", "tools", "stream", "stream_options", "store"})
 """Parameters that the model does not get."""
 
-KEPT_ELSEWHERE = ("previous_response_id", "conversation", "prompt", "background")
-"""Parameters that refer to something kept on the server."""
+REFUSED = {
+    "previous_response_id": "this server keeps no responses: send the whole conversation, or name a `conversation` of "
+    "a server with /v1/conversations",
+    "conversation": "this server keeps no conversations: send the whole conversation",
+    "store": "this server keeps no responses: leave it out; a `conversation` keeps what is said in it, on a server "
+    "with /v1/conversations",
+    "prompt": "this server keeps no prompts: send the text itself, as `instructions` or `input`",
+    "background": "this server keeps no responses that could be fetched later: leave it out",
+}
+"""Parameters for what no server of ours does, and why not."""
 
 ECHOED: dict[str, Any] = {
     "instructions": None,
@@ -41,11 +49,12 @@ _EMPTY: dict[str, Item] = {
 """Items before their content arrives in pieces; other items arrive as a whole."""
 
 
-def read(body: Mapping[str, Any], before: Sequence[Item] = ()) -> ModelRequest:
-    """The request in a body, which continues the items `before` it, if there are any."""
-    for name in KEPT_ELSEWHERE:
-        if body.get(name):
-            raise wrong_field(name, "is not for this server, which keeps nothing: send the whole conversation")
+def read(body: Mapping[str, Any], before: Sequence[Item] | None = None) -> ModelRequest:
+    """The request in a body, which continues the items `before` it, if it names a conversation."""
+    for name, reason in REFUSED.items():
+        if body.get(name) and not (name == "store" and before is not None):
+            raise wrong_field(name, reason)
+    before = before or ()
     given = body.get("input")
     if (not isinstance(given, str | list) or not given) and not (given is None and before):
         raise wrong_field("input", "should be a text, or a list of items")
@@ -180,7 +189,7 @@ def _item(item: Any, where: str) -> Item:
     if kind == "function_call_output" and not _is_content(item.get("output")):
         raise wrong_field(where, "a function_call_output should have an output")
     if kind == "item_reference":
-        raise wrong_field(where, "refers to an item, and this server keeps none: send the item itself")
+        raise wrong_field(where, "refers to an item: send the item itself")
     return {"type": kind, **item}
 
 
