@@ -165,6 +165,11 @@ class Ledger(Environment[Note]):
         state.lines.append(f"{account} {json}")
         return state.lines[-1]
 
+    @tool(effect="read")
+    def join(self, room: Annotated[str, Field(alias="session")]) -> str:
+        """Join."""
+        return room
+
     def verify(self) -> float:
         return 0.0
 
@@ -173,7 +178,7 @@ async def test_a_parameter_shown_under_an_injected_name_works_everywhere(serve: 
     served = await serve(Ledger())
     headers = await seeded(served, {})
     async with connected(f"{served.url}/mcp", headers) as client:
-        [listed] = (await client.list_tools()).tools
+        listed, _ = (await client.list_tools()).tools
         assert list(listed.input_schema["properties"]) == ["user", "state"]
         assert json.loads(text_of(await client.call_tool("pay", {"user": "ada", "state": "NY"}))) == "ada NY"
     await served.post("/seed_session", {})
@@ -182,6 +187,10 @@ async def test_a_parameter_shown_under_an_injected_name_works_everywhere(serve: 
         session = await Sessions(Ledger(), store).seed({})
         assert (await session.call("pay", {"user": "cleo"})).output == "cleo CA"
         assert (await session.call("pay", {"account": "cleo"})).code == "invalid_arguments"
+    async with connected(f"{served.url}/mcp") as client:
+        handle = json.loads(text_of(await client.call_tool("start_session", {})))["session"]
+        meta = {"stateroom/session": handle}
+        assert json.loads(text_of(await client.call_tool("join", {"session": "blue"}, meta=meta))) == "blue"
 
 
 @pytest.mark.parametrize("era", ERAS)

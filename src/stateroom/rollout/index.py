@@ -461,8 +461,8 @@ def _numbers(row: Row) -> dict[str, Any]:
     return {**found, "reward_components": _floats(parts)} if isinstance(parts, dict) else found
 
 
-def _floats(fields: Row) -> dict[str | None, float]:
-    return {_text(name): number for name, value in fields.items() if (number := _float(value)) is not None}
+def _floats(fields: Row) -> dict[str, float]:
+    return {_text(name) or "": number for name, value in fields.items() if (number := _float(value)) is not None}
 
 
 def _float(value: Any) -> float | None:

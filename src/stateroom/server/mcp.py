@@ -50,7 +50,10 @@ HANDLE = "stateroom/session"
 """The key in a call's `_meta` with the handle of the session."""
 
 SESSION = "session"
-"""The argument with that handle, and the field of `start_session`'s result. No tool has such a parameter of its own."""
+"""The argument with that handle, and the field of `start_session`'s result.
+
+A tool that has a parameter of that name takes the handle in `_meta` alone.
+"""
 
 ANNOTATIONS: dict[Effect, ToolAnnotations] = {
     "read": ToolAnnotations(read_only_hint=True, open_world_hint=False),
@@ -111,7 +114,10 @@ class ToolServer:
         self._cookie = COOKIE + f"mcp.{served.name}".encode()  # no environment's name has a dot
         self._start_tool = _start_tool(CHOICE if choose_task else {})
         self._listed = [_listed(tool) for tool in tools.values()]
-        self._with_handle = [_with_handle(listed) for listed in self._listed]
+        self._own_session = {listed.name for listed in self._listed if SESSION in listed.input_schema["properties"]}
+        self._with_handle = [
+            listed if listed.name in self._own_session else _with_handle(listed) for listed in self._listed
+        ]
         self._meters = {name: served.metrics.tool(served.name, name) for name in tools}
         schemas = {listed.name: listed.input_schema for listed in (self._start_tool, *self._listed)}
         server = Server[Any](
@@ -165,11 +171,12 @@ class ToolServer:
             elif params.name == START:
                 return await self._start_session(request, arguments)
             else:
-                handle = arguments.pop(SESSION, None) or _meta(params).get(HANDLE)
+                given = None if params.name in self._own_session else arguments.pop(SESSION, None)
+                handle = given or _meta(params).get(HANDLE)
                 session = await self._started_session(request, handle)
             call_id = _meta(params).get(CALL_ID) or request.call_id
-            given = self.served.known_arguments(params.name, arguments)
-            result = await session.call(params.name, given, call_id=call_id)
+            known = self.served.known_arguments(params.name, arguments)
+            result = await session.call(params.name, known, call_id=call_id)
             outcome = "ok" if result.ok else str(result.code)
             return _call_result(result)
         except Unauthorized as error:
