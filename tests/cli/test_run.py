@@ -95,7 +95,7 @@ def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> 
     found = json.loads(done.out)
     assert done.code == 0
     assert done.out.count("\n") == 1
-    assert set(found) == {"episodes", "failed", "transient", "waiting", "elapsed", "tool_failures", "metrics", "files"}
+    assert set(found) == {*"episodes failed transient waiting not_started elapsed tool_failures metrics files".split()}
     assert (found["episodes"], found["failed"]) == (32, 0)
     assert 0 < found["metrics"]["mean/reward"] == found["metrics"]["pass@1"] < found["metrics"]["pass@4"] <= 1
     assert found["files"] == {

@@ -161,12 +161,13 @@ def test_every_command_takes_them(game: str, stateroom_command: Any) -> None:  #
     branch = ["branch", game, "-m", "game.py:Plays", "-i", "one.jsonl", *given, "--json"]
     assert json.loads(command(*branch).out)["metrics"]["mean/reward"] == 50
     again = ["reverify", "a.jsonl", "--env", game, "-o", "b.jsonl", "--json"]
-    assert json.loads(command(*again, *given[2:]).out)["metrics"]["mean/reward"] == 50
-    assert command(*again).code == 2
-    assert json.loads(command(*again, "--force").out)["metrics"]["mean/reward"] == 30
+    assert json.loads(command(*again).out)["metrics"]["mean/reward"] == 50
+    other = ["--env-arg", "lives=3"]
+    assert command(*again, *other).code == 2
+    assert json.loads(command(*again, *other, "--force").out)["metrics"]["mean/reward"] == 30
     assert command(*again[:5], "a.jsonl", "--force").code == 2
-    assert command("replay", "a.jsonl", "--env", game, *given).code == 0
-    assert command("replay", "a.jsonl", "--env", game).code == 1
+    assert command("replay", "a.jsonl", "--env", game).code == 0
+    assert command("replay", "a.jsonl", "--env", game, "--env-arg", "difficulty=easy").code == 1
     assert command("check", game, "--input", "one.jsonl", *given).code in (0, 1)
     for wrong, told in (("difficulty", "should be NAME=VALUE, such as difficulty=hard"), ("x=1", "no argument 'x'")):
         for words in (["run"], ["branch"], ["serve"], ["check"]):
