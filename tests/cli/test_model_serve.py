@@ -12,7 +12,7 @@ import pytest
         ("nope:counter", "counter has no policy 'nope'; there are: reference:counter, noisy:counter"),
         ("reference", "no model is called 'reference'"),
         ("nope:Nope", "there is no module 'nope'"),
-        ("reference:nope", "a policy is served as POLICY:ENV, of one of the environments counter, database"),
+        ("reference:nope", "a policy is served as POLICY:ENV, of one of the environments calculator, counter"),
         ("replay:none.jsonl", "none.jsonl"),
         pytest.param("local:none.gguf", "there is no file none.gguf", marks=pytest.mark.more("a local model")),
         ("json:JSONDecoder", "is not a subclass of stateroom.model.Policy"),

@@ -20,7 +20,7 @@ from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.more("NeMo Gym")
 
-ENVIRONMENTS = ("counter", "database", "extraction", "facts", "math", "office", "refund", "weather")
+ENVIRONMENTS = ("calculator", "counter", "database", "extraction", "facts", "math", "office", "refund", "weather")
 
 VALIDATE = """
 import sys

@@ -95,7 +95,8 @@ def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> 
     found = json.loads(done.out)
     assert done.code == 0
     assert done.out.count("\n") == 1
-    assert set(found) == {*"episodes failed transient waiting not_started elapsed tool_failures metrics files".split()}
+    counts = {"episodes", "failed", "transient", "waiting", "not_started"}
+    assert set(found) == counts | {"elapsed", "tool_failures", "metrics", "files"}
     assert (found["episodes"], found["failed"]) == (32, 0)
     assert 0 < found["metrics"]["mean/reward"] == found["metrics"]["pass@1"] < found["metrics"]["pass@4"] <= 1
     assert found["files"] == {
@@ -313,7 +314,7 @@ def test_environments_are_listed(stateroom: Any) -> None:
     assert all(len(line) <= 80 for line in shown.splitlines())
     found = json.loads(stateroom("environments", "--json").out)
     assert [row["name"] for row in found] == [
-        *("counter", "database", "extraction", "facts", "math", "office", "refund", "weather")
+        *("calculator", "counter", "database", "extraction", "facts", "math", "office", "refund", "weather")
     ]
     for row in found:
         assert row["examples"] >= 8
@@ -332,7 +333,7 @@ def written(folder: Path) -> set[Path]:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("run nope", "no environment is named 'nope'; there are: counter, database, extraction, facts, math, "),
+        ("run nope", "no environment is named 'nope'; there are: calculator, counter, database, extraction, "),
         ("tasks nope", "no environment is named 'nope'"),
         ("tasks own.py:PileEnvironment", "pile cannot generate tasks"),
         ("run nope.py:Class", "there is no file nope.py"),

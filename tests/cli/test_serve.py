@@ -36,7 +36,7 @@ def complaint(outcome: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["nothing"], "error: no environment is named 'nothing'; there are: counter,"),
+        (["nothing"], "error: no environment is named 'nothing'; there are: calculator, counter,"),
         (["no.such:Thing"], "error: there is no module 'no.such'"),
         (["no_such.py:Thing"], "error: there is no file no_such.py"),
         (["counter", "counter"], "error: two of the environments are named 'counter'"),

@@ -72,7 +72,7 @@ def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ("nonsense", "no environment is named 'nonsense'; there are: counter"),
+        ("nonsense", "no environment is named 'nonsense'; there are: calculator, counter"),
         ("", "no environment is named ''"),
         ("house_of_mine.py", "module:Class or path.py:Class"),
         ("house_of_mine:", "is not of the form"),

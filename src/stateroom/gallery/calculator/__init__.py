@@ -1,0 +1,5 @@
+"""calculator: work out a sum with four tools. Stateless, with several calls."""
+
+from stateroom.gallery.calculator.environment import CalculatorEnvironment, CalculatorTask
+
+__all__ = ["CalculatorEnvironment", "CalculatorTask"]
