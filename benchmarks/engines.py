@@ -31,7 +31,7 @@ SETTLED = 0.2
 
 
 async def engines() -> list[Figure]:
-    """Two processes against one, Ray against processes, and the driver's memory."""
+    """Two processes against one, and the driver's memory."""
     figures = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -44,7 +44,6 @@ async def engines() -> list[Figure]:
             what = f"episodes that keep a core busy, {name}: two processes against one"
             bar = 0.8 if name == "SQLite on a disk" else 1.7  # its one log reaches the disk once at a time
             figures.append(Figure(what, one / two, bar, "at least", f"{1 / two:,.0f}/s / {1 / one:,.0f}/s"))
-        figures += await _on_ray(Path(folder))
         figures.append(await _memory())
     return figures
 
@@ -70,22 +69,21 @@ async def _peak(episodes: int) -> str:
     return said.decode().split()[-1]
 
 
-async def _on_ray(folder: Path) -> list[Figure]:
-    """The counter's episodes, which take no time themselves, on two workers of each kind."""
+async def on_ray() -> list[Figure]:
+    """Ray against processes: the counter's episodes, which take no time themselves, on two workers of each kind."""
     import ray  # noqa: PLC0415 - an extra
 
     ray.init("local", num_cpus=2, include_dashboard=False, logging_level="WARNING")
     try:
-        counter = partial(_seconds, folder, store="memory://", repeats=1_000, environment="counter")
-        processes, on_ray = await interleaved(partial(counter, "processes:2"), partial(counter, "ray"), 5)
+        with tempfile.TemporaryDirectory() as folder:
+            counter = partial(_seconds, Path(folder), store="memory://", repeats=1_000, environment="counter")
+            processes, ours = await interleaved(partial(counter, "processes:2"), partial(counter, "ray"), 5)
     finally:
         ray.shutdown()
-    overhead = 2 * (on_ray - processes) * 1000
-    told = f"{1 / on_ray:,.0f}/s / {1 / processes:,.0f}/s"
+    overhead = 2 * (ours - processes) * 1000
+    told = f"{1 / ours:,.0f}/s / {1 / processes:,.0f}/s"
     return [
-        Figure(
-            "counter episodes on Ray against processes, two workers each", processes / on_ray, 0.8, "at least", told
-        ),
+        Figure("counter episodes on Ray against processes, two workers each", processes / ours, 0.8, "at least", told),
         Figure("what Ray adds to an episode, against 5 ms", overhead / 5, 1, "at most", f"{overhead:.2f} ms"),
     ]
 

@@ -21,7 +21,7 @@ from playwright.async_api import Browser, Page, async_playwright
 from benchmarks.office import TASK
 from benchmarks.rollouts import write_run
 from benchmarks.studio_process import serving
-from benchmarks.timing import Figure
+from benchmarks.timing import Figure, NotInstalled
 from stateroom import Sessions, open_store
 from stateroom.agent import ThreadEnvironment, Threads
 from stateroom.gallery.counter import CounterEnvironment
@@ -308,7 +308,7 @@ async def _heap(page: Page) -> float:
 async def _chromium() -> AsyncIterator[Browser]:
     path = find_chromium()
     if path is None:
-        raise SystemExit("there is no Chromium: install Debian's chromium, or name one in STATEROOM_CHROMIUM")
+        raise NotInstalled("Chromium", "apt-get install chromium (or name one in STATEROOM_CHROMIUM)")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path)
         try:

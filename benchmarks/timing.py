@@ -8,6 +8,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+
+class NotInstalled(Exception):
+    """A benchmark needs something that is not there."""
+
+    def __init__(self, what: str, command: str) -> None:
+        super().__init__(f"{what} is not installed; install it with: {command}")
+
+
 Timed = Callable[[], Awaitable[float]]
 """Does some work and gives the seconds of one unit of it."""
 

@@ -14,6 +14,7 @@ GALLERY = sorted((ROOT / "src" / "stateroom" / "gallery").glob("*/README.md"))
 ELSEWHERE = {
     ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "CHANGELOG.md": "changelog.md",
+    ROOT / "benchmarks" / "RESULTS.md": "benchmark-results.md",
     **{page: f"gallery/{page.parent.name}.md" for page in GALLERY},
 }
 DIAGRAM = re.compile(r"^```mermaid\n(.+?)^```$", re.MULTILINE | re.DOTALL)

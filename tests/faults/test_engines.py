@@ -28,13 +28,18 @@ EPISODES = 300
 LEASE = 10.0
 """Seconds after which a silent worker is given up."""
 
-OPTIONS: dict[str, Any] = {
-    "input": [{"purse": number} for number in range(EPISODES // 2)],
-    "model": f"{ERRANDS}:Runner",
-    "repeats": 2,
-    "seed": 7,
-    "max_steps": 6,
-}
+
+def errands(episodes: int = EPISODES, seed: int = 7) -> dict[str, Any]:
+    """The options of a run of errands."""
+    return {
+        "environment": f"{ERRANDS}:ErrandEnvironment",
+        "input": [{"purse": number} for number in range(episodes // 2)],
+        "model": f"{ERRANDS}:Runner",
+        "repeats": 2,
+        "seed": seed,
+        "max_steps": 6,
+    }
+
 
 OWN = ("_stateroom_session", "_stateroom_times")
 """What is another one in every run."""
@@ -67,14 +72,19 @@ def is_actor(process: int) -> bool:
 
 
 class Disturbed:
-    """A run whose driver and workers can be harmed; by default of errands."""
+    """A run whose driver and workers can be harmed."""
 
-    def __init__(self, folder: Path, store: str, engine: str, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, store: str, engine: str, options: dict[str, Any], episodes: int = EPISODES
+    ) -> None:
         self.files = RunFiles(folder / "disturbed.jsonl")
         self.store = store
         self.trace = folder / "trace"
         self._engine = engine
-        self._options = {**(options or {"environment": f"{ERRANDS}:ErrandEnvironment", **OPTIONS}), "concurrency": 12}
+        self._options = {**options, "concurrency": 12}
+        self.episodes = episodes
+        """About how many there are."""
+        self.harms = 0
         self.driver: Process | None = None
         self.done = 0
         self.stopped: list[int] = []
@@ -158,12 +168,16 @@ class Disturbed:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
-    """The files of the same run, in one piece and in one process."""
-    output = tmp_path_factory.mktemp("undisturbed") / "whole.jsonl"
-    plan = plan_run(f"{ERRANDS}:ErrandEnvironment", **OPTIONS, output=output)
+    """The files of the run of errands that the tests disturb."""
+    return asyncio.run(run_undisturbed(tmp_path_factory.mktemp("undisturbed"), errands()))
+
+
+async def run_undisturbed(folder: Path, options: dict[str, Any]) -> RunFiles:
+    """The files of a run in one piece and in one process."""
+    plan = plan_run(**options, output=folder / "whole.jsonl")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ERRANDS_TRACE", os.devnull)
-        assert asyncio.run(run(plan)).failed == 0
+        assert (await run(plan)).failed == 0
     return plan.files
 
 
@@ -176,9 +190,10 @@ async def disturb(run: Disturbed, luck: random.Random, faults: dict[str, Callabl
     """Harm a run about every 25 episodes, until it is nearly done."""
     names = ["kill", "stop", "driver", "kill", *faults]
     luck.shuffle(names)
-    while run.done < EPISODES - 60 and await run.reach(luck.randrange(10, 40)):
+    while run.done < run.episodes - 60 and await run.reach(luck.randrange(10, 40)):
         fault, workers = names[0], run.workers()
         names.append(names.pop(0))
+        run.harms += 1
         match fault:
             case "kill" if workers:
                 harm(luck.choice(workers), signal.SIGKILL)
@@ -226,14 +241,14 @@ async def come_to_the_same(
 async def test_a_run_whose_workers_and_driver_are_harmed_comes_to_the_same(
     kind: str, fresh_url: Callable[[str], str], tmp_path: Path, undisturbed: RunFiles
 ) -> None:
-    disturbed = Disturbed(tmp_path, fresh_url(kind), "processes:3")
+    disturbed = Disturbed(tmp_path, fresh_url(kind), "processes:3", errands())
     await come_to_the_same(disturbed, undisturbed, random.Random(kind), {})
 
 
 @pytest.mark.more("time")
 async def test_a_run_whose_redis_is_restarted_comes_to_the_same(tmp_path: Path, undisturbed: RunFiles) -> None:
     with RedisServer(durable=True) as redis:
-        disturbed = Disturbed(tmp_path, f"{redis.url}?timeout=60", "processes:3")
+        disturbed = Disturbed(tmp_path, f"{redis.url}?timeout=60", "processes:3", errands())
         await come_to_the_same(disturbed, undisturbed, random.Random("redis"), {"redis": redis.restart})
 
 
@@ -242,7 +257,7 @@ async def test_no_answer_of_a_model_is_paid_twice(tmp_path: Path, fresh_url: Cal
     server = VLLM(by_policy("extraction:reference"), honours_keys=True)
     async with serving(server) as url:
         options: dict[str, Any] = {"environment": "extraction", "model": f"chat:m@{url}", "repeats": -(-EPISODES // 8)}
-        disturbed = Disturbed(tmp_path, fresh_url("redis"), "processes:3", **options)
+        disturbed = Disturbed(tmp_path, fresh_url("redis"), "processes:3", options)
         await survive(disturbed, random.Random("paid"), {})
     done = rows(disturbed.files.rollouts)
     assert (len(done), {row["reward"] for row in done}) == (8 * options["repeats"], {1.0})
@@ -257,7 +272,7 @@ async def test_a_run_on_a_cluster_that_loses_actors_and_a_node_comes_to_the_same
 ) -> None:
     monkeypatch.setenv("ERRANDS_TRACE", str(tmp_path / "trace"))  # the nodes start the workers
     with RedisServer(durable=True) as redis, ray_cluster(nodes=3) as cluster:
-        disturbed = Disturbed(tmp_path, f"{redis.url}?timeout=60", f"ray:{cluster.address}")
+        disturbed = Disturbed(tmp_path, f"{redis.url}?timeout=60", f"ray:{cluster.address}", errands())
 
         def lose_node() -> None:
             others = [node for node in cluster.list_all_nodes() if node is not cluster.head_node]

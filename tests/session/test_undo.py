@@ -181,20 +181,25 @@ class Run:
         return tuple((await session.state_at()).notes), tuple(await said(session, self.store))
 
 
+programs = st.lists(operations, min_size=10, max_size=30)
+
+
+async def carry_out(url: str, program: list[Any]) -> None:
+    """Carry out a program on a fresh store: after each step, its session is what the model says."""
+    async with open_store(url) as store:
+        run = Run(store)
+        run.handles.append(await run.sessions.seed({}))
+        for operation in program:
+            await run.step(*operation)
+        for number in range(len(run.handles)):  # all the way back, and forth again
+            for name in ("undo", "redo"):
+                await run.step(name, number, 100)
+
+
 @pytest.mark.parametrize("kind", SHARES)
 def test_a_session_is_what_a_list_of_its_steps_says(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    async def carry_out(url: str, program: list[Any]) -> None:
-        async with open_store(url) as store:
-            run = Run(store)
-            run.handles.append(await run.sessions.seed({}))
-            for operation in program:
-                await run.step(*operation)
-            for number in range(len(run.handles)):  # all the way back, and forth again
-                for name in ("undo", "redo"):
-                    await run.step(name, number, 100)
-
     @settings(max_examples=share(SHARES[kind]))
-    @given(st.lists(operations, min_size=10, max_size=30))
+    @given(programs)
     def holds(program: list[Any]) -> None:
         with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
             asyncio.run(carry_out(url, program))

@@ -20,7 +20,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from tests.soak import chaos, fuzz, leaks, programs
+from tests.soak import chaos, conversations, engines, fuzz, leaks, programs, studio, undo, users
 from tests.soak.rounds import Place, Play, Round, Tally, shortest, write_test
 
 STORES = ("memory", "sqlite", "file", "s3", "redis", "postgresql", "tiered")
@@ -29,8 +29,15 @@ PARTS: dict[str, tuple[Play, tuple[str, ...], int]] = {
     "chaos": (chaos.play, STORES, 12),
     "fuzz": (fuzz.play, ("sqlite",), 200),
     "leaks": (leaks.play, ("memory", "sqlite"), 8),
+    "undo": (undo.play, STORES, 10),
+    "users": (users.play, STORES, 10),
+    "studio": (studio.play, ("memory", "sqlite", "redis", "postgresql"), 100),
+    "conversations": (conversations.play, ("sqlite", "file", "redis", "postgresql"), 40),
+    "engines": (engines.play, ("sqlite", "redis", "postgresql"), 5),
 }
 """How each part is played, on which stores, and how many steps a round has."""
+SHORTENED = (chaos.play, fuzz.play, studio.play, conversations.play)
+"""The parts whose rounds are tried with fewer steps when they fail. Hypothesis shortens those of random programs."""
 LONGEST_WATCH = 64
 LONGEST_ROUND = 600
 """Seconds after which a round hangs; Hypothesis shortens what fails for up to 300."""
@@ -97,7 +104,7 @@ class Soak:
         round.tally.failures.append(round.seed)
         say(f"FAILED: seed {round.seed}: {type(error).__name__}: {str(error)[:2000]}")
         path = write_test(play, round, error)
-        if play in (chaos.play, fuzz.play) and not isinstance(error, TimeoutError):
+        if play in SHORTENED and not isinstance(error, TimeoutError):
             round.steps = shortest(play, round)
             write_test(play, round, error)
         say(f"written as {path}, with {round.steps} steps")
@@ -114,7 +121,9 @@ class Soak:
             )
 
     def table(self) -> Table:
-        table = Table("part", "store", box=MARKDOWN)  # for a page
+        table = Table(box=MARKDOWN)  # for a page
+        table.add_column("part", no_wrap=True)
+        table.add_column("store")
         for name in ("rounds", "operations", "kills", "lost", "doubled", "failures"):
             table.add_column(name, justify="right")
         table.add_column("seed", overflow="fold")

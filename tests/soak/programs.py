@@ -26,6 +26,19 @@ STATES: dict[str, Callable[[st.DataObject], None]] = {
 def play(round: Round) -> None:
     """Run `steps` programs on states alone, or on the sessions of a store; one that fails is made short."""
 
+    def holds(data: st.DataObject) -> None:
+        if round.store in STATES:
+            STATES[round.store](data)
+            return
+        with round.place.fresh_store(round.store) as url:
+            check_program(url, **data.draw(programs))
+
+    search(round, holds)
+
+
+def search(round: Round, check: Callable[[st.DataObject], None]) -> None:
+    """Look for one of `steps` programs that fails, and shorten it; or run the one program of the round's blob."""
+
     @hypothesis.seed(round.seed)
     @settings(
         max_examples=round.steps,
@@ -39,11 +52,7 @@ def play(round: Round) -> None:
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         round.tally.operations += 1
-        if round.store in STATES:
-            STATES[round.store](data)
-            return
-        with round.place.fresh_store(round.store) as url:
-            check_program(url, **data.draw(programs))
+        check(data)
 
     try:
         if round.blob is None:

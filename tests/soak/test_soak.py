@@ -6,7 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.soak import __main__ as soak, chaos, fuzz, leaks, programs, rounds
+from tests.soak import (
+    __main__ as soak,
+    chaos,
+    conversations,
+    engines,
+    fuzz,
+    leaks,
+    programs,
+    rounds,
+    studio,
+    undo,
+    users,
+)
 from tests.soak.rounds import Play, replay
 
 
@@ -19,6 +31,12 @@ from tests.soak.rounds import Play, replay
         (chaos.play, "sqlite", 3),
         (fuzz.play, "sqlite", 16),
         (leaks.play, "memory", 1),
+        (undo.play, "memory", 2),
+        (users.play, "memory", 2),
+        (studio.play, "memory", 40),
+        (studio.play, "sqlite", 20),
+        (conversations.play, "sqlite", 12),
+        (engines.play, "sqlite", 1),
     ],
     ids=lambda value: value.__module__.rpartition(".")[2] if callable(value) else str(value),
 )
