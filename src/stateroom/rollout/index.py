@@ -461,7 +461,7 @@ def _numbers(row: Row) -> dict[str, Any]:
     return {**found, "reward_components": _floats(parts)} if isinstance(parts, dict) else found
 
 
-def _floats(fields: Row) -> dict[str | None, float]:
+def _floats(fields: Row) -> dict[Any, Any]:
     return {_text(name): number for name, value in fields.items() if (number := _float(value)) is not None}
 
 
