@@ -209,6 +209,24 @@ def test_no_secret_is_shown(stateroom: Command, monkeypatch: pytest.MonkeyPatch)
     assert found["models.m.settings.max_tokens"][0] == 9
 
 
+def test_a_text_from_a_variable_is_shown_with_its_name(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORD": "hunter2", "N": "3"}.items():
+        monkeypatch.setenv(name, value)
+    write(
+        models={"m": {"model": "chat:${env:WORD}@https://host/${env:WORD}/v1"}},
+        environments={"a": {"environment": "counter", "input": "/data/${env:WORD}/tasks.jsonl"}},
+        stores={"s": "file:///data/${env:WORD}"},
+        runs={"r": {"environments": ["a", "${env:WORD}:X"], "model": "${env:WORD}", "output": "${env:WORD}.jsonl"}},
+    )
+    for words in ([], ["--json"]):
+        told = stateroom("config", "show", *words)
+        assert told.code == 0, told.err
+        assert "hunter2" not in told.out + told.err
+    found = values(stateroom)
+    assert found["models.m.model"][0] == "chat:${env:WORD}@https://host/${env:WORD}/v1"
+    assert found["runs.r.environments"][0] == ["a", "${env:WORD}:X"]
+
+
 # Schema.
 
 

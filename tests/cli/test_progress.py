@@ -64,7 +64,7 @@ def test_redirected_output_gets_lines_while_the_work_goes_on(
 
 def test_a_finished_bar_stays_and_shows_the_time_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=StringIO(), force_terminal=True, width=80)
-    monkeypatch.setattr(progress, "Console", lambda **_: terminal)
+    monkeypatch.setattr(progress, "Terminal", lambda **_: terminal)
     now = progress.monotonic()
     monkeypatch.setattr(progress, "monotonic", lambda: now)
     bar = ProgressBar("counter", 1)

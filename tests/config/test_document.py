@@ -1,5 +1,6 @@
 """Documents: YAML in which each value knows where it is from."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,46 @@ def test_an_anchor_is_used_again_and_its_keys_can_be_changed(tmp_path: Path) -> 
         ("include: a.yaml", "includes itself"),
         ("a: !!python/name:os.system x", "not YAML"),
         ("? [a]\n: 1", "a key should be a text"),
+        ("a: 1\nb: \0", "a.yaml:2: not YAML"),
+        ("a: 1\nb: " + "7" * 5000, "a.yaml:2: not YAML"),
+        ("a: !!bool x", "a.yaml:1: not YAML"),
+        ("a: !!timestamp x", "a.yaml:1: not YAML"),
+        ("a: 2026-99-99", "a.yaml:1: not YAML"),
+        ("a: {<<: 3}", "a.yaml:1: << takes a mapping"),
+        ("a: " + "[" * 5000 + "]" * 5000, "a.yaml: nested too deeply"),
+        ("a: " + "x" * (1 << 20), "a.yaml: has more than"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(BadConfig, match=told):
         document(tmp_path, text)
+
+
+BOMBS = {
+    "lists": [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)],
+    "mappings": [f"a{n}: &a{n} {{{', '.join(f'k{m}: *a{n - 1}' for m in range(10))}}}" for n in range(1, 12)],
+    "merged": [f"a{n}: &a{n} {{b{n}: 1, <<: [{', '.join([f'*a{n - 1}'] * 500)}]}}" for n in range(1, 99)],
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_aliases_that_multiply_come_to_an_end(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(BadConfig, match=r"a\.yaml:\d+: more than 100,000 values"):
+        document(tmp_path, "\n".join(["a0: &a0 {x: 1}", *BOMBS[kind]]))
+
+
+def test_includes_that_multiply_come_to_an_end(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.yaml").write_text(f"include: [{number + 1}.yaml, {number + 1}.yaml]\n")
+    (tmp_path / "30.yaml").write_text("a: 1\n")
+    with pytest.raises(BadConfig, match=r"\d+\.yaml: more than 100 files"):
+        document(tmp_path, "include: 0.yaml")
+
+
+def test_what_is_not_a_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(NotFound, match=r"pipe\.yaml: not a regular file"):
+        document(tmp_path, "include: pipe.yaml")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 import json
 import os
+from collections.abc import Iterator
+from functools import reduce
+from math import isfinite
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from stateroom.errors import BadData, InvalidArguments
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.jsonl import line_of
 from stateroom.rollout import (
     Branching,
     MonteCarlo,
+    RunFiles,
     StoredRun,
     TreeFiles,
     branch,
@@ -22,6 +29,7 @@ from stateroom.rollout import (
     run,
 )
 from stateroom.training import FORMATS, To, advantages, export_rows, sequences, write_table
+from tests.examples import share
 from tests.training.collecting import collect, rows_in
 
 
@@ -140,3 +148,56 @@ async def test_a_file_stays_if_an_export_fails(group: Path, tmp_path: Path) -> N
     assert (tmp_path / "out.jsonl").read_text() == "before"
     with pytest.raises(InvalidArguments, match=r"\.parquet"):
         await write_table(tmp_path / "out.csv", {}, export_rows(StoredRun.find(group), "sft"))
+
+
+# Rows that are malformed.
+
+ODD = [None, True, -1, 3.5, float("nan"), float("-inf"), 1e308, 10**400, "", "x", "\ud800", [], [3], [[]], {}, {"a": 1}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """All places in JSON data; of a long list, only the first and the last."""
+    keys = value if isinstance(value, dict) else {0, len(value) - 1} if isinstance(value, list) and value else ()
+    for key in keys:
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+@pytest.fixture
+async def tokens(tmp_path: Path) -> Path:
+    """A run of groups with tokens."""
+    path = tmp_path / "tokens.jsonl"
+    await collect("counter", path, policy="noisy", group=4, limit=2)
+    return path
+
+
+@given(data=st.data(), to=st.sampled_from([*FORMATS]), ending=st.sampled_from([".jsonl", ".parquet"]))
+@settings(max_examples=share(3))
+async def test_a_malformed_row_is_named_or_exported_as_numbers(
+    tokens: Path, data: st.DataObject, to: To, ending: str
+) -> None:
+    copied = tokens.with_name("copy.jsonl")
+    path, copy = ((RunFiles(each).inputs if to == "verl" else each) for each in (tokens, copied))
+    RunFiles(copied).inputs.write_bytes(RunFiles(tokens).inputs.read_bytes())
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    spoilt = data.draw(st.integers(0, len(rows) - 1))
+    *way, last = data.draw(st.sampled_from([*places(rows[spoilt])]))
+    inner = reduce(getitem, way, rows[spoilt])
+    if data.draw(st.booleans()) and isinstance(inner, dict):
+        del inner[last]
+    else:
+        inner[last] = data.draw(st.sampled_from(ODD))
+    copy.write_bytes(b"".join(map(line_of, rows)))
+    output = copied.with_name(f"out{ending}")
+    try:
+        await write_table(output, FORMATS[to].columns, export_rows(StoredRun(RunFiles(copied)), to, min_reward=-1e9))
+    except (BadData, InvalidArguments) as error:
+        wrong = str(error)
+    else:
+        wrong = ""
+        if to == "grpo" and output.suffix == ".jsonl":
+            for row in map(json.loads, output.read_text().splitlines()):
+                assert all(isfinite(value) for value in (*row["logprobs"], *row["advantages"], row["reward"]))
+                assert min(row["prompt_ids"] + row["completion_ids"]) >= 0
+    no_group = "--to: dpo needs continuations"
+    assert not wrong or f"{copy}, line {spoilt + 1}: " in wrong or wrong.startswith(no_group)

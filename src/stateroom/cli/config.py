@@ -180,11 +180,22 @@ def _values(value: Any, document: Node, path: tuple[str, ...]) -> Iterator[_Valu
 
 
 def _shown(value: Any, node: Node, path: tuple[str, ...]) -> Any:
-    """A value without secrets: where anything may stand, all that is from the environment is taken for one."""
+    """A value without secrets: a text from the environment is shown as it is written, with the variable's name.
+
+    Where anything may stand, all that is from the environment is taken for a secret.
+    """
     is_free = path[2:3] in FREE
     if is_free and _from_environment(node) and not isinstance(value, bool):
         return HIDDEN
-    return hide_secrets(to_jsonable_python(value), " ".join(path[3:]) if is_free else "")
+    return hide_secrets(_written(to_jsonable_python(value), node), " ".join(path[3:]) if is_free else "")
+
+
+def _written(value: Any, node: Node) -> Any:
+    """A value in which texts from the environment are as they are written; numbers and booleans stay."""
+    if isinstance(value, list) and isinstance(node.value, list) and len(value) == len(node.value):
+        return [_written(part, each) for part, each in zip(value, node.value, strict=True)]
+    is_text = not isinstance(value, bool | int | float | None)
+    return node.origin.written if is_text and _from_environment(node) else value
 
 
 def _from_environment(node: Node) -> bool:

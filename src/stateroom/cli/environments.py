@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +41,7 @@ def tasks(
     Example: stateroom tasks counter --number 100 > tasks.jsonl
     """
     for row in generate_tasks(find_environment(env), number, seed):
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        print_json(row)
 
 
 def _describe(name: str) -> dict[str, Any]:

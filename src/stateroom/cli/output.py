@@ -12,21 +12,22 @@ from typing import Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from stateroom.model import Item, text_of
-from stateroom.rollout import SOON, ProgressBar, RunFiles
+from stateroom.rollout import CONTROLS, SOON, ProgressBar, RunFiles, Terminal, visible
 from stateroom.session import LogEntry
 from stateroom.state import brief
 
-# Most of what is printed is the user's: nothing in it is markup or an emoji.
-console = Console(highlight=False, markup=False, emoji=False)
-errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+console = Terminal()
+errors = Terminal(stderr=True)
 
 ID_LENGTH = 24
 """Characters of a session's id, unless the id was chosen by a client."""
+
+ESCAPES = {code: f"\\u{code:04x}" for code in CONTROLS if code > 0x20}
+"""Control characters that JSON allows in strings, as escapes."""
 
 LONGEST_LINE = 80
 """Characters of each message that a log shows."""
@@ -38,8 +39,8 @@ def warn(problem: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON value on a line of its own."""
-    typer.echo(json.dumps(value, default=str, ensure_ascii=False))
+    """Print a JSON value on a line of its own. Control characters are escapes there, so that it stays the same."""
+    typer.echo(json.dumps(value, default=str, ensure_ascii=False).translate(ESCAPES))
 
 
 def table(*columns: str, title: str | None = None) -> Table:
@@ -199,11 +200,18 @@ def item_lines(item: Item) -> list[tuple[str, str]]:
 
 def print_line(speaker: str, line: str, style: str = "") -> None:
     """Print a line of a conversation in the width of the terminal, indented after its speaker."""
-    indent = " " * 11
-    label = f"{speaker:>9}  "
-    for part in Text(line, style).wrap(console, max(console.width - len(indent), 20)) or [Text()]:
-        part.rstrip()
-        console.print(Text.assemble((label, "bold"), part), soft_wrap=True)
+    print_hanging(Text(visible(f"{speaker:>9}  "), "bold"), line, style)
+
+
+def print_hanging(label: Text, text: str, style: str = "", *, wrap: bool = True) -> None:
+    """Print a text after a label. Its further lines are indented by more, so that none can pose as another entry."""
+    indent = Text(" " * (len(label) + 2))
+    whole = Text(visible(text), style)
+    parts = whole.wrap(console, max(console.width - len(indent), 20)) if wrap else whole.split("\n", allow_blank=True)
+    for part in parts or [Text()]:
+        line = Text.assemble(label, part)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
         label = indent
 
 

@@ -23,7 +23,9 @@ from stateroom.cli.output import (
     counted,
     entry_line,
     folded,
+    print_hanging,
     print_json,
+    print_line,
     print_said,
     print_state,
     table,
@@ -157,7 +159,7 @@ def transcript(session: SessionID, store: StoreURL, json_output: AsJSON = False)
     for each in said:
         print_said((item, ()) for item in each.items)
         if each.reason:
-            console.print(f"{'':>11}{each.reason}", style="dim", soft_wrap=True)
+            print_line("", each.reason, "dim")
     _print_standing(agent)
 
 
@@ -263,13 +265,12 @@ def _travel(
 def print_log(steps: list[tuple[LogEntry, list[ChangeData]]]) -> None:
     """A log as a readable transcript with state changes."""
     for entry, changes in steps:
-        what = Text.assemble(f"{entry.revision:>4}  ", (f"{entry.kind:<10}", "bold"), f" {entry_line(entry)}")
-        what.rstrip()
-        console.print(what, soft_wrap=True)
+        label = Text.assemble(f"{entry.revision:>4}  ", (f"{entry.kind:<10} ", "bold"))
+        print_hanging(label, entry_line(entry), wrap=console.is_terminal)
         for line in asides(entry):
-            console.print(f"{'':>18}{line}", style="dim", soft_wrap=True)
+            print_hanging(Text(" " * 18), line, "dim", wrap=console.is_terminal)
         for line in lines(changes):
-            console.print(f"{'':>18}{line}", style="green", soft_wrap=True)
+            print_hanging(Text(" " * 18), line, "green", wrap=console.is_terminal)
 
 
 async def read_log(store_url: str, session: str) -> list[tuple[LogEntry, list[ChangeData]]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +20,20 @@ from typing import Any, NamedTuple
 import yaml
 
 from stateroom.errors import BadConfig, NotFound
+from stateroom.jsonl import open_regular
 
 INCLUDE = "include"
 COMMAND_LINE = "command line"
+MERGE = "tag:yaml.org,2002:merge"
+
+MAX_BYTES = 1 << 20
+"""Bytes of a file."""
+
+MAX_FILES = 100
+"""Files that are read together, those that are included several times counted each time."""
+
+MAX_NODES = 100_000
+"""Values in all files together, those that aliases repeat counted each time."""
 
 _REFERENCE = re.compile(r"\$?\$\{([^{}]*)\}")
 _VARIABLE = re.compile(r"env:(?P<name>\w+)(?:,(?P<default>.*))?", re.DOTALL)
@@ -35,6 +46,8 @@ class Origin(NamedTuple):
     """Such as `stateroom.yaml:7`."""
     variables: tuple[str, ...] = ()
     """The environment variables that it was made of."""
+    written: str | None = None
+    """The text with references to these variables, as it is in the file."""
 
     def __str__(self) -> str:
         return ", ".join([self.place, *(f"variable {name}" for name in self.variables)])
@@ -63,6 +76,24 @@ class Node(NamedTuple):
         return node
 
 
+class Size:
+    """Counts files and nodes, so that aliases and includes that multiply come to an end."""
+
+    def __init__(self) -> None:
+        self._files = 0
+        self._nodes = 0
+
+    def add_file(self, path: Path) -> None:
+        self._files += 1
+        if self._files > MAX_FILES:
+            raise BadConfig(f"{path}: more than {MAX_FILES} files are included")
+
+    def add_nodes(self, number: int, origin: Origin) -> None:
+        self._nodes += number
+        if self._nodes > MAX_NODES:
+            raise BadConfig(f"{origin}: more than {MAX_NODES:,} values, counting what aliases repeat")
+
+
 def merged(first: Node, second: Node) -> Node:
     """Two nodes in one: mappings key by key, and of anything else the second."""
     if not (isinstance(first.value, dict) and isinstance(second.value, dict)):
@@ -73,7 +104,21 @@ def merged(first: Node, second: Node) -> Node:
 
 def read_document(paths: Sequence[Path], variables: Mapping[str, str] = os.environ) -> Node:
     """What some files say together; later ones change earlier ones. `BadConfig` has the file and line of a mistake."""
-    return reduce(merged, (_read(path, variables, ()) for path in paths))
+    size = Size()
+    return reduce(merged, (_read(path, variables, (), size) for path in paths))
+
+
+def read_yaml(path: Path, size: Size, variables: Mapping[str, str] | None = None) -> Node:
+    """What one file says; without `variables`, references to them stay as they are."""
+    size.add_file(path)
+    try:
+        with open_regular(path) as file:
+            text = file.read(MAX_BYTES + 1).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > MAX_BYTES:
+        raise BadConfig(f"{path}: has more than {MAX_BYTES:,} bytes")
+    return _Parser(str(path), variables, size).parse(text)
 
 
 def overrides_of(texts: Sequence[str], variables: Mapping[str, str] = os.environ) -> Node:
@@ -81,22 +126,18 @@ def overrides_of(texts: Sequence[str], variables: Mapping[str, str] = os.environ
     found = Node({}, Origin(COMMAND_LINE))
     for text in texts:
         path, _, value = text.partition("=")
-        node = _Parser(COMMAND_LINE, variables, has_lines=False).parse(value)
+        node = _Parser(COMMAND_LINE, variables, Size(), has_lines=False).parse(value)
         for name in reversed(path.split(".")):
             node = Node({name: node}, Origin(COMMAND_LINE))
         found = merged(found, node)
     return found
 
 
-def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...]) -> Node:
+def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...], size: Size) -> Node:
     """What a file says; `within` are the files that include it."""
     if path.resolve() in within:
         raise BadConfig(f"{path} includes itself, by {' and '.join(str(each) for each in within)}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    node = _Parser(str(path), variables).parse(text)
+    node = read_yaml(path, size, variables)
     if node.value is None:
         return Node({}, node.origin)
     if not isinstance(node.value, dict):
@@ -105,20 +146,27 @@ def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...]) ->
     if included is None:
         return node
     names = included.value if isinstance(included.value, list) else [included]
-    files = [_read(path.parent / str(each.value), variables, (*within, path.resolve())) for each in names]
+    files = [_read(path.parent / str(each.value), variables, (*within, path.resolve()), size) for each in names]
     return reduce(merged, [*files, node])
 
 
 class _Parser:
     """Makes nodes of a YAML text."""
 
-    def __init__(self, name: str, variables: Mapping[str, str], *, has_lines: bool = True) -> None:
+    def __init__(self, name: str, variables: Mapping[str, str] | None, size: Size, *, has_lines: bool = True) -> None:
         self._name = name
         self._variables = variables
+        self._size = size
         self._has_lines = has_lines
+        self._pairs: dict[int, dict[str, yaml.Node]] = {}
+        """The keys and values of the mappings so far, by identity."""
 
     def parse(self, text: str) -> Node:
-        self._loader = yaml.SafeLoader(text)
+        try:
+            self._loader = yaml.SafeLoader(text)
+        except yaml.reader.ReaderError as error:
+            where = f"{self._name}:{text.count(chr(10), 0, error.position) + 1}" if self._has_lines else self._name
+            raise BadConfig(f"{where}: not YAML: U+{error.character:04X} is not allowed") from None
         try:
             found = self._loader.get_single_node()
             return Node(None, Origin(self._name)) if found is None else self._node(found)
@@ -128,7 +176,7 @@ class _Parser:
         except yaml.YAMLError as error:
             raise BadConfig(f"{self._name}: not YAML: {error}") from None
         except RecursionError:
-            raise BadConfig(f"{self._name}: an alias is within its own anchor") from None
+            raise BadConfig(f"{self._name}: nested too deeply, or an alias is within its own anchor") from None
         finally:
             self._loader.dispose()
 
@@ -137,10 +185,9 @@ class _Parser:
 
     def _node(self, node: yaml.Node) -> Node:
         origin = Origin(self._place(node.start_mark))
+        self._size.add_nodes(1, origin)
         if isinstance(node, yaml.MappingNode):
-            self._refuse_twice(node)
-            self._loader.flatten_mapping(node)  # `<<: *anchor`
-            return Node(dict(self._items(node)), origin)
+            return Node({name: self._node(value) for name, value in self._items(node).items()}, origin)
         if isinstance(node, yaml.SequenceNode):
             return Node([self._node(each) for each in node.value], origin)
         assert isinstance(node, yaml.ScalarNode)
@@ -153,32 +200,55 @@ class _Parser:
                 raise BadConfig(f"{self._place(key.start_mark)}: {key.value}: the key is there twice")
             seen.add(str(key.value))
 
-    def _items(self, node: yaml.MappingNode) -> Iterator[tuple[str, Node]]:
+    def _items(self, node: yaml.MappingNode) -> dict[str, yaml.Node]:
+        """The keys and values of a mapping: its own, and those of others by `<<: *anchor`."""
+        if id(node) in self._pairs:
+            return self._pairs[id(node)]
+        self._refuse_twice(node)
+        own: dict[str, yaml.Node] = {}
+        others: dict[str, yaml.Node] = {}
         for key, value in node.value:
+            where = self._place(key.start_mark)
             if not isinstance(key, yaml.ScalarNode):
-                raise BadConfig(f"{self._place(key.start_mark)}: a key should be a text")
-            yield key.value, self._node(value)
+                raise BadConfig(f"{where}: a key should be a text")
+            if key.tag != MERGE:
+                own[key.value] = value
+                continue
+            for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(each, yaml.MappingNode):
+                    raise BadConfig(f"{where}: << takes a mapping, or a list of mappings")
+                items = self._items(each)
+                self._size.add_nodes(len(items), Origin(where))
+                others = {**items, **others}
+        return self._pairs.setdefault(id(node), {**others, **own})
 
     def _scalar(self, node: yaml.ScalarNode, origin: Origin) -> Node:
         """A scalar, in which variables are replaced: without quotes it is then read as if its text were in the file."""
         names: list[str] = []
+        variables = self._variables
 
         def replaced(found: re.Match[str]) -> str:
+            assert variables is not None
             if found[0].startswith("$$"):
                 return found[0][1:]
             variable = _VARIABLE.fullmatch(found[1])
             if variable is None:
                 raise BadConfig(f"{origin}: {found[0]} should be ${{env:NAME}} or ${{env:NAME,DEFAULT}}")
-            if variable["name"] in self._variables:
+            if variable["name"] in variables:
                 names.append(variable["name"])
-                return self._variables[variable["name"]]
+                return variables[variable["name"]]
             if variable["default"] is None:
                 raise BadConfig(f"{origin}: the environment variable {variable['name']} is not set")
             return variable["default"]
 
-        text = _REFERENCE.sub(replaced, node.value)
+        written = node.value
+        text = written if variables is None else _REFERENCE.sub(replaced, written)
         if text != node.value:
             is_plain = node.style is None
             tag = self._loader.resolve(yaml.ScalarNode, text, (is_plain, not is_plain))  # type: ignore[no-untyped-call]
             node = yaml.ScalarNode(tag, text, node.start_mark, node.end_mark, node.style)
-        return Node(self._loader.construct_object(node), origin._replace(variables=tuple(names)))
+        try:
+            value = self._loader.construct_object(node)
+        except (ValueError, LookupError, AttributeError) as error:  # of a number, a boolean or a date
+            raise BadConfig(f"{origin}: not YAML: {error}") from None
+        return Node(value, origin._replace(variables=tuple(names), written=written) if names else origin)

@@ -8,10 +8,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from stateroom.config.document import Size, read_yaml
 from stateroom.environment import registered
-from stateroom.errors import BadConfig, NotFound
+from stateroom.errors import BadConfig
 
 PORTED = {
     "example_session_state_mgmt": "counter",
@@ -57,19 +56,15 @@ def import_gym(paths: Sequence[Path]) -> GymImport:
     """
     document: Mapped = {}
     notes: list[str] = []
+    size = Size()
     for path in paths:
-        document = _merged(document, _read(path, notes))
+        document = _merged(document, _read(path, notes, size))
     return _Import(_inherited(document), notes).convert()
 
 
-def _read(path: Path, notes: list[str]) -> Mapped:
+def _read(path: Path, notes: list[str], size: Size) -> Mapped:
     """What a file says together with those in its `config_paths`, which it changes."""
-    try:
-        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise NotFound(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path}: not YAML: {error}") from None
+    own = read_yaml(path, size).plain() or {}
     if not isinstance(own, dict):
         raise BadConfig(f"{path}: should be a mapping of names to servers")
     found: Mapped = {}
@@ -79,7 +74,7 @@ def _read(path: Path, notes: list[str]) -> Mapped:
         if there is None:
             notes.append(f"config_paths: there is no {name} here; import it from Gym's folder")
         else:
-            found = _merged(found, _read(there, notes))
+            found = _merged(found, _read(there, notes, size))
     return _merged(found, own)
 
 

@@ -15,7 +15,7 @@ unless its view was compacted, or its server has tokenised earlier answers anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -113,12 +113,18 @@ def _place_of_tokens(items: Sequence[Item], model: str) -> int:
     return places[0]
 
 
+TokenID = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+
+LogProbability = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+"""A number: NaN and infinities are of no use to a trainer."""
+
+
 class AnswerTokens(msgspec.Struct):
     """The tokens of an answer, as the item has them that carries them."""
 
-    prompt_token_ids: list[int]
-    generation_token_ids: list[int]
-    generation_log_probs: list[float]
+    prompt_token_ids: list[TokenID]
+    generation_token_ids: list[TokenID]
+    generation_log_probs: list[LogProbability]
 
     @classmethod
     def of(cls, item: Item) -> AnswerTokens:

@@ -53,9 +53,12 @@ from .profile import (
     profile_runs as profile_runs,
 )
 from .progress import (
+    CONTROLS as CONTROLS,
     SOON as SOON,
     ProgressBar as ProgressBar,
+    Terminal as Terminal,
     run_with_progress as run_with_progress,
+    visible as visible,
 )
 from .replay import (
     Replay as Replay,

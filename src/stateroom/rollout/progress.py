@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from importlib import import_module
 from threading import Event, Thread
 from time import monotonic
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
 
 from stateroom.rollout.plan import Run
 from stateroom.rollout.resume import Left
@@ -26,6 +28,34 @@ LINE_EVERY = 5.0
 
 REFRESH_EVERY = 0.5
 """Seconds between two updates of a notebook's bar."""
+
+
+CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that a terminal obeys rather than shows, line separators, and those that reverse the text after them."""
+
+VISIBLE = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in CONTROLS if chr(code) not in "\t\n"}
+
+
+def visible(text: str) -> str:
+    """A text whose control characters are written as escapes, except for line ends and tabs."""
+    return text.replace("\r\n", "\n").translate(VISIBLE)
+
+
+class Terminal(Console):
+    """A console for text of models, tools, tasks and files: nothing in it is markup, an emoji or a control character.
+
+    All that is printed goes through `render`, also the cells of tables.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(visible(text), **settings)  # before the layout, which knows their width then
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text), style, control)
 
 
 class ProgressBar:
@@ -98,7 +128,7 @@ class _Display(Protocol):
 def _display_of(bar: ProgressBar) -> _Display:
     if (show := _notebook_display(bar)) is not None:
         return _Repeated(show, REFRESH_EVERY, at_once=True)
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = Terminal(stderr=True)
     if console.is_terminal:
         return _Terminal(bar, console)
     return _Repeated(lambda: console.print(bar.line, soft_wrap=True), LINE_EVERY)
@@ -110,7 +140,7 @@ class _Terminal:
     def __init__(self, bar: ProgressBar, console: Console) -> None:
         self._bar = bar
         time = TimeElapsedColumn() if bar.total is None else TimeRemainingColumn(elapsed_when_finished=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), time)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), time)
         self._progress = Progress(*columns, console=console)
         self._task = self._progress.add_task(bar.what)
         task = self._progress.tasks[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -28,6 +28,8 @@ from stateroom.jsonl import parse_object
 from stateroom.session import Verdict, cause_of
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Row = dict[str, Any]
 
@@ -99,7 +101,7 @@ def complete_row(row: Row, number: int) -> None:
     try:
         if REVERIFIED in row:
             msgspec.convert(row[REVERIFIED], _Rescored)
-    except msgspec.ValidationError as error:
+    except ValueError as error:
         raise BadTask(f"line {number}: {REVERIFIED}: {error}") from None
 
 
@@ -111,8 +113,6 @@ class _Rescored(msgspec.Struct):
 
 
 Finite = Annotated[float, msgspec.Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
-TokenID = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
-LogProbability = Annotated[float, msgspec.Meta(ge=-MAX_NUMBER, le=0)]
 
 
 class _Part(msgspec.Struct):
@@ -122,29 +122,13 @@ class _Part(msgspec.Struct):
 
 
 class _Item(msgspec.Struct):
-    """An item of a conversation."""
-
-    type: str = "message"
+    type: str | None = None
     role: str | None = None
     name: str | None = None
     call_id: str | None = None
     content: str | list[_Part] | None = None
     summary: list[_Part] | None = None
-    prompt_token_ids: list[TokenID] | None = None
-    generation_token_ids: list[TokenID] | None = None
-    generation_log_probs: list[LogProbability] | None = None
     prompt_is_delta: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.type == "function_call" and None in (self.name, self.call_id):
-            raise ValueError("a function_call without name or call_id")
-        if self.type == "message" and self.role is None:
-            raise ValueError("a message without role")
-
-
-class _Tool(msgspec.Struct):
-    type: str
-    name: str
 
 
 class _Request(msgspec.Struct):
@@ -155,7 +139,7 @@ class _Request(msgspec.Struct):
 class _Response(msgspec.Struct):
     output: list[_Item] | None = None
     instructions: str | None = None
-    tools: list[_Tool] | None = None
+    tools: list[dict[str, Any]] | None = None
     model: str | None = None
 
 
@@ -164,13 +148,14 @@ class _Parent(msgspec.Struct):
     revision: int
 
 
-class _Episode(msgspec.Struct):
-    """What the fields of an episode have to hold, as far as they are read."""
+class _Given(msgspec.Struct):
+    responses_create_params: _Request | None = None
 
+
+class _Episode(_Given):
     reward: Finite | bool | None = None
     reward_components: dict[str, Finite | bool | None] | None = None
     reason: str | None = None
-    responses_create_params: _Request | None = None
     response: _Response | None = None
     cost: Finite | None = None
     session: str | None = msgspec.field(name=SESSION, default=None)
@@ -178,15 +163,25 @@ class _Episode(msgspec.Struct):
     times: dict[str, Finite] | None = msgspec.field(name=TIMES, default=None)
 
 
-def check_episode(row: Row, number: int) -> None:
-    """Check the row of an episode in a line, and add indices that it lacks; `BadTask` says which field is wrong."""
+def check_given(row: Row, number: int) -> None:
+    """Check the row of a task in a line, and add indices that it lacks; `BadTask` says which field is wrong."""
     complete_row(row, number)
-    try:
-        found = msgspec.convert(row, _Episode)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise BadTask(f"line {number}: {error}") from None
+    _convert(row, number, _Given)
+
+
+def check_episode(row: Row, number: int) -> None:
+    """The same for the row of an episode."""
+    complete_row(row, number)
+    found = _convert(row, number, _Episode)
     if "_ng_failure_class" not in row and (found.reward is None or found.response is None):
         raise BadTask(f"line {number}: an episode has a reward and a response, or else _ng_failure_class")
+
+
+def _convert(row: Row, number: int, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(row, kind)
+    except (ValueError, RecursionError) as error:
+        raise BadTask(f"line {number}: {error}") from None
 
 
 def given_row(row: Row) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import CHOSEN, NODE
 from stateroom.rollout.inputs import inputs_of
 from stateroom.rollout.metrics import SOLVED, agent_metrics, key_metrics
-from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, check_episode, key_of
+from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, check_episode, check_given, key_of
 from stateroom.rollout.search import Search
 from stateroom.session import LogEntry, RecordedCall, Transcript, recorded_calls
 from stateroom.state import lines
@@ -35,8 +35,10 @@ Said = list[tuple[Item, list[str]]]
 class StoredEpisode:
     """An episode in the files of a run."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, where: str) -> None:
         self.row = row
+        self.where = where
+        """Its file and line."""
         self.task, self.rollout = key_of(row)
         self.session: str | None = row.get(SESSION)
         self.failed = "_ng_failure_class" in row
@@ -178,11 +180,15 @@ class StoredRun:
         """All episodes, or those with some keys: first the finished ones in the order of their end, then the failed."""
         seen: set[Key] = set()
         for path in (self.files.rollouts, self.files.failures):
-            for row in _rows(path):
+            for where, row in _rows(path, check_episode):
                 key = key_of(row)
                 if (keys is None or key in keys) and (key not in seen or NODE in row):
                     seen.add(key)
-                    yield StoredEpisode(row)
+                    yield StoredEpisode(row, where)
+
+    def tasks(self) -> Iterator[tuple[str, Row]]:
+        """The tasks as they were given, by the inputs of their first episodes, each with its file and line."""
+        return ((where, row) for where, row in _rows(self.files.inputs, check_given) if key_of(row)[1] == 0)
 
     def answers(self) -> Iterator[StoredEpisode]:
         """The episodes that count: of a tree, only the one that is its answer."""
@@ -252,8 +258,11 @@ def _run_of(stem: Path) -> StoredRun | None:
     return next((StoredRun(RunFiles(path)) for path in paths if path.is_file()), None)
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """The rows of a file; `BadData` names one that is malformed, unless it is the last and cut short."""
+def _rows(path: Path, check: Callable[[Row, int], None]) -> Iterator[tuple[str, Row]]:
+    """The rows of a file, each with its place.
+
+    `BadData` names a row that is malformed; only the last line may be cut short, and is left out.
+    """
     cut_short: BadData | None = None
     for number, line in read_lines(path) if path.exists() else ():
         if cut_short is not None:
@@ -264,10 +273,10 @@ def _rows(path: Path) -> Iterator[Row]:
             cut_short = BadData(f"{path}, line {number}: {error}")
             continue
         try:
-            check_episode(row, number)
+            check(row, number)
         except BadTask as error:
             raise BadData(f"{path}, {error}") from None
-        yield row
+        yield f"{path}, line {number}", row
 
 
 def _modified(path: Path) -> datetime:

@@ -17,12 +17,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from stateroom.agent import task_items
-from stateroom.errors import InvalidArguments, NotFound
+from stateroom.errors import BadData, InvalidArguments, ModelFailed, NotFound
 from stateroom.model import Item, Message, chat_tools, template_messages
 from stateroom.rollout import NODE, PARENT, SESSION, StoredEpisode, StoredRun, TreeFiles, read_trees
 from stateroom.store import open_store
@@ -83,9 +85,13 @@ def _finished(run: StoredRun) -> Iterator[StoredEpisode]:
 
 def _outline(row: Row) -> Row:
     """What advantages need of a row: all rows of a run are held in memory for them."""
-    output = [{name: item[name] for name in ("type", "role") if name in item} for item in row["response"]["output"]]
+    output = [{name: item[name] for name in ("type", "role") if name in item} for item in _output(row)]
     kept = ("_ng_task_index", "_ng_rollout_index", "reward", SESSION)
     return {**{name: row[name] for name in kept if name in row}, "response": {"output": output}}
+
+
+def _output(row: Row) -> list[Item]:
+    return row["response"].get("output") or []
 
 
 def _key(row: Row) -> Key:
@@ -102,7 +108,7 @@ ABOUT = {"task": "int", "rollout": "int", "reward": "float"}
 
 def _opening(row: Row) -> list[Item]:
     """What an episode's conversation starts with."""
-    asked, answered = row.get("responses_create_params", {}), row.get("response", {})
+    asked, answered = row.get("responses_create_params") or {}, row.get("response") or {}
     instructions = answered.get("instructions") or asked.get("instructions")
     system: list[Item] = [{"type": "message", "role": "system", "content": instructions}] if instructions else []
     return [*system, *task_items(row)]
@@ -110,23 +116,36 @@ def _opening(row: Row) -> list[Item]:
 
 def _messages(row: Row) -> list[Message]:
     """An episode's whole conversation."""
-    return template_messages([*_opening(row), *row["response"]["output"]])
+    return template_messages([*_opening(row), *_output(row)])
 
 
 def _tools(row: Row) -> str:
     return json.dumps(chat_tools(row["response"].get("tools") or []), ensure_ascii=False)
 
 
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Say in an error which line of a file has what cannot be exported."""
+    try:
+        yield
+    except (BadData, ModelFailed) as error:
+        raise BadData(f"{where}: {error}") from None
+
+
 def _sft(run: StoredRun, _: Advantages, min_reward: float) -> Iterator[Row]:
     for episode in _finished(run):
         row = episode.row
         if row["reward"] >= min_reward:
-            yield {"messages": _messages(row), "tools": _tools(row), **_about(row)}
+            with _named(episode.where):
+                made = {"messages": _messages(row), "tools": _tools(row), **_about(row)}
+            yield made
 
 
 def _grpo(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
     for episode in _finished(run):
-        for number, sequence in enumerate(sequences(episode.row)):
+        with _named(episode.where):
+            found = sequences(episode.row)
+        for number, sequence in enumerate(found):
             completion = sequence.completion
             yield {
                 **_about(episode.row),
@@ -142,30 +161,38 @@ def _grpo(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
 def _jsonl(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
     for episode in _finished(run):
         row = episode.row
-        has_tokens = any("generation_token_ids" in item for item in row["response"]["output"])
-        yield {
-            **_about(row),
-            "session": row.get(SESSION),
-            "messages": _messages(row),
-            "tools": _tools(row),
-            "advantages": values[_key(row)],
-            "sequences": [msgspec.to_builtins(each) for each in sequences(row)] if has_tokens else [],
-        }
+        with _named(episode.where):
+            has_tokens = any("generation_token_ids" in item for item in _output(row))
+            made = {
+                **_about(row),
+                "session": row.get(SESSION),
+                "messages": _messages(row),
+                "tools": _tools(row),
+                "advantages": values[_key(row)],
+                "sequences": [msgspec.to_builtins(each) for each in sequences(row)] if has_tokens else [],
+            }
+        yield made
 
 
 def _verl(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
     name = "stateroom" if run.description is None else run.description.environment
-    for (task, rollout), row in run.inputs.items():
-        if rollout == 0:
-            prompt = [{"role": each["role"], "content": each["content"]} for each in template_messages(_opening(row))]
-            yield {
-                "data_source": name,
-                "prompt": prompt,
-                "ability": "agent",
-                "reward_model": {"style": "rule", "ground_truth": ""},
-                "extra_info": {"index": task, "row": json.dumps(_given(row), ensure_ascii=False)},
-                "agent_name": "stateroom",
-            }
+    for where, row in run.tasks():
+        with _named(where):
+            prompt = [_turn(each) for each in template_messages(_opening(row))]
+        yield {
+            "data_source": name,
+            "prompt": prompt,
+            "ability": "agent",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": row["_ng_task_index"], "row": json.dumps(_given(row), ensure_ascii=False)},
+            "agent_name": "stateroom",
+        }
+
+
+def _turn(message: Message) -> Message:
+    if not isinstance(message["content"], str):
+        raise BadData("responses_create_params.input: verl takes messages of text alone")
+    return {"role": message["role"], "content": message["content"]}
 
 
 def _given(row: Row) -> Row:
@@ -181,6 +208,7 @@ class Continuation(NamedTuple):
 
     items: list[Item]
     reward: float
+    where: str
 
 
 def _dpo(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
@@ -188,19 +216,19 @@ def _dpo(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
 
 
 def _pairs_in_groups(run: StoredRun) -> Iterator[Row]:
-    groups: defaultdict[int, list[Row]] = defaultdict(list)
+    groups: defaultdict[int, list[StoredEpisode]] = defaultdict(list)
     for episode in _finished(run):
         if PARENT not in episode.row:
             raise InvalidArguments("--to: dpo needs continuations of one state: run with --group, or stateroom branch")
-        groups[episode.task].append(episode.row)
-    for task, rows in sorted(groups.items()):
-        found = [Continuation(row["response"]["output"], float(row["reward"])) for row in rows]
-        yield from _pairs(task, "", _opening(rows[0]), found, _tools(rows[0]))
+        groups[episode.task].append(episode)
+    for task, episodes in sorted(groups.items()):
+        found = [Continuation(_output(each.row), float(each.row["reward"]), each.where) for each in episodes]
+        yield from _pairs(task, "", *_offered(episodes[0]), found)
 
 
 def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
-    tools = {episode.task: (_opening(episode.row), _tools(episode.row)) for episode in _finished(run)}
-    for task, nodes in read_trees(TreeFiles(run.files.rollouts).tree).items():
+    tools = {episode.task: _offered(episode) for episode in _finished(run)}
+    for task, nodes in _trees(run):
         children: defaultdict[str | None, list[Row]] = defaultdict(list)
         before: dict[str | None, list[Item]] = {None: []}
         for node in nodes:
@@ -209,8 +237,20 @@ def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
         for node in nodes:
             found = [each for child in children[node["id"]] if (each := _continuation(child, children)) is not None]
             if len(found) > 1:
+                if task not in tools:
+                    raise BadData(f"{run.files.rollouts} has no episode of task {task}, of which there is a tree")
                 opening, offered = tools[task]
-                yield from _pairs(task, node["id"], [*opening, *before[node["id"]]], found, offered)
+                yield from _pairs(task, node["id"], [*opening, *before[node["id"]]], offered, found)
+
+
+def _trees(run: StoredRun) -> Iterator[tuple[int, list[Row]]]:
+    path = TreeFiles(run.files.rollouts).tree
+    for task, nodes in read_trees(path).items():
+        for node in nodes:
+            for name in ("reward", "value"):
+                if node[name] is not None and not isfinite(node[name]):
+                    raise BadData(f"{path}: node {node['id']} of task {task}: {name} should be a finite number")
+        yield task, nodes
 
 
 def _continuation(node: Row, children: Mapping[str | None, list[Row]]) -> Continuation | None:
@@ -222,18 +262,28 @@ def _continuation(node: Row, children: Mapping[str | None, list[Row]]) -> Contin
             return None
         node = following[0]
         items += node["items"]
-    return Continuation(items, float(node["reward"]))
+    return Continuation(items, float(node["reward"]), f"node {node['id']} of the tree")
 
 
-def _pairs(task: int, node: str, prefix: list[Item], found: list[Continuation], tools: str) -> Iterator[Row]:
+def _offered(episode: StoredEpisode) -> tuple[list[Item], str]:
+    """What an episode starts with, and its tools."""
+    with _named(episode.where):
+        return _opening(episode.row), _tools(episode.row)
+
+
+def _pairs(task: int, node: str, prefix: list[Item], tools: str, found: list[Continuation]) -> Iterator[Row]:
     ranked = sorted(found, key=lambda each: -each.reward)
     for best, worst in zip(ranked, reversed(ranked), strict=True):
         if best.reward <= worst.reward:
             return
+        with _named(best.where):
+            prompt, chosen = template_messages(prefix), template_messages(best.items)
+        with _named(worst.where):
+            rejected = template_messages(worst.items)
         yield {
-            "prompt": template_messages(prefix),
-            "chosen": template_messages(best.items),
-            "rejected": template_messages(worst.items),
+            "prompt": prompt,
+            "chosen": chosen,
+            "rejected": rejected,
             "tools": tools,
             "task": task,
             "node": node,
@@ -245,11 +295,15 @@ def _advantages_in_trees(run: StoredRun, how: How) -> Iterator[tuple[Key, list[f
     if not run.branches:
         raise InvalidArguments(f"--advantages: {how} needs trees; grow them with `stateroom branch`")
     paths: dict[tuple[int, str | None], list[float]] = {}
-    for task, nodes in read_trees(TreeFiles(run.files.rollouts).tree).items():
+    for task, nodes in _trees(run):
         paths[task, None] = []
         for node, values in zip(nodes, advantages(nodes, how), strict=True):
             paths[task, node["id"]] = [*paths[task, node["parent"]], *values]
-    return ((_key(episode.row), paths[episode.task, episode.row[NODE]]) for episode in _finished(run))
+    for episode in _finished(run):
+        place = episode.task, episode.row.get(NODE)
+        if place not in paths:
+            raise BadData(f"{episode.where}: {NODE}: the tree of task {episode.task} has no such node")
+        yield _key(episode.row), paths[place]
 
 
 FORMATS: dict[To, Format] = {

@@ -80,8 +80,9 @@ def _parquet(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row],
     def column(name: str, kind: str) -> Any:
         values = [row[name] for row in waiting]
         if kind != "jsons":
-            return pa.array(values, kinds[kind])
-        texts = pa.array([[json.dumps(part, ensure_ascii=False) for part in parts] for parts in values], pa.list_(text))
+            return pa.array(_encodable(values), kinds[kind])
+        jsons = [[json.dumps(part, ensure_ascii=False) for part in parts] for parts in values]
+        texts = pa.array(_encodable(jsons), pa.list_(text))
         parts = pa.ExtensionArray.from_storage(pa.json_(), texts.values)
         return pa.ListArray.from_arrays(texts.offsets, parts)
 
@@ -99,6 +100,15 @@ def _parquet(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row],
         yield write
         if waiting:
             flush()
+
+
+def _encodable(value: Any) -> Any:
+    """A value whose texts can be encoded: half of a surrogate pair becomes an escape, as in a JSONL file."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {name: _encodable(part) for name, part in value.items()}
+    return [*map(_encodable, value)] if isinstance(value, list) else value
 
 
 _WRITERS: dict[str, Callable[[Path, Mapping[str, str]], AbstractContextManager[Callable[[Row], None]]]] = {
