@@ -11,6 +11,7 @@ from .comparison import (
 )
 from .description import RunDescription as RunDescription
 from .episode import (
+    Ended as Ended,
     Started as Started,
     run_episode as run_episode,
 )
