@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from stateroom.gallery.counter.policies import ReferencePolicy
-from stateroom.model import Item, Policy, function_call, message, outputs_of
+from stateroom.model import Answer, Item, Model, Policy, Request, Usage, function_call, message, outputs_of
 
 
 class Waits(ReferencePolicy):
@@ -69,3 +69,10 @@ class Chooses(Policy):
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         return [message("Done.")] if outputs_of(conversation) else [function_call("choose", "call_0")]
+
+
+class Reporting(Model):
+    """Says a word, and reports its tokens."""
+
+    async def answer(self, request: Request) -> Answer:
+        return Answer([message("Done.")], Usage(7, 5))

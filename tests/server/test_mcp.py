@@ -375,7 +375,12 @@ async def test_calls_are_counted(serve: Any, monkeypatch: pytest.MonkeyPatch) ->
         await client.call_tool("mail", {"to": "x"})
         await client.call_tool("made_up")
     await post(served, message("tools/call", name="read"))
-    assert counted == [("desk", "read", "ok"), ("desk", "mail", "tool_error"), ("desk", "read", "error")]
+    assert counted == [
+        ("desk", "read", "ok"),
+        ("desk", "mail", "tool_error"),
+        ("desk", "made_up", "unknown_tool"),
+        ("desk", "read", "error"),
+    ]
 
 
 # Who may call what.

@@ -187,8 +187,65 @@ def test_any_worker_tells_of_the_calls_of_all(calls: list[Any]) -> None:
             check(scrape(worker), calls)
 
 
-def test_a_worker_does_not_speak_of_its_own_process_for_all(tmp_path: Path) -> None:
-    assert not [name for name, _ in scrape(Metrics(TOOLS, tmp_path)).values if name.startswith("process_")]
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes as Linux shows them")
+def test_any_worker_tells_of_the_processes_of_all(worker: Any, tmp_path: Path) -> None:
+    first, second = worker(), worker()
+    for each in (first, second):
+        each.count(0)
+    found = scrape(Metrics({"counter": ["increment"]}, tmp_path)).above_zero("process_resident_memory_bytes")
+    assert found.keys() == {frozenset((number,)) for number in "012"}
+
+
+async def test_the_live_sessions_of_all_workers_are_one_figure(serve: Any, tmp_path: Path) -> None:
+    time = [1_000.0]
+    store = f"sqlite:///{tmp_path / 'rooms.db'}"
+    workers = [await serve(store=store, now=lambda: time[0]) for _ in range(2)]
+    for _ in range(3):
+        await workers[0].post("/seed_session", ROW)
+        workers[0].client.cookie_jar.clear()
+    time[0] += 2
+    for worker in workers:
+        assert Samples((await scraped(worker))[1])("stateroom_sessions_live") == 3
+
+
+async def test_requests_are_counted_by_route_and_status(serve: Any) -> None:
+    served = await serve(Moody())
+    await served.post("/seed_session", ROW)
+    await served.post("/ng-rollout/a/answer", {"mood": "fine"})
+    await served.post("/answer", {"mood": "sorry"})
+    for made_up in ("made_up", "made_up_too"):
+        await served.post(f"/{made_up}")
+    await served.post("/verify", {**ROW, "response": {"output": []}})
+    served.client.cookie_jar.clear()
+    await served.get("/admin/sessions")
+    await served.get("/admin/sessions/nothing")
+    async with served.client.put(f"{served.url}/verify") as reply:
+        assert reply.status == 405
+    found = Samples((await scraped(served))[1])
+    assert found.above_zero("stateroom_requests_total") == {
+        frozenset(("/seed_session", "200")): 1,
+        frozenset(("/TOOL", "200")): 1,
+        frozenset(("/TOOL", "400")): 1,
+        frozenset(("other", "404")): 2,
+        frozenset(("/verify", "200")): 1,
+        frozenset(("/admin", "200")): 1,
+        frozenset(("/admin", "410")): 1,
+        frozenset(("other", "405")): 1,
+    }
+    assert found("stateroom_calls_total", "moody", "(unknown)", "unknown_tool") == 2
+    assert found("stateroom_verdicts_total", "moody", "ok") == 1
+    assert found("stateroom_verdict_duration_seconds_count", "moody") == 1
+
+
+async def test_the_tokens_of_an_agents_model_are_counted(serve: Any) -> None:
+    served = await serve(agent=f"{Path(__file__).with_name('agent_models.py')}:Reporting")
+    for _ in range(2):
+        status, row = await served.post("/run", ROW)
+        assert (status, row["response"]["usage"]["output_tokens"]) == (200, 5)
+    found = Samples((await scraped(served))[1])
+    assert found("stateroom_model_tokens_total", "counter", "input") == 14
+    assert found("stateroom_model_tokens_total", "counter", "output") == 10
+    assert found("stateroom_verdicts_total", "counter", "ok") == 2
 
 
 def test_workers_with_other_tools_do_not_mix_their_metrics(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from .description import (
     environment_of_run as environment_of_run,
 )
 from .episode import (
+    Ended as Ended,
     Started as Started,
     run_episode as run_episode,
 )

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 from zlib import crc32
@@ -30,7 +31,7 @@ from stateroom.agent import (
 from stateroom.environment import ENV_ARGS, Environment
 from stateroom.errors import Busy, Conflict, ModelFailed, NotFound, SessionLeased, StateroomError
 from stateroom.model import Answer, Exactness, ModelSource, open_model, with_whole_prompts
-from stateroom.rollout import EPOCH, SESSION, Run, RunFiles, Started, checked_row, given_row, run_episode
+from stateroom.rollout import EPOCH, SESSION, Ended, Run, RunFiles, Started, checked_row, given_row, run_episode
 from stateroom.server.asgi import ROLLOUT
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.model import responses
@@ -168,12 +169,21 @@ class AgentAPI:
             async def start() -> Started:
                 return Started(session, log)
 
+            began = perf_counter()
             ended = await run_episode(self.plan, start, {**row, SESSION: session.id})
+            self._count(ended, perf_counter() - began)
             if ended.waits_in is not None:
                 raise _waits(session)
             if ended.session is not None:  # else the request can be repeated, to go on
                 await self._close(session)
             return _with_whole_prompts(ended.row)
+
+    def _count(self, ended: Ended, seconds: float) -> None:
+        """Count an episode's tokens, and its verdict with the time of the whole."""
+        metrics, name = self.served.metrics, self.served.name
+        metrics.tokens(name, ((ended.row.get("response") or {}).get("usage")) or {})
+        if ended.waits_in is None:
+            metrics.verdicts(name).count("ok" if ended.measured is not None else "error", seconds)
 
     async def _session(self, request: HTTPRequest, row: Row, name: str | None) -> Session[Any]:
         """The session of an episode: a new one, or that of an earlier request with the same id."""
@@ -231,6 +241,7 @@ class AgentAPI:
         answer = Answer(output, trajectory.usage, trajectory.reason == "max_output_tokens")
         made = responses.whole(ModelResponse(asked, answer, self.plan.model.name, turn, EPOCH))
         usage = None if trajectory.usage is None else trajectory.usage.plain()  # what the model reports, no estimate
+        self.served.metrics.tokens(self.served.name, usage or {})
         return {**made, "status": trajectory.status, "usage": usage}
 
     @asynccontextmanager

@@ -65,6 +65,9 @@ class Application(ASGIApplication):
         for mcp in self._routes.mcp:
             await mcp.start(resources)
         self.router, self.endpoints = self._routes.app, self._routes.direct
+        route_of = self._routes.template_of
+        posted = {path: route_of("POST", path) for path in self.endpoints}
+        self.count_request = self.services.metrics.requests(posted, route_of)
         self.cookies = [served.cookies for served in self.services.environments.values()]
 
     async def stop(self) -> None:

@@ -69,6 +69,8 @@ class ASGIApplication(ABC):
         self.cookies: list[SessionCookies] = []
         """The session cookies that go back with each response."""
         self.access_log: AccessLog | None = None
+        self.count_request: Callable[[str, str, int], None] | None = None
+        """Counts a request by its method, path and status, when it gets a response."""
         self.in_flight = 0
         """Requests that are being answered."""
         self.stopping = asyncio.Event()
@@ -119,7 +121,7 @@ class ASGIApplication(ABC):
             try:
                 if endpoint is None:
                     routed = True
-                    await self._route(request, send)
+                    await self._route(request, path, send)
                     return
                 response = await endpoint(request)
             finally:
@@ -130,6 +132,8 @@ class ASGIApplication(ABC):
             if routed:  # the router answers errors itself, until a response has begun
                 raise
             response = self.response_to(error, f"{scope['method']} {path}")
+        if self.count_request is not None:
+            self.count_request(scope["method"], path, response.status)
         cookies: tuple[bytes, ...] = () if request.set_cookie is None else (request.set_cookie,)
         if request.cookies and len(cookies) < len(self.cookies):
             cookies = self._cookies(request)
@@ -137,15 +141,17 @@ class ASGIApplication(ABC):
         if send_whole is None or not send_whole(response, cookies):
             await send_response(send, response, cookies)
 
-    async def _route(self, request: HTTPRequest, send: Send) -> None:
+    async def _route(self, request: HTTPRequest, path: str, send: Send) -> None:
         """Let the router answer. It sees the path as it was sent: a session's id may hold a slash, as %2F."""
         scope = request.scope
         scope.pop(SEND_WHOLE, None)
-        path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
-        inner = {**scope, REQUEST: request, "app": self, "path": ROLLOUT.sub("", path, count=1), "root_path": ""}
+        raw = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
+        inner = {**scope, REQUEST: request, "app": self, "path": ROLLOUT.sub("", raw, count=1), "root_path": ""}
 
         async def send_with_cookies(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if self.count_request is not None:
+                    self.count_request(scope["method"], path, message["status"])
                 cookies = [(b"set-cookie", cookie) for cookie in self._cookies(request)]
                 message["headers"] = [*message.get("headers", ()), *cookies]
             await send(message)

@@ -194,7 +194,10 @@ class ServedEnvironment:
 
     async def no_tool(self, request: HTTPRequest, name: str) -> HTTPResponse:
         """The response to a path that the environment does not have; it may be a tool that the model made up."""
+        start = perf_counter()
         self.token_of(request)
+        if request.scope["method"] == "POST":
+            self.metrics.tool(self.name, name).count("unknown_tool", perf_counter() - start)
         known = ", ".join(sorted(self.environment.tools)) or "none"
         shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
         return error_response(404, "unknown_tool", f"there is no tool named {shown!r}; there are: {known}")

@@ -118,7 +118,6 @@ class ToolServer:
         self._with_handle = [
             listed if listed.name in self._own_session else _with_handle(listed) for listed in self._listed
         ]
-        self._meters = {name: served.metrics.tool(served.name, name) for name in tools}
         schemas = {listed.name: listed.input_schema for listed in (self._start_tool, *self._listed)}
         server = Server[Any](
             served.name, version=__version__, on_list_tools=self._list_tools, on_call_tool=self._call_tool
@@ -185,8 +184,8 @@ class ToolServer:
         except Exception as error:  # noqa: BLE001 - the model is told
             return _failure(response_to(error, params.name).body)
         finally:
-            if params.name in self._meters:
-                self._meters[params.name].count(outcome, perf_counter() - start)
+            if params.name != START:
+                self.served.metrics.tool(self.served.name, params.name).count(outcome, perf_counter() - start)
 
     async def _started_session(self, request: HTTPRequest, handle: Any) -> Session[Any]:
         """The session that a handle gives access to, or else the one that the request's connection has started."""

@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fcntl import LOCK_EX, LOCK_NB, flock
+from functools import partial
 from hashlib import blake2b
 from itertools import accumulate, count
 from mmap import mmap
@@ -40,6 +41,34 @@ STORE_OUTCOMES = ("ok", "conflict", "refused", "error")
 
 RUN_OUTCOMES: tuple[str, ...] = (*get_args(TurnStatus), "error")
 """Outcomes of the run of a thread."""
+
+VERDICT_OUTCOMES = ("ok", "error")
+"""Outcomes of a verification: whether there is a verdict."""
+
+UNKNOWN_TOOL = "(unknown)"
+"""Stands for all names of tools that there are not: a model can make up any number of them."""
+
+TOKEN_KINDS = ("input", "output")
+"""The tokens of models that are counted."""
+
+ROUTES = (
+    "/",
+    "/TOOL",
+    "/seed_session",
+    "/verify",
+    "/close_session",
+    "/reply",
+    "/instructions",
+    "/run",
+    "/v1/responses",
+)
+ROUTES += ("/reset", "/step", "/close", "/aggregate_metrics", "/reverify_mode", "/mcp", "/threads", "/admin", "/studio")
+ROUTES += ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "other")
+"""Routes of requests, without the names of environments, tools and sessions."""
+
+STATUSES = (*range(200, 205), 303, 304, 307, *range(400, 406), 408, 409, 410, 411, 413, 415, 421, 422, 429, 431)
+STATUSES += tuple(range(500, 505))
+"""Statuses of responses that are told apart."""
 
 
 BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -101,25 +130,61 @@ class Metrics:
             size += cells
             return size - cells
 
+        self._process = take(1)
+        """The id of the process that the row is of."""
         self._expired = take(1)
         self._created = {environment: take(1) for environment in tools}
         of_tools = {
-            (environment, tool): take(Meter.size(OUTCOMES)) for environment, names in tools.items() for tool in names
+            (environment, tool): take(Meter.size(OUTCOMES))
+            for environment, names in tools.items()
+            for tool in (*names, UNKNOWN_TOOL)
         }
+        of_verdicts = {(environment,): take(Meter.size(VERDICT_OUTCOMES)) for environment in tools}
+        self._tokens = {(environment, kind): take(1) for environment in tools for kind in TOKEN_KINDS}
+        self._requests = {route: take(len(STATUSES) + 1) for route in ROUTES}
         of_runs = {(environment,): take(Meter.size(RUN_OUTCOMES)) for environment in tools}
         of_store = {(operation,): take(Meter.size(STORE_OUTCOMES)) for operation in OPERATIONS}
 
-        self._files = (
-            None if folder is None else _Files(folder, repr((tools, OUTCOMES, RUN_OUTCOMES, OPERATIONS, BOUNDS)), size)
-        )
+        layout = repr((tools, OUTCOMES, RUN_OUTCOMES, OPERATIONS, BOUNDS, ROUTES, STATUSES))
+        self._files = None if folder is None else _Files(folder, layout, size)
         self._row: Row = [0.0] * size if self._files is None else self._files.claim()
+        self._row[self._process] = os.getpid()
+        self._status_places = {status: place for place, status in enumerate(STATUSES)}
         self._tools = {labels: Meter(self._row, start, OUTCOMES) for labels, start in of_tools.items()}
+        self._verdicts = {labels: Meter(self._row, start, VERDICT_OUTCOMES) for labels, start in of_verdicts.items()}
         self._runs = {labels: Meter(self._row, start, RUN_OUTCOMES) for labels, start in of_runs.items()}
         self._store = {labels: Meter(self._row, start, STORE_OUTCOMES) for labels, start in of_store.items()}
 
     def tool(self, environment: str, tool: str) -> Meter:
-        """The meter of a tool's calls."""
-        return self._tools[environment, tool]
+        """The meter of a tool's calls; those of tools that the environment does not have share one."""
+        return self._tools.get((environment, tool)) or self._tools[environment, UNKNOWN_TOOL]
+
+    def verdicts(self, environment: str) -> Meter:
+        """The meter of an environment's verifications."""
+        return self._verdicts[environment,]
+
+    def tokens(self, environment: str, usage: Mapping[str, Any]) -> None:
+        """Count the tokens of a model that acted in an environment, by the `usage` of its answers."""
+        for kind in TOKEN_KINDS:
+            self._row[self._tokens[environment, kind]] += usage.get(f"{kind}_tokens") or 0
+
+    def requests(
+        self, posted: Mapping[str, str], route_of: Callable[[str, str], str]
+    ) -> Callable[[str, str, int], None]:
+        """What counts requests by method, path and status: one function, as every call passes it.
+
+        `posted` has the routes of some paths that are posted to; `route_of` gives those of all others.
+        """
+        row, places, starts = self._row, self._status_places, self._requests
+        known = {path: starts[route] for path, route in posted.items()}
+
+        def count(method: str, path: str, status: int) -> None:
+            start = known.get(path) if method == "POST" else None
+            if start is None:
+                start = starts.get(route_of(method, path), starts["other"])
+            row[start + places.get(status, len(STATUSES))] += 1.0
+
+        return count
 
     def runs(self, environment: str) -> Meter:
         """The meter of the runs of an environment's threads."""
@@ -141,8 +206,7 @@ class Metrics:
         """The metrics of all workers as text in the accepted format, and its content type."""
         registry = CollectorRegistry()
         registry.register(_Collected(list(self._metrics(live))))
-        if self._files is None:  # with several processes it would describe only this one
-            ProcessCollector(registry=registry)
+        registry.register(_Collected(list(self._processes())))
         if b"application/openmetrics-text" in accept:
             text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
             return text, openmetrics.CONTENT_TYPE_LATEST.encode()
@@ -157,11 +221,36 @@ class Metrics:
         yield seeded
         expired = row[self._expired]
         yield CounterMetricFamily("stateroom_sessions_expired", "Sessions that expired and were removed", expired)
+        requests = CounterMetricFamily("stateroom_requests", "Requests that got a response", labels=["route", "status"])
+        for route, start in self._requests.items():
+            for place, status in enumerate((*STATUSES, "other")):
+                if row[start + place]:
+                    requests.add_metric([route, str(status)], row[start + place])
+        yield requests
+        tokens = CounterMetricFamily(
+            "stateroom_model_tokens", "Tokens of models that acted here", labels=["environment", "kind"]
+        )
+        for labels, cell in self._tokens.items():
+            tokens.add_metric(labels, row[cell])
+        yield tokens
+        yield from _metered("stateroom_verdict", "verdicts", ("environment",), self._verdicts, row)
         yield from _metered("stateroom_call", "tool calls", ("environment", "tool"), self._tools, row)
         yield from _metered("stateroom_thread_run", "runs of threads", ("environment",), self._runs, row)
         yield from _metered("stateroom_store_operation", "operations of the store", ("operation",), self._store, row)
         conflicts = sum(meter.outcomes(row)["conflict"] for meter in self._store.values())
         yield CounterMetricFamily("stateroom_conflicts", "Commits refused because another came first", conflicts)
+
+    def _processes(self) -> Iterator[Metric]:
+        """What the system knows of each worker's process, by the number of the worker."""
+        rows = [self._row] if self._files is None else self._files.rows()
+        found: dict[str, Metric] = {}
+        for worker, row in enumerate(rows):
+            labels = {} if self._files is None else {"worker": str(worker)}
+            for family in ProcessCollector(pid=partial(int, row[self._process]), registry=None).collect():
+                known = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    known.add_sample(sample.name, labels, sample.value)
+        yield from found.values()
 
 
 def _metered(
@@ -213,11 +302,15 @@ class _Files:
                 return memoryview(mmap(file.fileno(), 8 * self.size)).cast("d")  # the lock stays with the map
         raise AssertionError
 
+    def rows(self) -> list[array[float]]:
+        """All rows, in the order of their files, including those of processes that died."""
+        paths = sorted(self.folder.glob(f"{self.name}.*"), key=lambda path: int(path.suffix[1:]))
+        contents = [path.read_bytes() for path in paths]
+        return [array("d", content) for content in contents if len(content) == 8 * self.size]  # else it is being made
+
     def total(self) -> list[float]:
-        """The sum of all rows, including those of processes that died."""
-        contents = [path.read_bytes() for path in self.folder.glob(f"{self.name}.*")]
-        rows = [array("d", content) for content in contents if len(content) == 8 * self.size]  # else it is being made
-        return [sum(cells) for cells in zip(*rows, strict=True)]
+        """The sum of all rows."""
+        return [sum(cells) for cells in zip(*self.rows(), strict=True)]
 
 
 class MeasuredStore(WrappedStore):

@@ -176,6 +176,15 @@ class Routes:
         start = self._prefix_of(path)
         return start, None if start is None else self._prefixes[start][0]
 
+    def template_of(self, method: str, path: str) -> str:
+        """The route that answers a request, without the names of environments and tools; for metrics."""
+        place, environment = self.place_of(method, path)
+        if place is None or environment is None:
+            return place or "other"
+        served = self._environments[environment]
+        own = place.removeprefix(served.prefix)
+        return "/TOOL" if own[1:] in served.environment.tools else own or "/"
+
     def _prefix_of(self, path: str) -> str | None:
         return next((start for start in self._prefixes if path == start or path.startswith(f"{start}/")), None)
 
@@ -189,6 +198,7 @@ class Routes:
     async def _metrics(self, request: Request) -> Response:
         """The metrics for Prometheus."""
         accept = http_request(request).headers.get(b"accept", b"")
+        await self.services.count.refresh()
         text, content_type = self.services.metrics.exposition(accept, self.services.count.live)
         return Response(text, headers={"content-type": content_type.decode()})
 

@@ -18,7 +18,7 @@ from stateroom.store import Store
 logger = logging.getLogger(__name__)
 
 RECOUNT = 1.0
-"""Seconds between two counts while the limit is reached."""
+"""Seconds between two counts while the limit is reached or metrics are read, and that the latter wait for a count."""
 
 ATTEMPTS = 3
 """Attempts to count while no session is created or closed."""
@@ -54,6 +54,13 @@ class SessionCount:
             if self._changes == changes:
                 break
         self.live = counted + self._pending  # at worst some are counted twice, until the next time
+
+    async def refresh(self) -> None:
+        """Count anew, since other workers create sessions too; unless it was done just now, or the store is slow."""
+        if self.now() - self._counted > RECOUNT:
+            with suppress(StateroomError, TimeoutError):
+                async with asyncio.timeout(RECOUNT):
+                    await self.update()
 
     async def admit(self, number: int = 1) -> Admission:
         """Admit new sessions, which are then made `with` the result; `Busy` if the limit would be exceeded."""

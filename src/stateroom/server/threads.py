@@ -214,6 +214,7 @@ class ThreadsAPI:
             finally:
                 meter.count(outcome, perf_counter() - start)
             usage = None if done.usage is None else done.usage.plain()
+            served.metrics.tokens(served.name, usage or {})
             told = {"status": done.status, "reason": done.reason, "question": done.question, "usage": usage}
             return to_json(told if on_items else {"output": done.output, **told})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import Any
 
 from stateroom.errors import Unauthorized
@@ -45,6 +46,15 @@ class Verification:
 
     async def judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Verdict:
         """The verdict on a session. Without a state the task comes from the row."""
+        outcome, start = "error", perf_counter()
+        try:
+            verdict = await self._judge(subject, row, response)
+            outcome = "ok"
+            return verdict
+        finally:
+            self.environment.metrics.verdicts(self.environment.name).count(outcome, perf_counter() - start)
+
+    async def _judge(self, subject: str | None, row: dict[str, Any], response: Any) -> Verdict:
         served = self.environment
         if served.stateless:
             session = await served.session(subject, self._task(row))

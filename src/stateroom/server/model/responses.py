@@ -189,7 +189,7 @@ def _item(item: Any, where: str) -> Item:
     if kind == "function_call_output" and not _is_content(item.get("output")):
         raise wrong_field(where, "a function_call_output should have an output")
     if kind == "item_reference":
-        raise wrong_field(where, "refers to an item: send the item itself")
+        raise wrong_field(where, "should be the item itself: this server looks up no references")
     return {"type": kind, **item}
 
 
