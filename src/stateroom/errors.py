@@ -252,6 +252,18 @@ class StoreFull(StoreError):
     """A bounded store holds as many sessions as it may."""
 
 
+LONGEST_TEXT = 10_000
+"""Characters of an error's text, or of a line of a log, that are kept."""
+
+
+def shortened(text: str) -> str:
+    """A text, or the beginning and the end of one that is too long for a log: what failed may be as large as a body."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    half = LONGEST_TEXT // 2
+    return f"{text[:half]} … {len(text) - 2 * half:,} characters left out … {text[-half:]}"
+
+
 def format_path(path: Path) -> str:
     """Write a path the way the author would: `orders[3].lines['a'].price`."""
     text = ""

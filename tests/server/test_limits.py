@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -308,3 +311,38 @@ async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
     assert (status, refused["error"]["code"]) == (504, "timeout")
     assert refused["error"]["message"] == "slow_seed.seed did not finish within 0.05 s"
     assert (len(served.client.cookie_jar), served.services.count.live) == (0, 0)
+
+
+# The log.
+
+
+async def test_a_failed_call_writes_little_to_the_log(launch: Any, connect: Any, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        dedent("""
+            from stateroom import Environment, State, tool
+
+            class Loud(Environment[State]):
+                '''Repeats what it is told.'''
+
+                @tool
+                def shout(self, state: State, text: str) -> None:
+                    '''Fail.'''
+                    try:
+                        raise KeyError(text)
+                    except KeyError as error:
+                        raise ValueError(text) from error
+
+                def verify(self) -> float:
+                    return 0.0
+        """)
+    )
+    command = launch("loud:Loud")
+    client = await connect(command.root)
+    await client.post("/seed_session", {})
+    for _ in range(3):
+        assert (await client.post("/shout", {"text": "x" * 1_000_000}))[0] == 500
+    command.signal(signal.SIGTERM)
+    command.wait()
+    assert 3_000 < len(command.said) < 60_000
+    assert "no running event loop" not in command.said
+    assert "loud.py" in command.said

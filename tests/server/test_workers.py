@@ -133,14 +133,22 @@ async def test_workers_end_when_their_parent_is_killed(launch: Any, connect: Any
     assert command.said == ""
 
 
-def test_workers_that_cannot_start_end_the_command(launch: Any, tmp_path: Path) -> None:
-    module = """
-        import multiprocessing
+@pytest.mark.parametrize(
+    ("death", "why"),
+    [
+        ('raise AssertionError("not here")', "picky cannot be imported: AssertionError: not here"),
+        ("os._exit(7)", "exit code 7"),
+    ],
+)
+def test_workers_that_cannot_start_end_the_command(launch: Any, tmp_path: Path, death: str, why: str) -> None:
+    module = f"""
+        import multiprocessing, os
         from stateroom.gallery.weather import WeatherEnvironment
-        assert multiprocessing.parent_process() is None, "not here"
+        if multiprocessing.parent_process() is not None: {death}
     """
     (tmp_path / "picky.py").write_text("\n".join(line.strip() for line in module.splitlines()))
     command = launch("picky:WeatherEnvironment", "--workers", "2")
-    assert command.wait() != 0
-    assert "picky cannot be imported: AssertionError: not here" in command.said
+    assert command.wait() == 1
+    assert why in command.said
+    assert "no running event loop" not in command.said
     command.wait_until(lambda: not command.alive())

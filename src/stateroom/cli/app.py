@@ -41,7 +41,7 @@ from stateroom.cli import (
 from stateroom.cli.options import with_options
 from stateroom.cli.output import errors
 from stateroom.environment import find_environment, registered
-from stateroom.errors import StateroomError
+from stateroom.errors import EngineFailed, StateroomError, shortened
 from stateroom.version import __version__
 
 
@@ -100,7 +100,7 @@ class TerminalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         is_ours = record.name.partition(".")[0] == "stateroom"
         if self.level or record.levelno >= (logging.ERROR if is_ours else logging.WARNING):
-            errors.print(self.format(record), soft_wrap=True)
+            errors.print(shortened(self.format(record)), soft_wrap=True)
 
 
 def log_to_terminal(level: int = logging.NOTSET) -> None:
@@ -203,4 +203,4 @@ def main() -> None:
         sys.exit(2)
     except StateroomError as error:
         errors.print(f"error: {error}", style="red", soft_wrap=True)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, EngineFailed) else 2)

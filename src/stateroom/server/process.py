@@ -30,7 +30,7 @@ from uvicorn.supervisors.basereload import BaseReload
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from stateroom.environment import Environment, make_environment
-from stateroom.errors import CannotListen, NotFound
+from stateroom.errors import CannotListen, NotFound, shortened
 from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
 from stateroom.server.options import Options
@@ -172,14 +172,13 @@ def run(
         return
     with TemporaryDirectory(prefix="stateroom-") as folder:
         shared = replace(factory, options=replace(factory.options, shared_folder=Path(folder)))
-        Supervisor(configured(WorkerFactory(shared), longest, workers), [listening]).run()
+        started = Path(folder) / "started"
+        Supervisor(configured(WorkerFactory(shared, started), longest, workers), [listening], started).run()
 
 
 def _run_here(server: Server, listening: socket.socket) -> None:
     """Serve in this process; beside a running loop, as a notebook has, on a thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_loop():
         server.run([listening])
         return
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
@@ -192,6 +191,15 @@ def _run_here(server: Server, listening: socket.socket) -> None:
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _in_loop() -> bool:
+    """Whether a loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def configured(make: Callable[[], ASGIApp], longest_call: float, workers: int = 1) -> uvicorn.Config:
@@ -236,16 +244,19 @@ class Server(uvicorn.Server):
 class Supervisor(Multiprocess):
     """Runs workers until a signal stops it."""
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], started: Path) -> None:
+        """`started` is a file that a worker makes when it has started: then others can be expected to."""
         before = {number: signal.getsignal(number) for number in SIGNALS.keys() - STOP}
         super().__init__(config, sockets)
         for number, handler in before.items():
             signal.signal(number, handler)
+        self._started = started
+        self._failed = False
 
     def run(self) -> None:
         super().run()
-        if any(process.exitcode == STARTUP_FAILURE for process in self.processes):
-            sys.exit(STARTUP_FAILURE)
+        if self._failed:
+            sys.exit(1)
 
     def terminate_all(self) -> None:
         for listening in self.sockets:
@@ -258,6 +269,14 @@ class Supervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         before = list(self.processes)
+        dead = [process for process in before if process.exitcode is not None]
+        if self._started.exists():
+            dead = [process for process in dead if process.exitcode == STARTUP_FAILURE]
+        if dead and not self.should_exit.is_set() and STOP.isdisjoint(self.signal_queue):
+            logger.error("worker %d died while it started (exit code %s)", dead[0].pid, dead[0].exitcode)
+            self._failed = True
+            self.should_exit.set()
+            return
         with _interrupt_blocked():
             super().keep_subprocess_alive()
         if not STOP.isdisjoint(self.signal_queue):
@@ -338,13 +357,17 @@ class WorkerFactory:
     """Makes the application in a worker process, which ends with its parent."""
 
     make: Callable[[], ASGIApp]
+    started: Path
+    """A file that it makes when it has made the application."""
 
     def __call__(self) -> ASGIApp:
         log_to_stderr()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # from here on uvicorn handles it
         threading.Thread(target=_end_with_parent, name="stateroom-parent", daemon=True).start()
         try:
-            return self.make()
+            made = self.make()
+            self.started.touch()
+            return made
         except Exception:
             logger.exception("a worker cannot start")
             os._exit(STARTUP_FAILURE)  # at once: the health check of a worker that ends takes long
@@ -357,9 +380,18 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+class LogFormatter(logging.Formatter):
+    """Writes records of a bounded length: their errors may have texts as large as a request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shortened(super().format(record))
+
+
 def log_to_stderr() -> None:
     """Log to standard error, without a line for each bad request."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     access = logging.getLogger("stateroom.access")
     access.setLevel(logging.INFO)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stateroom.errors import EnvironmentFailed, ModelFailed
+from stateroom.errors import EnvironmentFailed, ModelFailed, shortened
 
 FRAMEWORK = str(Path(__file__).parents[1])
 GALLERY = str(Path(FRAMEWORK, "gallery"))
@@ -51,7 +51,7 @@ def cause_of(error: BaseException, function: Callable[..., Any] | None = None) -
     if place is None and code is not None:
         place = _place(code, code.co_firstlineno)
     text = "".join(format_exception(type(error), error, _without_framework(error.__traceback__)))
-    return Cause(f"{type(error).__name__}: {error}", text, place)
+    return Cause(shortened(f"{type(error).__name__}: {error}"), shortened(text), place)
 
 
 def code_of(function: Any) -> CodeType | None:
