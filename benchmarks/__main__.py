@@ -39,6 +39,7 @@ BENCHMARKS = {
     "large": "history.forks",
     "cold": "history.cold",
     "rewards": "reverify.rewards",
+    "retail": "retail.retail",
     "scaling": "http.scaling",
     "travel": "travel.travel",
     "turns": "agent.conversation",
