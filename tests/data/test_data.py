@@ -12,8 +12,17 @@ import pytest
 from hypothesis import given, strategies as st
 from pyarrow import parquet
 
-from stateroom.data import Part, SourceRow, TaskTemplate, check_rows, measure_rows, read_source, split_rows
-from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound
+from stateroom.data import (
+    Part,
+    SourceRow,
+    TaskTemplate,
+    TemplateProcess,
+    check_rows,
+    measure_rows,
+    read_source,
+    split_rows,
+)
+from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, TimedOut
 from stateroom.gallery.counter import CounterEnvironment
 
 ROWS: list[dict[str, Any]] = [
@@ -250,7 +259,24 @@ def test_what_a_template_lacks_or_may_not_do_is_told(prompt: str, fields: dict[s
         TaskTemplate(prompt, None, fields).row({"x": 1})
 
 
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+
+
+def test_a_template_that_loops_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stateroom.data.template.MAX_SECONDS", 0.5)
+    with TemplateProcess(LOOPS + "{% endfor %}{% endfor %}{% endfor %}") as template, pytest.raises(TimedOut):
+        template.line({})
+
+
+@pytest.mark.parametrize("prompt", ["{{ 'x' * 10 ** 11 }}", "{{ 'x' * 40000000 }}", "{{ y }}"])
+def test_what_a_template_makes_is_bounded(prompt: str) -> None:
+    with TemplateProcess(prompt) as template, pytest.raises(BadTask):
+        template.line({"x": 99})
+
+
 def test_a_template_that_cannot_be_read_is_refused_with_its_line() -> None:
+    with pytest.raises(InvalidArguments, match="prompt, line 2"), TemplateProcess("a\n{{ b"):
+        pass
     with pytest.raises(InvalidArguments, match="prompt, line 2"):
         TaskTemplate("a\n{{ b")
     with pytest.raises(InvalidArguments, match="answer, line 1"):

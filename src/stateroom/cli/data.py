@@ -14,7 +14,7 @@ from stateroom.cli.output import console, counted, errors, number, print_json, t
 from stateroom.data import DataReport, FieldStats, Part, check_rows, measure_rows, read_source, split_rows
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, NotFound
-from stateroom.jsonl import line_of, replace_lines
+from stateroom.jsonl import replace_lines
 from stateroom.rollout import SOON, ProgressBar
 
 T = TypeVar("T")
@@ -170,11 +170,11 @@ def render(
     Example: stateroom data render raw.csv --prompt prompt.jinja --field answer='capital | lower' --output tasks.jsonl
     """
     try:
-        from stateroom.data import TaskTemplate  # noqa: PLC0415 - an extra
+        from stateroom.data import TemplateProcess  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise NotFound(f"templates need {error.name}: pip install 'stateroom[data]'") from error
     texts = [None if path is None else path.read_text(encoding="utf-8") for path in (prompt, system)]
-    template = TaskTemplate(str(texts[0]), texts[1], dict(pairs(field, "--field", "answer='capital | lower'")))
+    template = TemplateProcess(str(texts[0]), texts[1], dict(pairs(field, "--field", "answer='capital | lower'")))
     report = DataReport()
 
     def lines() -> Iterator[bytes]:
@@ -182,14 +182,15 @@ def render(
             report.rows += 1
             raw = each.row()
             try:
-                yield line_of(template.row(raw))
-            except (BadTask, TypeError) as error:  # a TypeError: a field is not JSON
+                yield template.line(raw)
+            except BadTask as error:
                 report.add(f"{each.where}: {error}", show)
         if report.problems:
             raise BadTask(f"{counted(report.problems, 'row', 'rows')} of {report.rows:,} cannot be rendered")
 
     try:
-        replace_lines(output, lines())
+        with template:
+            replace_lines(output, lines())
     except BadTask as error:
         if not report.problems:
             raise

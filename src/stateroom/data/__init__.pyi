@@ -16,4 +16,4 @@ from .stats import (
     Lengths as Lengths,
     measure_rows as measure_rows,
 )
-from .template import TaskTemplate as TaskTemplate
+from .template import TaskTemplate as TaskTemplate, TemplateProcess as TemplateProcess

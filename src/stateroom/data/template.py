@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from resource import RLIMIT_AS, setrlimit
+from typing import Any, Self
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from stateroom.errors import BadTask, InvalidArguments
+from stateroom.errors import BadTask, InvalidArguments, TimedOut
+from stateroom.jsonl import line_of
 
 Row = dict[str, Any]
+
+MAX_SECONDS = 10.0
+"""Seconds that a template may take for a row."""
+
+MAX_SECONDS_TO_START = 60.0
+"""Seconds that it may take to be compiled, which evaluates what is constant, in a new process."""
+
+MAX_MEMORY = 4 << 30
+"""Bytes of memory that its process may have."""
+
+MAX_BYTES = 32 << 20
+"""Bytes of a task."""
 
 NO_FIELDS: Mapping[str, str] = {}
 
@@ -49,6 +65,72 @@ class TaskTemplate:
         return {**(fields or raw), "responses_create_params": request}
 
 
+class TemplateProcess:
+    """A template in a process of its own, whose time and memory are bounded: one that loops for ever is ended.
+
+    Raises `InvalidArguments` if a part cannot be read, and `TimedOut` if one takes too long.
+    """
+
+    def __init__(self, prompt: str, system: str | None = None, fields: Mapping[str, str] = NO_FIELDS) -> None:
+        context = get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, prompt, system, fields), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        try:
+            self._answer(MAX_SECONDS_TO_START)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def line(self, raw: Row) -> bytes:
+        """The task row of a raw one, as a line of a file; `BadTask` says which part cannot be made, and why."""
+        self._pipe.send(raw)
+        return self._answer(MAX_SECONDS)
+
+    def _answer(self, seconds: float) -> bytes:
+        if not self._pipe.poll(seconds):
+            raise TimedOut(f"a template takes longer than {seconds:g} seconds for one row: does it loop?")
+        try:
+            answer = self._pipe.recv()
+        except EOFError:
+            raise TimedOut(f"a template was ended: one row needs more than {MAX_MEMORY >> 20:,} MiB") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)
+
+
+def _serve(pipe: Connection, prompt: str, system: str | None, fields: Mapping[str, str]) -> None:
+    """Answer raw rows with lines, or with what is wrong, until the parent ends."""
+    setrlimit(RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    try:
+        template = TaskTemplate(prompt, system, fields)
+        pipe.send(b"")
+        while True:
+            raw = pipe.recv()
+            try:
+                line = line_of(template.row(raw))
+                if len(line) > MAX_BYTES:
+                    raise BadTask(f"the task has more than {MAX_BYTES:,} bytes")
+                pipe.send(line)
+            except (BadTask, TypeError) as error:  # a TypeError: a field is not JSON
+                pipe.send(BadTask(str(error)))
+    except InvalidArguments as error:
+        pipe.send(error)
+    except EOFError:
+        pass
+
+
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
     try:
@@ -63,5 +145,5 @@ def _filled(name: str, part: Callable[[Row], Any], seen: Row) -> Any:
         if isinstance(found, Undefined):
             str(found)  # which raises
     except Exception as error:  # an expression may raise anything
-        raise BadTask(f"{name}: {error}") from error
+        raise BadTask(f"{name}: {error or type(error).__name__}") from error
     return found

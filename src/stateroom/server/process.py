@@ -357,7 +357,7 @@ class WorkerFactory:
     """Makes the application in a worker process, which ends with its parent."""
 
     make: Callable[[], ASGIApp]
-    started: Path
+    started: Path | None = None
     """A file that it makes when it has made the application."""
 
     def __call__(self) -> ASGIApp:
@@ -366,7 +366,8 @@ class WorkerFactory:
         threading.Thread(target=_end_with_parent, name="stateroom-parent", daemon=True).start()
         try:
             made = self.make()
-            self.started.touch()
+            if self.started is not None:
+                self.started.touch()
             return made
         except Exception:
             logger.exception("a worker cannot start")

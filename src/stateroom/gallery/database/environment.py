@@ -77,12 +77,12 @@ class SQLEnvironment(Environment[Database, DatabaseTask]):
 
     async def verify(self, state: Database, episode: Episode, clock: Clock) -> Verdict:
         gold, now = await episode.after(episode.task.gold), clock.now()
-        wrong = state.differing_tables(gold, now)
+        wrong = state.differences(gold, now)
         answered = gold.query is None or all(
             _is_right(state.query or "", gold.query, database, now, ordered=episode.task.ordered)
             for database in (gold, self.variant())
         )
-        reasons = [f"the table {name} is not as it should be" for name in wrong]
+        reasons = [f"the {part} is not as it should be" for part in wrong]
         reasons += [] if answered else ["the query is wrong" if state.query else "no query was submitted"]
         return Verdict(
             reward=float(not reasons),

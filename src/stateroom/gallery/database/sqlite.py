@@ -53,7 +53,7 @@ TOLD = {
 }
 """Errors of SQLite in other words."""
 
-TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'"
 
 DATES = ("date", "datetime", "julianday", "strftime", "time", "unixepoch")
 """Functions for which `now` is the session's time."""
@@ -118,14 +118,25 @@ class Database(State):
                 raise ToolError("that is not a query")
             return Rows([name for name, *_ in cursor.description], _fetched(cursor, most, most_bytes))
 
-    def differing_tables(self, other: Database, now: datetime) -> list[str]:
-        """The names of tables that are not the same in another database."""
+    def differences(self, other: Database, now: datetime) -> list[str]:
+        """Tables, views, indexes and triggers that are not the same in another database, such as `table orders`."""
         if self.pages == other.pages:
             return []
-        mine, theirs = ({name for (name,) in each.select(TABLES, now, COMPARED_ROWS).rows} for each in (self, other))
-        return sorted((mine ^ theirs) | {name for name in mine & theirs if not self._has_same_table(name, other, now)})
+        mine, theirs = (each._schema() for each in (self, other))
+        both = mine.keys() & theirs.keys()
+        changed = {part for part in both if mine[part] != theirs[part] or not self._has_same_rows(*part, other, now)}
+        return sorted(" ".join(part) for part in (mine.keys() ^ theirs.keys()) | changed)
 
-    def _has_same_table(self, name: str, other: Database, now: datetime) -> bool:
+    def _schema(self) -> dict[tuple[str, str], Any]:
+        """What each table, view, index and trigger is, by its type and name; however its statement was written."""
+        with self.connection() as connection:
+            return {
+                (kind, name): _declared(connection, kind, name, sql) for kind, name, sql in connection.execute(SCHEMA)
+            }
+
+    def _has_same_rows(self, kind: str, name: str, other: Database, now: datetime) -> bool:
+        if kind != "table":
+            return True
         sql = 'SELECT * FROM "{}"'.format(name.replace('"', '""'))
         theirs = other.select(sql, now, COMPARED_ROWS, COMPARED_STEPS, COMPARED_BYTES)
         try:
@@ -193,6 +204,24 @@ def _dated(dates: sqlite3.Connection, name: str, now: datetime, *given: Any) -> 
 
 def _is(value: Any, *words: str) -> bool:
     return isinstance(value, str) and value.lower() in words
+
+
+def _declared(connection: sqlite3.Connection, kind: str, name: str, sql: str) -> Any:
+    """What a part of a schema is: of a table its columns, keys, indexes and constraints, of others their statement."""
+    words = "".join(sql.split()).casefold()
+    if kind != "table":
+        return words
+
+    def listed(pragma: str, of: str, columns: str = "*") -> list[tuple[Any, ...]]:
+        return sorted(connection.execute(f"SELECT {columns} FROM pragma_{pragma}(?)", (of,)), key=repr)
+
+    automatic = listed("index_list", name, 'name, "unique", origin')
+    return (
+        connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall(),
+        listed("foreign_key_list", name),
+        [(unique, listed("index_info", index)) for index, unique, origin in automatic if origin != "c"],
+        [words.count(word) for word in ("check(", "autoincrement", "collate", "withoutrowid", "generated")],
+    )
 
 
 def _rounded(cell: Any) -> Any:
