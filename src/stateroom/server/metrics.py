@@ -51,17 +51,17 @@ UNKNOWN_TOOL = "(unknown)"
 TOKEN_KINDS = ("input", "output")
 """The tokens of models that are counted."""
 
-ROUTES = tuple(
-    """
-    / /TOOL /seed_session /verify /close_session /reply /instructions /run /v1/responses /reset /step /close /mcp
-    /aggregate_metrics /reverify_mode /threads /admin /studio /health /ready /metrics /docs /openapi.json other
-    """.split()
+ROUTES = (
+    *("/", "/TOOL", "/seed_session", "/verify", "/close_session", "/reply", "/instructions", "/run", "/v1/responses"),
+    *("/reset", "/step", "/close", "/aggregate_metrics", "/reverify_mode", "/mcp", "/threads", "/admin", "/studio"),
+    *("/health", "/ready", "/metrics", "/docs", "/openapi.json", "other"),
 )
 """Routes of requests, without the names of environments, tools and sessions."""
 
-STATUSES = tuple(
-    [*range(200, 205), 303, 304, 307, *range(400, 406), *(408, 409, 410, 411, 413, 415, 421, 422, 429, 431)]
-    + [*range(500, 505)]
+STATUSES = (
+    *(*range(200, 205), 303, 304, 307),
+    *(*range(400, 406), 408, 409, 410, 411, 413, 415, 421, 422, 429, 431),
+    *range(500, 505),
 )
 """Statuses of responses that are told apart."""
 
