@@ -50,7 +50,10 @@ class Stream:
         return []
 
     async def next(self) -> dict[str, Any]:
-        fields = dict(line.split(": ", 1) for line in await self.lines())
+        """The next event; comments, which keep a connection alive, are passed over."""
+        while (lines := await self.lines()) and lines[0].startswith(":"):
+            pass
+        fields = dict(line.split(": ", 1) for line in lines)
         return {**fields, "data": json.loads(fields["data"])}
 
     async def entry(self) -> dict[str, Any]:
