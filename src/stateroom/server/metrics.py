@@ -51,23 +51,17 @@ UNKNOWN_TOOL = "(unknown)"
 TOKEN_KINDS = ("input", "output")
 """The tokens of models that are counted."""
 
-ROUTES = (
-    "/",
-    "/TOOL",
-    "/seed_session",
-    "/verify",
-    "/close_session",
-    "/reply",
-    "/instructions",
-    "/run",
-    "/v1/responses",
+ROUTES: tuple[str, ...] = (
+    *("/", "/TOOL", "/seed_session", "/verify", "/close_session", "/reply", "/instructions", "/run", "/v1/responses"),
+    *("/reset", "/step", "/close", "/aggregate_metrics", "/reverify_mode", "/mcp", "/threads", "/admin", "/studio"),
+    *("/health", "/ready", "/metrics", "/docs", "/openapi.json", "other"),
 )
-ROUTES += ("/reset", "/step", "/close", "/aggregate_metrics", "/reverify_mode", "/mcp", "/threads", "/admin", "/studio")
-ROUTES += ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "other")
 """Routes of requests, without the names of environments, tools and sessions."""
 
-STATUSES = (*range(200, 205), 303, 304, 307, *range(400, 406), 408, 409, 410, 411, 413, 415, 421, 422, 429, 431)
-STATUSES += tuple(range(500, 505))
+STATUSES: tuple[int, ...] = (
+    *(*range(200, 205), 303, 304, 307, *range(400, 406)),
+    *(408, 409, 410, 411, 413, 415, 421, 422, 429, 431, *range(500, 505)),
+)
 """Statuses of responses that are told apart."""
 
 
