@@ -333,6 +333,20 @@ def test_a_session_of_an_environment_that_is_not_registered_needs_its_class() ->
         assert rooms.open(name).state.value == 3
 
 
+def test_sessions_may_be_closed_when_the_interpreter_ends() -> None:
+    """Trainers do so; from then on no thread can start."""
+    program = (
+        "import stateroom, threading\n"
+        "rooms = stateroom.open('sqlite:///rooms.db', 'counter')\n"
+        f"rooms.seed({TASK})\n"
+        "threading._register_atexit(rooms.close)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
     import threading  # noqa: PLC0415
 

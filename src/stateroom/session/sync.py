@@ -39,6 +39,8 @@ class BackgroundLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        # A store may close when the interpreter ends, and then no thread can start: one is ready for it.
+        self._loop.run_in_executor(None, int)
         self._thread = Thread(target=self._loop.run_forever, name="stateroom-loop", daemon=True)
         self._thread.start()
 
