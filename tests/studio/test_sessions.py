@@ -63,7 +63,7 @@ async def test_of_two_who_let_a_model_continue_at_once_one_is_refused(
     served = await open_studio(model=f"{MODELS}:Waits", store=f"sqlite:///{tmp_path / 'rooms.db'}")
     session = await seed(served)
     path = f"/studio/api/sessions/{session}/continue"
-    asked = [ask(served, "POST", path, json={"by": name, "message": "1"}) for name in ("ada", "bob", "cy")]
+    asked = [ask(served, "POST", path, json={"by": name}) for name in ("ada", "bob", "cy")]
     assert sorted(status for status, _ in await asyncio.gather(*asked)) == [200, 409, 409]
     assert len([entry for entry in await log(served, f"/sessions/{session}") if entry["kind"] == "checkpoint"]) == 1
     await act(served, f"/sessions/{session}/stop")
