@@ -11,6 +11,7 @@ import pytest
 
 from stateroom import Environment, Episode, State, Task, ToolError, tool
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery.facts import FactsEnvironment
 from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}
@@ -97,6 +98,30 @@ async def test_odd_bodies_elsewhere(replies: Replies) -> None:
                 found, error = await replies.error(f"/{path}", data=body)
                 assert (found, message in error["message"]) == (status, True), (path, error)
     assert await replies.served.post("/get_counter_value") == (200, {"count": 3})
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"response": {}, "extra": json.loads(nested(256))}, "extra"),
+        ({"response": {"output": [{"type": "message", "content": [1.5]}]}}, "response.output"),
+        ({"response": {"output": [{"type": "message", "content": [None]}]}}, "response.output"),
+        ({"response": {"output": [{"type": "message", "content": {"a": 1}}]}}, "response.output"),
+        ({"response": {"output": [{"type": "message", "content": [{"text": 5}]}]}}, "response.output"),
+        ({"response": {"output": [{"type": "reasoning", "content": [1.5]}]}}, "response.output"),
+    ],
+)
+async def test_what_is_wrong_with_a_response_is_named(replies: Replies, body: Any, field: str) -> None:
+    status, error = await replies.error("/verify", json=body)
+    assert (status, error["code"], [*error["fields"]]) == (422, "invalid_arguments", [field])
+    assert (await replies.served.post("/verify", {"response": {"usage": {"type": [1]}}}))[0] == 200
+
+
+async def test_a_row_without_the_fields_that_its_task_compares_is_refused(serve: Any) -> None:
+    served = await serve(FactsEnvironment())
+    status, refused = await served.post("/seed_session", {"ranking": []})
+    assert (status, refused["error"]["code"]) == (422, "invalid_task")
+    assert "archive: Field required" in refused["error"]["message"]
 
 
 async def test_numbers_of_any_size_are_kept_exactly(replies: Replies) -> None:

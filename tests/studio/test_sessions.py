@@ -1,5 +1,6 @@
 """Studio's own API on sessions: a model continues them, and those of runs are in stores of their own."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,20 @@ async def test_a_model_continues_from_any_revision_of_a_fork(open_studio: OpenSt
     assert state["state"] == {"value": 5}
     calls = [entry["call_id"] for entry in await log(served, f"/sessions/{fork['id']}") if entry["kind"] == "call"]
     assert len(calls) == len({*calls}) == 2
+
+
+async def test_of_two_who_let_a_model_continue_at_once_one_is_refused(
+    open_studio: OpenStudio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
+    served = await open_studio(model=f"{MODELS}:Waits", store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    session = await seed(served)
+    path = f"/studio/api/sessions/{session}/continue"
+    asked = [ask(served, "POST", path, json={"by": name}) for name in ("ada", "bob", "cy")]
+    assert sorted(status for status, _ in await asyncio.gather(*asked)) == [200, 409, 409]
+    assert len([entry for entry in await log(served, f"/sessions/{session}") if entry["kind"] == "checkpoint"]) == 1
+    await act(served, f"/sessions/{session}/stop")
+    (tmp_path / "answer-0").touch()
 
 
 async def test_a_model_is_stopped_while_it_thinks(

@@ -57,7 +57,10 @@ def validated_without(task_type: type[T], row: Any) -> T:
     missing = frozenset(missing_fields(task_type, row))
     if not missing:
         return validated(task_type, row)
-    task: T = validated(_incomplete(task_type, missing), row)
+    try:
+        task: T = validated(_incomplete(task_type, missing), row)
+    except (AttributeError, TypeError, LookupError) as error:  # a validator of the task needs a field that is None here
+        raise BadTask("; ".join(f"{name}: Field required" for name in sorted(missing))) from error
     for name, field in task_type.model_fields.items():
         if (field.alias or name) in missing:
             del task.__dict__[name]

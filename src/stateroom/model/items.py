@@ -127,8 +127,8 @@ def is_content(value: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Whether a value can be the name of a message's user: a text of printable characters, or None."""
-    return value is None or (isinstance(value, str) and bool(value) and value.isprintable())
+    """Whether a value can be the name of a message's user: None, or a text as `session.log.checked_user` takes it."""
+    return value is None or (isinstance(value, str) and bool(value) and value.isprintable() and ": " not in value)
 
 
 def last_user_text(conversation: list[Item]) -> str:
@@ -192,7 +192,9 @@ def _checked_item(item: Any, place: int) -> Item:
     if kind == "message" and (item.get("content") is None or not is_content(item["content"])):
         raise _invalid(f"the content of item {place} should be a text, or a list of parts")
     if kind == "message" and not is_name(item.get("name")):
-        raise _invalid(f"the name of item {place} should be a text of printable characters")
+        raise _invalid(
+            f"the name of item {place} should be a text of printable characters, without a colon before a space"
+        )
     if kind_of(item) in ("call", "output") and not isinstance(item.get("call_id"), str):
         raise _invalid(f"the call_id of item {place} should be a text")
     return {"type": kind, **item}

@@ -112,8 +112,9 @@ WHOLE = BeforeValidator(_whole)
 """Takes 2.0 for 2, which JSON Schema does not tell apart."""
 RevisionNumber = Annotated[int, Field(ge=1, le=2**53), WHOLE]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-User = Annotated[str, Field(min_length=1, max_length=200, pattern="^[ -~\u00a1-\u00ac\u00ae-\u024f]+$")]
-"""A user who speaks in a session: of Latin letters and other printable characters."""
+_LATIN = "\u00a1-\u00ac\u00ae-\u024f"
+User = Annotated[str, Field(min_length=1, max_length=200, pattern=f"^([ -9;-~{_LATIN}]|:+[!-9;-~{_LATIN}])*:*$")]
+"""A user who speaks in a session: of Latin letters and other printable characters, without a colon before a space."""
 RevisionOrName = RevisionNumber | Name
 """A revision, or the name of a checkpoint."""
 After = Annotated[int, Field(ge=0, le=2**53), WHOLE]

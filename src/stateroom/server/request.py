@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stateroom.errors import BadTask, InvalidArguments, TooLarge
-from stateroom.model import text_of
+from stateroom.model import is_content, text_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -228,6 +228,9 @@ def task_fields(body: dict[str, Any]) -> dict[str, Any]:
 # The Responses object in a request, checked before an author's verifier sees it.
 
 
+CONTENT = "the content of a message should be a text, or a list of parts with a text each"
+
+
 def checked_response(body: dict[str, Any]) -> dict[str, Any]:
     """The `response` of a body."""
     response = body.get("response")
@@ -241,6 +244,8 @@ def checked_response(body: dict[str, Any]) -> dict[str, Any]:
             raise wrong_field("response.output", "should be a list of items")
         if item.get("type") == "function_call":
             _check_call(item)
+        elif not is_content(item.get("content")):
+            raise wrong_field("response.output", CONTENT)
     return response
 
 
@@ -259,8 +264,4 @@ def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
 
 def message_text(response: dict[str, Any]) -> str:
     """The text of the messages in a response."""
-    try:
-        return "".join(text_of(item) for item in response.get("output", ()) if item.get("type") == "message")
-    except (AttributeError, TypeError):
-        problem = "the content of a message should be a text, or a list of parts with a text each"
-        raise wrong_field("response.output", problem) from None
+    return "".join(text_of(item) for item in response.get("output", ()) if item.get("type") == "message")

@@ -116,10 +116,14 @@ def checked_name(what: str, value: object) -> str:
 
 
 def checked_user(user: object) -> str:
-    """The same for a user, who has a name at least."""
+    """The same for a user, who has a name at least, and not one that reads as the words of another: `ann: Yes. bob`."""
     if not (name := checked_name("user", user)):
-        raise InvalidArguments("user: should not be empty", {"user": "should not be empty"})
-    return name
+        message = "should not be empty"
+    elif ": " in name:
+        message = "should not have a colon before a space"
+    else:
+        return name
+    raise InvalidArguments(f"user: {message}", {"user": message})
 
 
 class LogEntry(msgspec.Struct, frozen=True):

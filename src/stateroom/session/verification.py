@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from stateroom.errors import BadVerdict, Conflict, DuplicateCall, SessionClosed, SessionSealed
+from stateroom.errors import BadVerdict, Conflict, DuplicateCall, InvalidArguments, SessionClosed, SessionSealed
 from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession
@@ -64,7 +64,11 @@ class Verification:
         for name, value in row.items():
             if name in added or (name in known and same(known[name], value)):
                 continue
-            typed = to_jsonable_python(getattr(task, name, value), fallback=str)
+            try:
+                typed = to_jsonable_python(getattr(task, name, value), fallback=str)
+            except UNSTORABLE as error:
+                message = "should be JSON that is not nested too deeply"
+                raise InvalidArguments(f"{name}: {message}", {name: message}) from error
             if not same(typed, value):
                 told = (
                     f"{name}: the session was seeded with another value; verify it with the row that it was seeded with"

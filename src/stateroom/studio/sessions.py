@@ -31,6 +31,8 @@ class Continuations:
         self._services = services
         self._models = models
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._starting: set[str] = set()
+        """Sessions that are about to have a task."""
         self._errors: dict[str, str] = {}
         """Why the last attempt in a session failed."""
         services.resources.push_async_callback(self.close)
@@ -50,16 +52,20 @@ class Continuations:
     async def start(self, request: Request) -> Response:
         """Let the model continue a session; a checkpoint in its log names the person."""
         wanted, session = api.read_body(request, Continuation), request.path_params["session"]
-        served = await self._services.environment_of(session)
-        agent = agent_for(self._services, self._models, served.name, session)
-        if session in self._tasks:
+        if session in self._tasks or session in self._starting:
             raise Conflict(session, 0, "a model continues this session already; stop it first")
-        opened = await served.sessions.open(session)
-        if wanted.message:
-            await Threads(served.sessions).add(session, wanted.message)
-        await opened.checkpoint(by=wanted.by)
-        self._errors.pop(session, None)
-        self._tasks[session] = asyncio.create_task(self._run(served, session, agent))
+        self._starting.add(session)
+        try:
+            served = await self._services.environment_of(session)
+            agent = agent_for(self._services, self._models, served.name, session)
+            opened = await served.sessions.open(session)
+            if wanted.message:
+                await Threads(served.sessions).add(session, wanted.message)
+            await opened.checkpoint(by=wanted.by)
+            self._errors.pop(session, None)
+            self._tasks[session] = asyncio.create_task(self._run(served, session, agent))
+        finally:
+            self._starting.discard(session)
         return self._status(session)
 
     async def stop(self, request: Request) -> Response:
