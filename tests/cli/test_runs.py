@@ -387,6 +387,22 @@ def test_two_runs_are_compared(stateroom: Command, collect: Any) -> None:
     assert stateroom("compare", "out/a", "out/a").out.count("stateroom show") == 0
 
 
+def test_where_two_runs_part_is_shown_however_late_it_is(stateroom: Command, collect: Any) -> None:
+    policies = "\n".join(
+        f"class {name}(Policy):\n    def respond(self, conversation, tools):\n"
+        f"        return [function_call('put', 'c', colour='x' * 500 + '{name}')] * (not outputs_of(conversation)) "
+        f"or [function_call('put', 'd', colour='red')] * ({name == 'Two'} and len(outputs_of(conversation)) == 1) "
+        f"or [message('Done.')]\n"
+        for name in ("One", "Two")
+    )
+    Path("pile.py").write_text(f"{PILE}\n{policies}")
+    collect("a", "One")
+    collect("b", "Two")
+    told = stateroom("compare", "out/a.jsonl", "out/b.jsonl").out.replace("\n", "").replace(" ", "")
+    assert 'xOne"' in told
+    assert 'xTwo"' in told
+
+
 def test_tasks_that_differ_are_left_out(stateroom: Command, collect: Any) -> None:
     collect("a")
     Path("tasks.jsonl").write_text(tasks(2, 2, 9, 1))

@@ -104,3 +104,25 @@ def test_each_kind_of_operation_is_data_and_a_line(change: Any, expected: Any, w
     changes = describe(before, patch)
     assert before == after
     assert (told(changes), lines(changes)) == (expected, words)
+
+
+LONG = "x" * 500
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (f"{LONG}one", f"{LONG}two"),
+        (f"{LONG}one{LONG}", f"{LONG}two{LONG}"),
+    ],
+)
+def test_two_long_values_are_shown_where_they_differ(old: Any, new: Any) -> None:
+    [line] = lines(differences({"text": old}, {"text": new}))
+    assert "one" in line
+    assert "two" in line
+    assert len(line) < 150
+
+
+def test_a_short_value_is_shown_whole() -> None:
+    [line] = lines(differences({"text": f"{'x' * 40}one"}, {"text": f"{'x' * 40}two"}))
+    assert line == f'text: "{"x" * 40}one" → "{"x" * 40}two"'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import maxsize
 from typing import Any
 
 from rich.text import Text
@@ -11,6 +12,7 @@ from stateroom.cli.output import console, counted, errors, item_lines, number, p
 from stateroom.cli.show import RunPath
 from stateroom.model import Item
 from stateroom.rollout import RunComparison, StoredRun, TaskComparison, compare_runs
+from stateroom.state import cut_pair
 
 SHOWN = 20
 """Tasks that are shown; --json has all."""
@@ -76,16 +78,15 @@ def _parting(task: TaskComparison) -> str:
     if task.divergence is None:
         return "no two episodes of the same rollout index differ" if task.rollout is None else "not in what was said"
     _, first, second = task.divergence
-    return f"rollout {task.rollout}, item {task.divergence.item}\nA {_line(first)}\nB {_line(second)}"
+    one, other = cut_pair(_line(first), _line(second), LONGEST)
+    return f"rollout {task.rollout}, item {task.divergence.item}\nA {one}\nB {other}"
 
 
 def _line(item: Item | None) -> str:
     if item is None:
         return "ends"
-    text = " ".join(
-        f"{speaker}: {line}" if not place else line for place, (speaker, line) in enumerate(item_lines(item))
-    )
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    (speaker, first), *others = item_lines(item, width=maxsize)  # what differs may be far behind
+    return " ".join([f"{speaker}: {first}", *(line for _, line in others)])
 
 
 def _warnings(found: RunComparison) -> list[str]:

@@ -18,7 +18,7 @@ from rich.text import Text
 from stateroom.model import Item, text_of
 from stateroom.rollout import CONTROLS, SOON, ProgressBar, RunFiles, Terminal, visible
 from stateroom.session import LogEntry
-from stateroom.state import brief
+from stateroom.state import WIDTH, brief
 
 console = Terminal()
 errors = Terminal(stderr=True)
@@ -185,17 +185,18 @@ def asides(entry: LogEntry) -> list[str]:
     return lines
 
 
-def item_lines(item: Item) -> list[tuple[str, str]]:
-    """An item of a conversation as lines, each with its speaker."""
+def item_lines(item: Item, width: int = WIDTH) -> list[tuple[str, str]]:
+    """An item of a conversation as lines, each with its speaker; values in it are cut to a width."""
     kind = item.get("type") or "message"
     if kind == "function_call":
-        return [("calls", f"{item.get('name')}({_written(item.get('arguments'))})")]
+        return [("calls", f"{item.get('name')}({_written(item.get('arguments'), width)})")]
     if kind == "function_call_output":
-        return [("result", brief(item.get("output")) if not isinstance(item.get("output"), str) else item["output"])]
+        output = item.get("output")
+        return [("result", output if isinstance(output, str) else brief(output, width))]
     if kind == "message":
         speaker = str(item.get("name") or item.get("role"))
         return [(speaker, line) for line in text_of(item).splitlines() or [""]]
-    return [(kind, brief({key: value for key, value in item.items() if key != "type"}))]
+    return [(kind, brief({key: value for key, value in item.items() if key != "type"}, width))]
 
 
 def print_line(speaker: str, line: str, style: str = "") -> None:
@@ -240,14 +241,14 @@ def _cut(line: str) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
 
 
-def _written(arguments: Any) -> str:
+def _written(arguments: Any, width: int) -> str:
     """The arguments of a call as in code, if they can be parsed; else as the model wrote them."""
     try:
         given = json.loads(arguments or "{}")
     except (ValueError, TypeError, RecursionError):
         return str(arguments)
-    return _arguments(given) if isinstance(given, dict) else str(arguments)
+    return _arguments(given, width) if isinstance(given, dict) else str(arguments)
 
 
-def _arguments(given: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={brief(value)}" for name, value in given.items())
+def _arguments(given: dict[str, Any], width: int = WIDTH) -> str:
+    return ", ".join(f"{name}={brief(value, width)}" for name, value in given.items())

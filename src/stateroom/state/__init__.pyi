@@ -21,9 +21,12 @@ from .comparison import (
     compare as compare,
 )
 from .describe import (
+    WIDTH as WIDTH,
     ChangeData as ChangeData,
     Difference as Difference,
     brief as brief,
+    brief_pair as brief_pair,
+    cut_pair as cut_pair,
     describe as describe,
     diff as diff,
     differences as differences,

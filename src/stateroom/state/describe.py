@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import compress, count, zip_longest
+from operator import ne
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import to_jsonable_python
@@ -17,6 +18,8 @@ from stateroom.state.patch import apply
 WIDTH = 60
 """Characters to which longer values are cut."""
 
+LEAD = 12
+"""Characters that are shown of what two long values have in common before they differ."""
 
 ChangeData = dict[str, Any]
 """A change as JSON data: `place`, `kind`, `before` and `after` of a `Difference`, and `text`, the line for people.
@@ -57,7 +60,9 @@ class Difference(NamedTuple):
         place = format_path(self.place) or "state"
         if self.kind == "new":
             return f"{place}: new, {brief(self.after)}"
-        return f"{place}: {brief(self.before)} → {'gone' if self.kind == 'gone' else brief(self.after)}"
+        if self.kind == "gone":
+            return f"{place}: {brief(self.before)} → gone"
+        return f"{place}: {' → '.join(brief_pair(self.before, self.after))}"
 
 
 def differences(old: Any, new: Any) -> list[ChangeData]:
@@ -87,7 +92,35 @@ def diff(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
 
 def brief(value: Any, width: int = WIDTH) -> str:
     """A value on one short line."""
-    text = json.dumps(value, default=readable, ensure_ascii=False)
+    return _cut(json.dumps(value, default=readable, ensure_ascii=False), width)
+
+
+def brief_pair(one: Any, other: Any, width: int = WIDTH) -> tuple[str, str]:
+    """Two values on a short line each; if they are long, from shortly before they differ."""
+    if isinstance(one, str) and isinstance(other, str):
+        start = _parting(one, other, width)
+        lead = "…" if start else ""
+        return lead + brief(one[start:], width), lead + brief(other[start:], width)
+    first, second = (json.dumps(value, default=readable, ensure_ascii=False) for value in (one, other))
+    return cut_pair(first, second, width)
+
+
+def cut_pair(one: str, other: str, width: int) -> tuple[str, str]:
+    """Two texts of at most this width; if they are longer, from shortly before they differ."""
+    start = _parting(one, other, width)
+    first, second = (f"…{text[start:]}" if start else text for text in (one, other))
+    return _cut(first, width), _cut(second, width)
+
+
+def _parting(one: str, other: str, width: int) -> int:
+    """Where to start so that the first difference of two texts is within a width; 0 if it is."""
+    if max(len(one), len(other)) < width:
+        return 0
+    alike = next(compress(count(), map(ne, one, other)), min(len(one), len(other)))
+    return alike - LEAD if alike - LEAD > LEAD else 0
+
+
+def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

@@ -22,7 +22,7 @@ from stateroom.rollout.metrics import SOLVED
 from stateroom.rollout.plan import Plan
 from stateroom.rollout.rows import Row
 from stateroom.session import Cause, Reader, Result, Session, Verdict, contained, same
-from stateroom.state import Patch, Sameness, brief, committed, decode, diff, encode, encode_patch, readable
+from stateroom.state import Patch, Sameness, brief, brief_pair, committed, decode, diff, encode, encode_patch, readable
 
 LARGE = 4096
 """Bytes of a patch from which its share of the state is measured."""
@@ -109,13 +109,14 @@ class Play:
             if step is None or again is None or not equal((step.name, step.input), (again.name, again.input)):
                 return f"at step {number} the policy does something else"
             if not same(step.content, again.content):
-                return f"{step} gives {brief(step.content)}, and {brief(again.content)}"
+                return f"{step} gives {', and '.join(brief_pair(step.content, again.content))}"
         for change, again_change in zip(self.changes, other.changes, strict=False):
             if not equal(change.patch, again_change.patch):
-                return f"{change.name} changes the state by {brief(change.patch)}, and by {brief(again_change.patch)}"
+                told = brief_pair(change.patch, again_change.patch)
+                return f"{change.name} changes the state by {', and by '.join(told)}"
         verdict, verdict_again = (None if each.verdict is None else vars(each.verdict) for each in (self, other))
         if verdict != verdict_again and not same(verdict, verdict_again):
-            return f"the verdict is {brief(verdict)}, and {brief(verdict_again)}"
+            return f"the verdict is {', and '.join(brief_pair(verdict, verdict_again))}"
         return None
 
 

@@ -28,7 +28,7 @@ from stateroom.rollout.check.findings import (
 from stateroom.rollout.check.instance import Instance
 from stateroom.rollout.rows import Row
 from stateroom.session import Session, contained, same
-from stateroom.state import brief, decode, diff, encode, readable
+from stateroom.state import brief_pair, decode, diff, encode, readable
 
 USE_RNG = "take chance, time and ids from `rng`, `clock` and `new_id`, and keep nothing in a module or class"
 USE_METHODS = "change it by its own fields and methods only"
@@ -152,7 +152,7 @@ class _Repeat:
             self.difference = f"{what} broke down: {type(error).__name__}: {error}"
             return
         if not same(alone, now):
-            self.difference = f"{what} gives {brief(now)}, and alone {brief(alone)}"
+            self.difference = f"{what} gives {', and alone '.join(brief_pair(now, alone))}"
 
 
 def check_hidden_state(episodes: Episodes) -> Finding:

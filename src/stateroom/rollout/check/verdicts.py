@@ -20,7 +20,7 @@ from stateroom.rollout.check.findings import (
 )
 from stateroom.rollout.metrics import SOLVED
 from stateroom.session import same
-from stateroom.state import brief
+from stateroom.state import brief_pair
 
 LISTED_CALLS = 10
 """Calls of an episode that a message lists."""
@@ -137,7 +137,7 @@ def _verifier_faults(play: Play) -> Iterator[Fault]:
     if play.second_verdict is not None and not same(vars(play.verdict), vars(play.second_verdict)):
         first, again = vars(play.verdict), vars(play.second_verdict)
         name = next(name for name in first if not same(first[name], again[name]))
-        yield Fault(f"{where}: asked again, verify says {name} {brief(again[name])}, not {brief(first[name])}")
+        yield Fault(f"{where}: asked again, verify says {name} {', not '.join(brief_pair(again[name], first[name]))}")
     if not 0 <= play.verdict.reward <= SOLVED:
         reward = f"{play.verdict.reward:g}"
         yield Fault(f"{where}: the reward is {reward}; from 0 to 1 is usual, and from 1 a task counts as solved", False)

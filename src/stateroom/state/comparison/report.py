@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import compress, count
-from operator import ne
 from typing import Any
 
 from pydantic import BaseModel
 
 from stateroom.errors import format_path
 from stateroom.state.comparison.places import Place
-from stateroom.state.describe import Difference, brief, diff, readable
+from stateroom.state.describe import Difference, brief, brief_pair, diff, readable
 
 ALIKE = 0.5
 """The share of equal fields from which on an unexpected record is told as a missing one gone wrong."""
 
 WIDTH = 200
 """Characters to which longer records are cut."""
-
-LEAD = 12
-"""Characters that are shown of what two long texts have in common before they differ."""
 
 
 def shown(value: Any, place: Place, own: Any = None) -> Any:
@@ -69,19 +64,10 @@ def _about_another(difference: Difference) -> str:
 def _changed(difference: Difference) -> str:
     if difference.kind == "changed" and repr(difference.before) == repr(difference.after):  # 1 is not True
         return _about_another(difference)
-    expected, found = _parted(difference.before, difference.after)
+    expected, found = brief_pair(difference.before, difference.after)
     expected = "nothing" if difference.kind == "new" else expected
     found = "nothing" if difference.kind == "gone" else found
     return f"{_where(difference)}: expected {expected}, found {found}"
-
-
-def _parted(one: Any, other: Any) -> tuple[str, str]:
-    """Two values on a short line each; of long texts, from shortly before they part."""
-    if isinstance(one, str) and isinstance(other, str):
-        alike = next(compress(count(), map(ne, one, other)), min(len(one), len(other)))
-        if (start := alike - LEAD) > LEAD:
-            return f"…{brief(one[start:])}", f"…{brief(other[start:])}"
-    return brief(one), brief(other)
 
 
 def _twin(missing: Difference, extra: Iterable[Difference]) -> Difference | None:
