@@ -364,10 +364,6 @@ def written(folder: Path) -> set[Path]:
         ("branch counter --server http://h --store memory://", "not together with --server, which has a store"),
         ("run --server http://127.0.0.1:1", "remote has no example tasks; give a file with --input"),
         ("run --server http://127.0.0.1:1 -m own.py:Two", "remote has no example tasks; give a file with --input"),
-        (
-            "run --server http://127.0.0.1:1 -m own.py:Two -i good.jsonl",
-            "good.jsonl, line 1: responses_create_params.tools: needed here; or name the environment",
-        ),
         ("run counter --repeats 0", "--repeats"),
         ("run counter --seed x", "--seed"),
         ("run", "env"),

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from stateroom.errors import NotFound, ServerUnavailable
+from stateroom.errors import BadTask, NotFound, ServerUnavailable
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
+from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, function_call, message, outputs_of
 from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run
 from stateroom.rollout.remote import remote_backend
 from tests.patience import PATIENCE
@@ -481,3 +481,81 @@ async def test_without_the_client_library_the_extra_is_named(tmp_path: Path, mon
     with pytest.raises(NotFound, match=r"without aiohttp: pip install 'stateroom\[server\]'"):
         await run(plan(tmp_path, "http://127.0.0.1:1"))
     assert files_in(tmp_path) == []
+
+
+# Gymnasium-style servers.
+
+
+class Steps:
+    """A game with `/reset` and `/step` alone: guess the number that the first observation tells."""
+
+    def __init__(self, *, ends_with_call: bool = False) -> None:
+        self.ends_with_call = ends_with_call
+        self.steps: list[dict[str, Any]] = []
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/openapi.json", self.described)
+        app.router.add_post("/reset", self.reset)
+        app.router.add_post("/step", self.step)
+        return app
+
+    async def described(self, request: web.Request) -> web.Response:
+        return web.json_response({"paths": {"/reset": {}, "/step": {}, "/aggregate_metrics": {}}})
+
+    async def reset(self, request: web.Request) -> web.Response:
+        row = await request.json()
+        reply = web.json_response({"observation": f"it is {row['initial_count']}", "info": {}})
+        reply.headers.add("Set-Cookie", f"session={row['initial_count']}; path=/")
+        return reply
+
+    async def step(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.steps.append(body)
+        assert request.headers["Cookie"] == f"session={body['initial_count']}"
+        [item] = body["response"]["output"]
+        assert item["id"]
+        stepped = {"observation": None, "reward": 0.25, "terminated": False, "truncated": False, "info": {}}
+        if item["type"] == "function_call":
+            stepped["info"] = {"tool_outputs": [{"call_id": item["call_id"], "output": "warm"}]}
+            stepped |= {"observation": "go on", "terminated": self.ends_with_call}
+        elif item["content"][0]["text"] == f"{body['initial_count']}":
+            stepped |= {"reward": 1.0, "terminated": True}
+        else:
+            stepped["observation"] = "no"
+        return web.json_response(stepped)
+
+
+class Guesser(Model):
+    """Tries a tool, then says something wrong, then what it was told."""
+
+    name = "guesser"
+
+    async def answer(self, request: Request) -> Answer:
+        said = [item for item in request.items if item.get("role") == "assistant"]
+        if not outputs_of(request.items):
+            return Answer([function_call("try_it", "c", number=1)])
+        return Answer([message(request.settings["instructions"].split()[-1] if said else "what?")])
+
+
+@pytest.mark.parametrize("ends_with_call", [False, True])
+async def test_a_run_on_a_gymnasium_style_server(start: Start, tmp_path: Path, ends_with_call: bool) -> None:
+    game = Steps(ends_with_call=ends_with_call)
+    source = ModelSource("guesser", lambda seed: Guesser())
+    tasks = [{"responses_create_params": {"input": "guess"}, "initial_count": number} for number in (3, 4)]
+    given = plan(tmp_path, await start(game.app()), model=source, tasks=tasks)
+    report = await run(given)
+    assert (report.episodes, report.failed) == (2, 0)
+    for row in rows(given.files.rollouts):
+        said = [item.get("output") or item.get("content") for item in row["response"]["output"]]
+        assert said[1] == "warm\n\ngo on"
+        assert row["reward"] == (0.25 if ends_with_call else 1.5)
+        assert ("no" in said) is not ends_with_call
+    assert len(game.steps) == (2 if ends_with_call else 6)
+
+
+async def test_rows_without_tools_are_refused_where_nobody_knows_them(stranger: Stranger, tmp_path: Path) -> None:
+    tasks = [{"responses_create_params": {"input": "add 1"}, "initial_count": 3}]
+    with pytest.raises(BadTask, match=r"task 0: responses_create_params\.tools"):
+        await run(plan(tmp_path, stranger.url, tasks=tasks))
+    assert stranger.paths("/seed_session") == 0

@@ -135,6 +135,7 @@ class Plan:
             self.server,
             self.environment,
             self.concurrency,
+            rows=self.tasks[: self.limit],
             forks=forks,
             api_key=self.api_key,
             admin_token=self.admin_token,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import isfinite
@@ -17,10 +17,12 @@ from yarl import URL
 
 from stateroom.agent import AgentLog, Outcome
 from stateroom.environment import RESERVED, Environment
-from stateroom.errors import BadVerdict, JudgeFailed, NotFound, ServerFailed, ServerUnavailable
+from stateroom.errors import BadTask, BadVerdict, JudgeFailed, NotFound, ServerFailed, ServerUnavailable
 from stateroom.rollout.backend import EpisodeSession
 from stateroom.rollout.client import AdminClient, ServerConnection, ServerReply, bearer, find_admin_api, is_stateless
+from stateroom.rollout.gymnasium import GymnasiumSession
 from stateroom.rollout.rows import SESSION, Row, given_row
+from stateroom.rollout.tasks import RemoteEnvironment
 from stateroom.session import AgentInMemory, Code, Result, Verdict
 
 logger = logging.getLogger(__name__)
@@ -198,6 +200,8 @@ class RemoteBackend:
         self._api_key = api_key
         self._admin_token = admin_token
         self._admin: AdminClient | None = None
+        self.is_gymnasium = False
+        """Whether the server is Gymnasium-style; known after `check`."""
 
     async def admin(self) -> AdminClient:
         """The server's admin API; raises if it has none, or refuses the token."""
@@ -205,7 +209,17 @@ class RemoteBackend:
             self._admin = await find_admin_api(self._client, self._root, self._admin_token)
         return self._admin
 
-    async def seed(self, row: Row, *, seed: int, began: float) -> RemoteSession:
+    async def seed(self, row: Row, *, seed: int, began: float) -> EpisodeSession:
+        return await (self._reset(row) if self.is_gymnasium else self._seed(row, seed=seed, began=began))
+
+    async def _reset(self, row: Row) -> GymnasiumSession:
+        connection = ServerConnection(self._client, self._root)
+        reply = await connection.post("/reset", given_row(row), {}, repeatable=True)
+        if reply.status != 200:
+            raise reply.failure("reset")
+        return GymnasiumSession(connection, row, reply.content, self.lifecycle)
+
+    async def _seed(self, row: Row, *, seed: int, began: float) -> RemoteSession:
         connection = ServerConnection(self._client, self._root)
         headers = {"Stateroom-Seed": str(seed), "Stateroom-Began": repr(began), **bearer(self._api_key)}
         if SESSION in row:
@@ -215,11 +229,13 @@ class RemoteBackend:
         reply = await connection.post("/seed_session", task, headers, repeatable=True)
         if reply.status != 200:
             raise reply.failure("seed_session")
-        restart = partial(self.seed, row, seed=seed, began=began)
+        restart = partial(self._seed, row, seed=seed, began=began)
         return RemoteSession(self, connection, reply.content, row, restart)
 
     async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
-        session = await self.seed(row, seed=seed, began=began)  # a server of ours finds it, if it exists
+        if self.is_gymnasium:
+            return None
+        session = await self._seed(row, seed=seed, began=began)  # a server of ours finds it, if it exists
         if session.was_found:
             return session
         stateless = session.is_stateroom and await is_stateless(ServerConnection(self._client, self._root))
@@ -259,10 +275,25 @@ class RemoteBackend:
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}; start one with: stateroom serve ENV") from error
         if reply.status != 200 or reply.content.get("status") != "ok":
+            self.is_gymnasium = await self._has_steps()
+            if self.is_gymnasium:
+                return
             raise NotFound(
                 f"what answers at {self._root} is not an environment's server: GET / got {reply.status}; "
                 'one would say 200 {"status": "ok"}'
             )
+
+    async def _has_steps(self) -> bool:
+        """Whether the server describes itself as one with `/reset` and `/step`, and no other way to begin."""
+        paths = (await ServerConnection(self._client, self._root).get_once("/openapi.json")).content.get("paths")
+        return isinstance(paths, dict) and {"/reset", "/step"} <= paths.keys() and "/seed_session" not in paths
+
+    def check_tools(self, rows: Iterable[Row]) -> None:
+        """Raise `BadTask` for a row without tools, if nobody else knows those of the server."""
+        for place, row in enumerate(rows):
+            if not self.callable_in(row):
+                needed = "responses_create_params.tools: needed here; or name the environment, which knows its tools"
+                raise BadTask(f"task {place}: {needed}")
 
 
 @asynccontextmanager
@@ -271,12 +302,13 @@ async def remote_backend(
     environment: Environment[Any, Any],
     connections: int,
     *,
+    rows: Iterable[Row] = (),
     timeout: float = TIMEOUT,
     forks: bool = False,
     api_key: str | None = None,
     admin_token: str | None = None,
 ) -> AsyncIterator[RemoteBackend]:
-    """The server at a URL, if there is one; with `forks`, it must also fork sessions for the admin token."""
+    """The server at a URL, if there is one, for episodes of some rows; with `forks`, it must also fork sessions."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEPALIVE),
         cookie_jar=aiohttp.DummyCookieJar(),  # each episode has its own cookies
@@ -284,6 +316,8 @@ async def remote_backend(
     ) as client:
         backend = RemoteBackend(client, _root(server), environment, api_key, admin_token)
         await backend.check()
+        if isinstance(environment, RemoteEnvironment) and not backend.is_gymnasium:
+            backend.check_tools(rows)
         if forks:
             await backend.admin()
         yield backend
