@@ -188,6 +188,38 @@ async def test_the_space_of_deleted_sessions_comes_back_with_the_next_sweep(path
     assert path.stat().st_size < 1_000_000
 
 
+@pytest.mark.parametrize("by", ["delete", "sweep"])
+async def test_what_was_removed_is_in_no_file_any_more(path: Path, url: str, by: str) -> None:
+    secret = b"what nobody may read again"
+    with closing(sqlite3.connect(path)) as elsewhere:  # else the log goes when the store is closed
+        async with open_store(url) as store:
+            await begin(store, "other")
+            await store.create(head(expires=1.0), [entry(1)])
+            for revision in range(2, 40):
+                await store.append(Commit("room", entry(revision, body=b"%d %b" % (revision, secret * 200)), fence=0))
+            assert secret in b"".join(file.read_bytes() for file in path.parent.iterdir())
+            await (store.delete("room") if by == "delete" else store.sweep(2.0))
+            assert secret not in b"".join(file.read_bytes() for file in path.parent.iterdir())
+            assert (await store.head("other")).revision == 1
+            assert elsewhere.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
+
+
+async def test_a_session_is_deleted_while_another_program_reads(path: Path, url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store, "room", "other")
+        with closing(sqlite3.connect(path, isolation_level=None)) as elsewhere:
+            elsewhere.execute("BEGIN")
+            elsewhere.execute("SELECT count(*) FROM sessions").fetchone()
+            await store.delete("room")
+            elsewhere.execute("ROLLBACK")
+        assert (await store.head("other")).revision == 1
+
+
+async def test_freed_pages_are_overwritten(path: Path) -> None:
+    with closing(file.connect(path)) as connection:
+        assert connection.execute("PRAGMA secure_delete").fetchone() == (1,)
+
+
 async def test_counting_reads_no_more_than_an_index(path: Path, url: str) -> None:
     async with open_store(url) as store:
         await begin(store)

@@ -130,6 +130,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         _migrate(connection, path)
     connection.execute("PRAGMA synchronous = FULL")  # an acknowledged commit survives a loss of power
     connection.execute(f"PRAGMA journal_size_limit = {MAX_IDLE_LOG}")
+    connection.execute("PRAGMA secure_delete = ON")  # what is removed is overwritten
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:

@@ -31,6 +31,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+CHECKPOINT_SECONDS = 1.0
+"""Seconds that the removal of a session waits until nobody reads or writes the log."""
+
+
 class SQLiteStore(Store):
     """Sessions in an SQLite file."""
 
@@ -103,10 +107,18 @@ class SQLiteStore(Store):
         swept = await self._thread.write(rows.sweep, now)
         with suppress(StoreUnavailable):  # then the next sweep gives back what is free
             await self.maintenance.free_space()
+        if swept:
+            await self._forget()
         return swept
 
     async def delete(self, session: str) -> None:
         await self._thread.write(rows.delete, session)
+        await self._forget()
+
+    async def _forget(self) -> None:
+        """Empty the log, which still has what was removed; while others read or write it, that waits for the next."""
+        with suppress(StoreUnavailable):
+            await asyncio.to_thread(maintenance.checkpoint, self._thread.path, patience=CHECKPOINT_SECONDS)
 
     async def size(self, session: str) -> Size:
         return await self._thread.read(rows.size, session)
