@@ -113,9 +113,16 @@ def texts(items: list[Item]) -> list[tuple[str, str]]:
     return [(item["role"], text_of(item)) for item in items if item["type"] == "message"]
 
 
+class OpenedEnvironment(ChatEnvironment):
+    """A customer who speaks first."""
+
+    async def reply(self, state: Chat, rng: Random, message: str = "") -> str | None:
+        return await super().reply(state, message, rng)
+
+
 async def test_the_user_speaks_first_where_the_task_has_no_message_of_theirs(store: Store) -> None:
     user = Remembers("Tea, please.", "Thank you!", BYE)
-    sessions = Sessions[Chat](ChatEnvironment(SimulatedUser(user, "You are a customer.")), store)
+    sessions = Sessions[Chat](OpenedEnvironment(SimulatedUser(user, "You are a customer.")), store)
     policy = {"type": "message", "role": "developer", "content": "Be kind."}
     session = await sessions.seed({"responses_create_params": {"input": [policy]}})
     agent = Remembers([function_call("note", "n", text="tea")], "Here you are.", "Bye.")
@@ -132,11 +139,17 @@ async def test_the_first_words_of_a_user_are_asked_for_once(store: Store) -> Non
             raise ModelUnavailable("not now")
 
     user = Remembers("Tea, please.", BYE)
-    session = await Sessions[Chat](ChatEnvironment(SimulatedUser(user, "You are a customer.")), store).seed({})
+    session = await Sessions[Chat](OpenedEnvironment(SimulatedUser(user, "You are a customer.")), store).seed({})
     with pytest.raises(ModelUnavailable):
         await run(Agent(Unavailable()), session)
     assert (await run(Agent(Scripted(["Here you are."])), session)).status == "completed"
     assert len(user.asked) == 2
+
+
+async def test_the_agent_speaks_first_where_the_user_does_not(store: Store) -> None:
+    user = Remembers(BYE)
+    session = await Sessions[Chat](ChatEnvironment(SimulatedUser(user, "You are a customer.")), store).seed({})
+    assert texts((await run(Agent(Scripted(["Hello!"])), session)).output) == [("assistant", "Hello!")]
 
 
 async def test_agent_and_user_talk_until_the_user_ends_it(begin: Begin) -> None:

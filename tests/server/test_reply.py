@@ -222,7 +222,7 @@ class Rolls(Policy):
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         if len(conversation) > 5:
             return [message("bye")]
-        return [function_call("roll", "r")] if len(conversation) % 4 == 3 else [message(f"{len(conversation)}")]
+        return [function_call("roll", "r")] if len(conversation) % 2 else [message(f"{len(conversation)}")]
 
 
 class Signs(Policy):
@@ -273,7 +273,24 @@ async def test_refunds_are_the_same_here_and_there(serve: Any, tmp_path: Path, p
     assert (report.metrics["agent_metrics"]["mean/reward"] == 1.0) == (policy == "reference")
 
 
-@pytest.mark.parametrize(("kind", "policy"), [(TalkEnvironment, Talks), (OracleEnvironment, Rolls)])
+class OpeningEnvironment(OracleEnvironment):
+    """Speaks first."""
+
+    def reply(self, rng: Random, message: str = "") -> str | None:
+        return super().reply(message, rng)
+
+
+class RollsBetween(Policy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        assert conversation[0]["role"] == "user"
+        if len(conversation) > 6:
+            return [message("bye")]
+        return [function_call("roll", "r")] if len(conversation) % 4 == 3 else [message(f"{len(conversation)}")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"), [(TalkEnvironment, Talks), (OracleEnvironment, Rolls), (OpeningEnvironment, RollsBetween)]
+)
 async def test_conversations_are_the_same_here_and_there_luck_included(
     serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: type[Policy]
 ) -> None:

@@ -84,6 +84,10 @@ class Workspace(Tools, Protocol):
     def replies(self) -> bool:
         """Whether the environment answers the agent's messages."""
 
+    @property
+    def opens(self) -> bool:
+        """Whether the environment's user speaks first where the task has no message of theirs."""
+
     def reads(self, name: str) -> bool:
         """Whether a tool only reads the state, so that such calls may run side by side."""
 
@@ -103,6 +107,10 @@ class WrappedWorkspace:
     @property
     def replies(self) -> bool:
         return self._workspace.replies
+
+    @property
+    def opens(self) -> bool:
+        return self._workspace.opens
 
     def reads(self, name: str) -> bool:
         return self._workspace.reads(name)

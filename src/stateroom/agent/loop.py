@@ -150,7 +150,7 @@ class _Turn:
         if self._agent.deadline is not None:
             self._until = asyncio.get_running_loop().time() + self._agent.deadline
         try:
-            if status.phase == "idle" and self._workspace.replies and not self._has_user_message():
+            if status.phase == "idle" and self._workspace.opens and not self._has_user_message():
                 status = await self._hear_opening(status)
             while status.phase not in _ENDED:
                 await asyncio.sleep(0)  # other tasks run too, even if the model and tools never wait

@@ -311,6 +311,7 @@ class _InPerson(WrappedWorkspace):
     """A session in which a person takes the place of the simulated user."""
 
     replies = False
+    opens = False
 
 
 async def _log_results_at_once(items: Sequence[Item]) -> None:

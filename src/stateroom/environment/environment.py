@@ -367,6 +367,12 @@ class Environment(Generic[S, T]):
         return Hook("reply", "write", procedure, takes & needs)
 
     @cached_property
+    def user_opens(self) -> bool:
+        """Whether the user speaks first where the task has no message of theirs: `reply` can do without a message."""
+        message = inspect.signature(type(self).reply).parameters.get("message")
+        return message is not None and message.default is not inspect.Parameter.empty
+
+    @cached_property
     def instructions_tool(self) -> Hook | None:
         if type(self).instructions is Environment.instructions:
             return None

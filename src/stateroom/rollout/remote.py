@@ -89,6 +89,10 @@ class RemoteSession:
     def replies(self) -> bool:
         return self.is_stateroom and self.seeded.get("replies") is True
 
+    @property
+    def opens(self) -> bool:
+        return self.is_stateroom and self.seeded.get("opens") is True
+
     def reads(self, name: str) -> bool:
         return self._backend.reads(name)
 

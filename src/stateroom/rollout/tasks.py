@@ -132,7 +132,7 @@ def generate_tasks(environment: type[Environment[Any, Any]], number: int, seed: 
 
 def missing_prompts(environment: Environment[Any, Any], tasks: Iterable[Row]) -> str | None:
     """What to tell of tasks that ask nothing of the model; None if there are none, or the user speaks first."""
-    if environment.reply_tool is not None:
+    if environment.user_opens:
         return None
     bare = [number for number, task in enumerate(tasks) if not has_prompt(task)]
     if not bare:

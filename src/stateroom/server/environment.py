@@ -383,8 +383,13 @@ class ServedEnvironment:
             "headers": {"X-NeMo-Gym-Session-Token": token.decode()},
         }
         found = {"session_id": token.partition(b".")[0].partition(b"~")[0].decode(), "mcp": mcp}
-        hooks = {"replies": self.environment.reply_tool, "instructs": self.environment.instructions_tool}
-        return {**found, **{name: True for name, hook in hooks.items() if hook is not None}}
+        environment = self.environment
+        hooks = {
+            "replies": environment.reply_tool is not None,
+            "opens": environment.user_opens,
+            "instructs": environment.instructions_tool is not None,
+        }
+        return {**found, **{name: True for name, is_there in hooks.items() if is_there}}
 
     # The rest of an episode.
 

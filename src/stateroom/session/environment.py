@@ -79,6 +79,10 @@ class SessionEnvironment(Protocol):
         """What answers the agent's messages, if anything does."""
 
     @property
+    def user_opens(self) -> bool:
+        """Whether the user of `reply_tool` speaks first where the task has no message of theirs."""
+
+    @property
     def instructions_tool(self) -> SessionTool | None:
         """What tells the agent its instructions, if anything does."""
 

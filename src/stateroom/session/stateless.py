@@ -58,6 +58,11 @@ class StatelessSession:
         return self._cache.runtime.environment.reply_tool is not None
 
     @property
+    def opens(self) -> bool:
+        """Whether the environment's user speaks first where the task has no message of theirs."""
+        return self._cache.runtime.environment.user_opens
+
+    @property
     def tools(self) -> list[dict[str, Any]]:
         """The tools that an agent can call here, as OpenAI functions."""
         return [tool.definition for tool in self._cache.runtime.environment.tools.values()]

@@ -135,6 +135,10 @@ class _RecordingSession:
     def replies(self) -> bool:
         return self._session.replies
 
+    @property
+    def opens(self) -> bool:
+        return self._session.opens
+
     def reads(self, name: str) -> bool:
         return False  # so that calls run, and are recorded, one after another
 

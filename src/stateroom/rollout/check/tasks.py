@@ -24,7 +24,7 @@ GENERATED = 5
 
 def check_tasks(environment: Environment[Any, Any], rows: Sequence[Row], source: str) -> Finding:
     """Each row has a prompt and an id of its own, and names only tools that exist."""
-    bare = [] if environment.reply_tool is not None else _without_prompt(rows)
+    bare = [] if environment.user_opens else _without_prompt(rows)
     faults = [*bare, *_alike(rows), *_unknown_tools(environment, rows)]
     if has_generator(type(environment)):
         faults += _generator_faults(environment)

@@ -198,6 +198,8 @@ class SeedReplyBody(TypedDict):
     mcp: MCPAddress
     replies: NotRequired[Literal[True]]
     """The environment's user answers the agent's messages: post each to `reply`."""
+    opens: NotRequired[Literal[True]]
+    """The user speaks first if the task has no message of theirs: post an empty message to `reply`."""
     instructs: NotRequired[Literal[True]]
     """The environment has instructions for the agent: get them from `instructions` before each request to a model."""
 
@@ -212,6 +214,7 @@ class NamedSeedReply(TypedDict):
     session_id: NotRequired[str]
     mcp: NotRequired[MCPAddress]
     replies: NotRequired[Literal[True]]
+    opens: NotRequired[Literal[True]]
     instructs: NotRequired[Literal[True]]
 
 
