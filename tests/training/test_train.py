@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import random
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +27,9 @@ pytestmark = [
     pytest.mark.more("torch"),
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning"),  # of peft's
 ]
+
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +79,18 @@ def learned(folder: Path, seed: int) -> tuple[float, float]:
 def test_the_reward_of_tasks_that_were_held_out_rises(seed: int, tmp_path: Path) -> None:
     before, after = learned(tmp_path, seed)
     assert after >= before + 0.2
+
+
+def test_the_documented_commands_make_a_model_and_train_it(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    make_model, train = re.findall(r"^(?:python examples/training/small_model.py|stateroom train) .+$", page, re.M)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    for command in (make_model, train):
+        subprocess.run(shlex.split(command), cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, check=True)
+    held_out = {int(step["step"]): step["held_out"] for step in figures(tmp_path / "runs" / "a") if "held_out" in step}
+    untrained, imitating, reinforced = held_out[0], held_out[100], held_out[max(held_out)]
+    assert untrained < 0.1 < imitating < reinforced
 
 
 def test_without_the_true_rewards_it_does_not_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,17 @@ def train(
     continuations: Annotated[
         int, typer.Option(min=1, help="vine: continuations from each state.")
     ] = Training.continuations,
-    learning_rate: Annotated[float, typer.Option(help="Of reinforcement.")] = Learning.learning_rate,
-    supervised_rate: Annotated[float, typer.Option(help="Of supervised steps.")] = Learning.supervised_rate,
+    learning_rate: Annotated[
+        float,
+        typer.Option(
+            help="Of reinforcement. The default is for models of some million parameters. For billions, take 1e-4 with "
+            "--lora, and 1e-6 to 1e-5 without."
+        ),
+    ] = Learning.learning_rate,
+    supervised_rate: Annotated[
+        float,
+        typer.Option(help="Of supervised steps. For billions of parameters, 2e-4 with --lora, and 1e-5 without."),
+    ] = Learning.supervised_rate,
     epochs: Annotated[int, typer.Option(min=1, help="Updates with the samples of a step.")] = Learning.epochs,
     clip: Annotated[float, typer.Option(help="How far a token's probability ratio may pull.")] = Learning.clip,
     kl: Annotated[float, typer.Option(help="The weight of the divergence from the first model.")] = Learning.kl,

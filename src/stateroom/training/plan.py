@@ -18,8 +18,9 @@ Row = dict[str, Any]
 class Learning:
     """How a network learns."""
 
-    learning_rate: float = 1e-5
-    supervised_rate: float = 1e-4
+    learning_rate: float = 3e-4
+    """Of reinforcement; like the next one, for models of some million parameters."""
+    supervised_rate: float = 1e-3
     """The learning rate of supervised steps."""
     warmup: int = 10
     """Updates in which the rate rises to that."""
