@@ -1,5 +1,6 @@
 """`stateroom run`, `tasks` and `environments`."""
 
+import csv
 import json
 import re
 import subprocess
@@ -7,10 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.rollout import RunFiles, generate_tasks
+from tests.cli.conftest import Command
 from tests.patience import PATIENCE
 
 OWN = '''
@@ -404,3 +408,20 @@ def test_without_arguments_the_commands_are_listed(stateroom: Any) -> None:
     done = stateroom()
     for command in ("demo", "run", "environments", "tasks", "sessions"):
         assert command in done.out + done.err
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tasks_are_read_from_other_files_too(stateroom: Command, ending: str) -> None:
+    asked = {"responses_create_params": {"input": "Add 2."}, "initial_count": 3}
+    rows = [{**asked, "expected_count": count} for count in (5, 6)]
+    if ending == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), "tasks.parquet")
+    else:
+        with Path("tasks.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]])
+            writer.writeheader()
+            writer.writerows({**row, "responses_create_params": '{"input": "Add 2."}'} for row in rows)
+    done = stateroom("run", "counter", "--input", f"tasks.{ending}", "--output", "r.jsonl", "--json")
+    assert done.code == 0, done.err
+    found = [json.loads(line) for line in Path("r.jsonl").read_text().splitlines()]
+    assert {int(row["expected_count"]): row["reward"] for row in found} == {5: 1.0, 6: 0.0}

@@ -14,16 +14,15 @@ from pyarrow import parquet
 
 from stateroom.data import (
     Part,
-    SourceRow,
     TaskTemplate,
     TemplateProcess,
     check_rows,
     measure_rows,
-    read_source,
     split_rows,
 )
 from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, TimedOut
 from stateroom.gallery.counter import CounterEnvironment
+from stateroom.rollout import SourceRow, read_source, read_tasks
 
 ROWS: list[dict[str, Any]] = [
     {"responses_create_params": {"input": "add 2"}, "initial_count": 3, "expected_count": 5},
@@ -65,6 +64,7 @@ def test_the_same_tasks_are_read_from_every_kind_of_file(tmp_path: Path, name: s
     task = CounterEnvironment().parse_task
     assert [task(each.row()) for each in read_source(path)] == [task(row) for row in ROWS]
     assert check_rows(read_source(path), CounterEnvironment()).problems == 0
+    assert [task(row) for row in read_tasks(path, CounterEnvironment())] == [task(row) for row in ROWS]
     assert [task(json.loads(each.line())) for each in read_source(path)] == [task(row) for row in ROWS]
 
 
@@ -168,6 +168,13 @@ def test_prompts_and_fields_are_measured() -> None:
     level, tags = found.fields["level"], found.fields["tags"]
     assert (level.rows, level.values, level.least, level.most) == (2, {"1": 1, "2": 1}, 1, 2)
     assert (tags.values, tags.kinds, tags.least, tags.most) == (None, {"list": 2}, 0, 1)
+
+
+def test_instructions_are_a_part_of_the_prompt() -> None:
+    request = {"instructions": "Be brief.", "input": "What is it?"}
+    rows = [{"responses_create_params": request}, {"responses_create_params": {"instructions": "Be brief."}}]
+    found = measure_rows(rows_of(*rows), Words())
+    assert (found.without_prompt, found.characters.figures()["max"], found.tokens.figures()["max"]) == (1, 20, 5)
 
 
 def test_many_different_values_are_not_kept() -> None:

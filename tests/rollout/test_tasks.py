@@ -64,7 +64,7 @@ def test_a_file_without_tasks(path: Path, text: str) -> None:
 def test_a_file_that_is_not_there_or_not_text(path: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no task file"):
         read_tasks(path, CounterEnvironment())
-    with pytest.raises(NotFound, match="there is no task file"):
+    with pytest.raises(NotFound, match="not a dataset"):
         read_tasks(tmp_path, CounterEnvironment())
     path.write_bytes(b"\xff\xfe{}")
     with pytest.raises(BadTask, match="not UTF-8"):

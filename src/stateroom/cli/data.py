@@ -11,11 +11,11 @@ import typer
 from stateroom.agent import Tiktoken, TokenCounter, TokenizerFile
 from stateroom.cli.options import AsJSON, EnvArgs, Seed, env_args_of, pairs
 from stateroom.cli.output import console, counted, errors, number, print_json, table, warn
-from stateroom.data import DataReport, FieldStats, Part, check_rows, measure_rows, read_source, split_rows
+from stateroom.data import DataReport, FieldStats, Part, check_rows, measure_rows, split_rows
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, NotFound
 from stateroom.jsonl import replace_lines
-from stateroom.rollout import SOON, ProgressBar
+from stateroom.rollout import SOON, ProgressBar, read_source
 
 T = TypeVar("T")
 

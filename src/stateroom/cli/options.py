@@ -35,7 +35,8 @@ EnvArgs = Annotated[
     typer.Option("--env-arg", help="An argument of the environment's constructor, as NAME=VALUE. Repeatable."),
 ]
 TaskFile = Annotated[
-    Path | None, typer.Option("--input", "-i", help="Tasks as JSONL; by default the environment's examples.")
+    Path | None,
+    typer.Option("--input", "-i", help="Tasks as JSONL, CSV or Parquet; by default the environment's examples."),
 ]
 RolloutTasks = Annotated[
     Path | None,

@@ -2,10 +2,6 @@ from .check import (
     DataReport as DataReport,
     check_rows as check_rows,
 )
-from .source import (
-    SourceRow as SourceRow,
-    read_source as read_source,
-)
 from .split import (
     Part as Part,
     split_rows as split_rows,

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stateroom.data.source import SourceRow
 from stateroom.environment import Environment
 from stateroom.errors import BadTask
-from stateroom.rollout import checked_row, has_prompt
+from stateroom.rollout import SourceRow, checked_row, has_prompt
 
 
 @dataclass

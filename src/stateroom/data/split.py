@@ -9,8 +9,8 @@ from hashlib import blake2b
 from random import Random
 from typing import NamedTuple
 
-from stateroom.data.source import SourceRow
 from stateroom.errors import BadTask
+from stateroom.rollout import SourceRow
 
 
 class Part(NamedTuple):

@@ -10,8 +10,8 @@ from math import inf
 from typing import Any
 
 from stateroom.agent import TokenCounter
-from stateroom.data.source import SourceRow
 from stateroom.model import Item, input_items, is_content, text_of
+from stateroom.rollout import SourceRow
 
 MOST_VALUES = 100
 """Different values of a field that are counted; one that has more is described by its range."""
@@ -106,7 +106,7 @@ class DataStats:
     rows: int = 0
     without_prompt: int = 0
     characters: Lengths = field(default_factory=Lengths)
-    """Characters of the prompts: of all messages that the model is given."""
+    """Characters of the prompts: of the instructions and all messages that the model is given."""
     tokens: Lengths = field(default_factory=Lengths)
     """Tokens of the prompts, if they are counted."""
     fields: dict[str, FieldStats] = field(default_factory=dict)
@@ -121,9 +121,10 @@ def measure_rows(rows: Iterable[SourceRow], counter: TokenCounter | None = None)
         for name, value in row.items():
             if name != "responses_create_params":
                 stats.fields.setdefault(name, FieldStats()).add(value)
-        items = _prompt(row)
-        if length := sum(len(text_of(item)) for item in items):
-            stats.characters.add(length)
+        asked, instructions = _prompt(row), _instructions(row)
+        if any(map(text_of, asked)):
+            items = [*instructions, *asked]
+            stats.characters.add(sum(len(text_of(item)) for item in items))
             if counter is not None:
                 stats.tokens.add(sum(map(counter.count, items)))
         else:
@@ -137,3 +138,10 @@ def _prompt(row: dict[str, Any]) -> list[Item]:
     given = request.get("input") if isinstance(request, dict) else None
     items = input_items(given) if isinstance(given, str | list) else []
     return [item for item in items if isinstance(item, dict) and is_content(item.get("content"))]
+
+
+def _instructions(row: dict[str, Any]) -> list[Item]:
+    """What the model is told before its messages, as one."""
+    request = row.get("responses_create_params")
+    told = request.get("instructions") if isinstance(request, dict) else None
+    return [{"type": "message", "role": "system", "content": told}] if told and isinstance(told, str) else []

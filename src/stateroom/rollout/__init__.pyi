@@ -104,6 +104,10 @@ from .search import (
     EpisodeFilter as EpisodeFilter,
     Search as Search,
 )
+from .source import (
+    SourceRow as SourceRow,
+    read_source as read_source,
+)
 from .tasks import (
     RemoteEnvironment as RemoteEnvironment,
     checked_row as checked_row,

@@ -1,4 +1,4 @@
-"""Task files: rows of JSONL, checked before anything runs."""
+"""Task files: their rows, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from stateroom.model import input_items, text_of
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.inputs import inputs_of
 from stateroom.rollout.rows import INDICES, Key, Row, given_row, key_of, parse_row
+from stateroom.rollout.source import read_source
 
 Prompt = tuple[tuple[Any, str], ...]
 """What a model is asked: the roles and texts of the messages."""
@@ -40,11 +41,10 @@ def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
 
 
 def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
-    """The rows of a task file. If some are bad, `BadTask` names each with file, line and field."""
-    if not path.is_file():
+    """The rows of a task file of any kind. If some are bad, `BadTask` names each with file, line and field."""
+    if not path.exists():
         raise NotFound(f"there is no task file {path}")
-    given = ((f"{path}, line {number}", line) for number, line in read_lines(path))
-    return _checked(given, environment, f"{path} has no tasks")
+    return _checked(read_source(path, other=".jsonl"), environment, f"{path} has no tasks")
 
 
 def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path | None = None) -> Mapping[Key, Row]:

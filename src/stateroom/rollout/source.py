@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
 from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound
-from stateroom.jsonl import line_of, parse_object, read_lines
+from stateroom.jsonl import line_of, open_regular, parse_object, read_lines
 
 Row = dict[str, Any]
 
@@ -41,14 +42,15 @@ class SourceRow(NamedTuple):
         return self.data + b"\n" if isinstance(self.data, bytes) else line_of(self.data)
 
 
-def read_source(path: Path) -> Iterable[SourceRow]:
+def read_source(path: Path, other: str = "") -> Iterable[SourceRow]:
     """The rows of a file, whose ending says what it is, or of a folder that `datasets` has saved to disk.
 
-    They are read as they are asked for. `NotFound` if there is no such file, `BadData` if it cannot be read.
+    They are read as they are asked for. A file with another ending is read as if it had the ending `other`. `NotFound`
+    if there is no such file, `BadData` if it cannot be read.
     """
     if not path.exists():
         raise NotFound(f"there is no file {path}")
-    reader = _dataset if path.is_dir() else _READERS.get(path.suffix.lower())
+    reader = _dataset if path.is_dir() else _READERS.get(path.suffix.lower()) or _READERS.get(other)
     if reader is None:
         raise InvalidArguments(
             f"{path} should end with {', '.join(_READERS)}, or be a folder of datasets.save_to_disk; which is it?"
@@ -62,7 +64,7 @@ def _jsonl(path: Path) -> Iterator[SourceRow]:
 
 def _csv(path: Path, delimiter: str = ",") -> Iterator[SourceRow]:
     """The rows of a CSV file. A cell with a JSON object or list is that; all others are texts."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True)
         number = 1
         try:
