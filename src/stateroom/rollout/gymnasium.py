@@ -29,6 +29,7 @@ class GymnasiumSession:
     id: str | None = None
     parent: tuple[str, int] | None = None
     replies = True
+    opens = False
 
     def __init__(self, connection: ServerConnection, row: Row, begun: Row, lifecycle: Lifecycle) -> None:
         self._connection = connection
