@@ -54,11 +54,11 @@ class Page:
         return await self.ask("POST", f"/sessions{path}", json={"by": "ada", **body})
 
     def follow(self, session: str) -> None:
-        self.followers[session] = asyncio.create_task(self.revisions(session))
+        self.followers[session] = asyncio.create_task(self.revisions(session, len(self.followers)))
 
-    async def revisions(self, session: str) -> list[int]:
+    async def revisions(self, session: str, number: int) -> list[int]:
         """The revisions that a session's stream tells of; now and then the connection breaks, and begins again."""
-        luck, found, last = Random(f"{self.round.seed}/{session}"), list[int](), {}
+        luck, found, last = Random(f"{self.round.seed}/follower {number}"), list[int](), {}
         where = URL(f"{self.served.url}/studio/api/sessions/{session}/log/stream", encoded=True)
         while True:
             async with self.served.client.get(where, headers=last) as reply:
