@@ -19,7 +19,7 @@ from stateroom.errors import (
 )
 from stateroom.session.maintenance.copy import Copier
 from stateroom.session.rescore import Rescorer
-from stateroom.store import Head, Store
+from stateroom.store import Head, Store, WrappedStore
 from tests.session.stored_sessions import problems
 
 
@@ -116,6 +116,20 @@ async def test_a_world_is_stored_once_whoever_made_it(store: Store) -> None:
     [world] = await worlds(store)
     assert max(sizes) < (await store.size(world.id)).bytes / 10
     assert [head.id for head in await store.heads(environment="town")].count(world.id) == 0
+
+
+async def test_sessions_that_are_seeded_at_once_store_the_world_once(store: Store) -> None:
+    class Watched(WrappedStore):
+        created: list[str | None] = []
+
+        def around(self, operation: str, session: str | None, work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if operation == "create" and (session or "").startswith("world:"):
+                self.created.append(session)
+            return work(*args, **kwargs)
+
+    sessions = town(Watched(store))
+    await asyncio.gather(*(sessions.seed({"mayor": "ada"}) for _ in range(8)))
+    assert len(Watched.created) == 1
 
 
 async def test_the_past_of_a_session_in_a_world_can_be_gone_back_to(store: Store) -> None:

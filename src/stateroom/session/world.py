@@ -55,11 +55,13 @@ class Worlds:
         async with self._making:
             if self._made is None:
                 self._made = await self._make()
+        made = self._made
         try:
-            await self.renew(self._made.id)
+            await self.renew(made.id)
         except UnknownSession:
-            await self._store(self._made)
-        return self._made
+            async with self._making:
+                await self._store_once(made)
+        return made
 
     async def renew(self, world: str) -> None:
         """Let a world go on living, for as long as sessions that start from it may; `UnknownSession` if it is gone."""
@@ -90,6 +92,13 @@ class Worlds:
         identity = shared_id("world", environment.name, digest_of(body))
         runtime.reader.keep(identity, copy)
         return World(identity, copy, len(body) + references.size)
+
+    async def _store_once(self, world: World) -> None:
+        """Store a world, unless another task has done so meanwhile."""
+        try:
+            await self.renew(world.id)
+        except UnknownSession:
+            await self._store(world)
 
     async def _store(self, world: World) -> None:
         runtime = self._runtime

@@ -115,10 +115,11 @@ export function Done({ run }) {
 
 /** @param {Run} run */
 function cells(run) {
-  const { name, environment, model, failed, metrics } = run;
+  const { name, environment, model, failed, metrics, warnings } = run;
   const started = VALUES.started(run);
   return html`
-    <div role="gridcell" class="name"><${Link} to=${baseOf(name)} tabindex="-1">${visible(name)}<//></div>
+    <div role="gridcell" class="name"><${Link} to=${baseOf(name)} tabindex="-1">${visible(name)}<//>
+      ${warnings.length > 0 && html` <span class="badge changed" title=${visible(warnings.join("\n"))}>damaged</span>`}</div>
     <div role="gridcell" class="environment">${environment && visible(environment)}</div>
     <div role="gridcell" class="model">${model && visible(model)}</div>
     <div role="gridcell" class="done"><${Done} run=${run} /></div>
