@@ -4,6 +4,7 @@ import asyncio
 import heapq
 from enum import Enum
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,7 +119,7 @@ async def test_a_world_is_stored_once_whoever_made_it(store: Store) -> None:
     assert [head.id for head in await store.heads(environment="town")].count(world.id) == 0
 
 
-async def test_sessions_that_are_seeded_at_once_store_the_world_once(store: Store) -> None:
+async def test_sessions_that_are_seeded_at_once_store_the_world_once(tmp_path: Path) -> None:
     class Watched(WrappedStore):
         created: list[str | None] = []
 
@@ -127,8 +128,9 @@ async def test_sessions_that_are_seeded_at_once_store_the_world_once(store: Stor
                 self.created.append(session)
             return work(*args, **kwargs)
 
-    sessions = town(Watched(store))
-    await asyncio.gather(*(sessions.seed({"mayor": "ada"}) for _ in range(8)))
+    async with open_store(f"sqlite:///{tmp_path / 'rooms.db'}") as store:  # in memory nobody waits
+        sessions = town(Watched(store))
+        await asyncio.gather(*(sessions.seed({"mayor": "ada"}) for _ in range(8)))
     assert len(Watched.created) == 1
 
 
