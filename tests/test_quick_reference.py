@@ -17,7 +17,7 @@ from stateroom.store.url import BUILT_IN, COMMON
 
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "quick-reference.md").read_text(encoding="utf-8")
 
-FOR_AGENTS = {"catch_up", "reads", "replies", "tools"}
+FOR_AGENTS = {"opens", "reads", "replies", "tools"}
 """What a session has for the loop of an agent, and nobody else calls."""
 
 NOT_SERVED = {"run", "v1", "start_session"}

@@ -32,6 +32,7 @@ from .metrics import (
     Price as Price,
     agent_metrics as agent_metrics,
     aggregate as aggregate,
+    numbers as numbers,
     pass_at_k as pass_at_k,
     standard_error as standard_error,
     together as together,

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from stateroom.errors import Unauthorized
-from stateroom.rollout import aggregate, reads_only_the_response, verdict_fields
+from stateroom.rollout import aggregate, numbers, reads_only_the_response, verdict_fields
 from stateroom.server.environment import NO_TOKEN, ServedEnvironment
 from stateroom.server.request import HTTPRequest, checked_response, task_fields, wrong_field
 from stateroom.server.response import Endpoint, HTTPResponse, json_response
@@ -102,6 +102,8 @@ class Verification:
             message = "should be a list of verify replies, each with its _ng_task_index; indices are whole numbers"
             raise wrong_field("verify_responses", message)
         try:
+            if not all("reward" in numbers(row) for row in rows if isinstance(row.get("reward"), int | float)):
+                raise ValueError
             given = self.environment.environment.task_type.model_fields  # which the rows of an agent repeat
             return json_response(await asyncio.to_thread(aggregate, rows, given=given))
         except (ArithmeticError, ValueError, AttributeError):  # raised by `statistics`

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stateroom.errors import BadData, StoreUnavailable
 from stateroom.store.records import Record, Size, Snapshot
-from stateroom.store.sqlite.file import BUSY_SECONDS, connect
+from stateroom.store.sqlite.file import connect
 from stateroom.store.sqlite.rows import HEAD, PARTS, measure, read_blobs, read_entries, read_head, shown, to_head
 
 PAGES_AT_ONCE = 500
@@ -73,14 +73,15 @@ def give_pages_back(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA incremental_vacuum(1)")  # whatever the number, `execute` takes one step, one page
 
 
-def checkpoint(path: Path, *, patience: float = BUSY_SECONDS) -> None:
+def checkpoint(path: Path, *, patience: float | None = None) -> None:
     """Write the log into the file, so that the file shrinks. This needs a connection outside a transaction.
 
-    Others that use the file are waited for, so many seconds; then it may be left undone.
+    While others use the file this waits, `patience` seconds at most; then it may be left undone.
     """
     try:
         with closing(connect(path)) as connection:
-            connection.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
+            if patience is not None:
+                connection.execute(f"PRAGMA busy_timeout = {int(patience * 1000)}")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
         raise StoreUnavailable(f"SQLite: {error}") from error
