@@ -22,7 +22,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -40,9 +40,6 @@ from stateroom.server.routes import Extension
 from stateroom.server.tracing import configure
 from stateroom.session import Sessions
 from stateroom.store import open_store
-
-if TYPE_CHECKING:
-    from stateroom.server.spans import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +65,16 @@ HUNG = 30
 """Seconds without a response to a health check after which a worker is replaced."""
 
 
+class ProcessApplication(Application):
+    """An application that has a process to itself."""
+
+    async def start(self) -> None:
+        await super().start()
+        gc.collect()
+        gc.freeze()  # what exists now stays, the MCP SDK above all: no collection needs to look at it
+        gc.set_threshold(*GARBAGE)
+
+
 @dataclass(frozen=True)
 class ApplicationFactory:
     """Makes the application, in this process or in a worker."""
@@ -81,15 +88,12 @@ class ApplicationFactory:
 
     def __call__(self) -> ASGIApp:
         tracing = configure()
-        app = self.application(tracing)
-        gc.collect()
-        gc.freeze()  # what exists now stays: no collection needs to look at it
-        gc.set_threshold(*GARBAGE)
+        app = ProcessApplication(self._environments(), self.options, extensions=self.extensions, tracing=tracing)
         return app if tracing is None else tracing.around(app, app.place_of)
 
-    def application(self, tracing: Tracing | None = None) -> Application:
-        """The application, without traces around it."""
-        return Application(self._environments(), self.options, extensions=self.extensions, tracing=tracing)
+    def application(self) -> Application:
+        """The application, to be tried in a process that does something else too."""
+        return Application(self._environments(), self.options, extensions=self.extensions)
 
     def longest_call(self) -> float:
         """Seconds that the slowest tool may take."""
