@@ -216,7 +216,7 @@ async def test_a_server_that_reloads_has_the_new_tool_and_the_old_sessions(
     await until(clears)
     command.signal(signal.SIGTERM)
     assert command.wait() == 0
-    assert not command.alive()
+    command.wait_until(lambda: not command.alive())
 
 
 async def test_studio_reloads_and_says_that_memory_is_lost(

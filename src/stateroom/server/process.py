@@ -259,7 +259,7 @@ class Supervisor(Multiprocess):
 
     def run(self) -> None:
         super().run()
-        if self._failed:
+        if self._failed or any(process.exitcode == STARTUP_FAILURE for process in self.processes):
             sys.exit(1)
 
     def terminate_all(self) -> None:
