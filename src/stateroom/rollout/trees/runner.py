@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from time import perf_counter
 from typing import Any
@@ -70,7 +70,9 @@ async def branch(
     async with plan.model, plan.backend(forks=True) as backend:
         started = perf_counter()
         plan.files.begin(inputs)
-        rule = {"rule": type(plan.rule).__name__, **(asdict(plan.rule) if is_dataclass(plan.rule) else {})}
+        settings = getattr(plan.rule, "__dict__", {})
+        plain = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
+        rule = {**plain, "rule": type(plan.rule).__name__}
         with (
             described(plan, len(inputs), len(inputs), **rule, budget=asdict(plan.budget)),
             Appender(plan.files.rollouts) as rollouts,
