@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,7 +25,7 @@ def runs(
     """
     found = sorted((_summary(run, folder) for run in find_runs(folder)), key=lambda each: each.started, reverse=True)
     if json_output:
-        print_json([_data(each) for each in found])
+        print_json([each.data() for each in found])
         return
     if not found:
         console.print(f"no runs in {folder}")
@@ -52,7 +52,3 @@ def _summary(run: StoredRun, folder: Path) -> RunSummary:
         return run.summary(folder, Search(RunIndex.of(run.files)))
     except UNREADABLE as error:
         return run.unreadable(folder, error)
-
-
-def _data(run: RunSummary) -> dict[str, Any]:
-    return {**run._asdict(), "started": run.started.isoformat(timespec="seconds")}

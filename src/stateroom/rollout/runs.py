@@ -121,6 +121,10 @@ class RunSummary(NamedTuple):
     warnings: list[str]
     """What is wrong with its files."""
 
+    def data(self) -> Row:
+        """The summary as JSON data."""
+        return {**self._asdict(), "started": self.started.isoformat(timespec="seconds")}
+
 
 @dataclass(frozen=True)
 class StoredRun:

@@ -28,7 +28,6 @@ from stateroom.rollout import (
     EpisodeFilter,
     RunFiles,
     RunIndex,
-    RunSummary,
     Search,
     StoredRun,
     find_runs,
@@ -115,7 +114,7 @@ class _IndexedRun:
         """The run in a list."""
         state = _state(search.index)
         if self._summary[0] != state["version"]:
-            self._summary = state["version"], _data(StoredRun(self._files).summary(folder, search))
+            self._summary = state["version"], StoredRun(self._files).summary(folder, search).data()
         data = self._summary[1]
         return {**data, "growing": not data["finished"] and _is_recent(self._files), **state}
 
@@ -212,7 +211,7 @@ class RunsAPI:
             return await asyncio.to_thread(run.summary, await run.newest(), self.folder)
         except UNREADABLE as error:
             self._runs.pop(files.rollouts, None)  # so that it is opened anew
-            told = _data(StoredRun(files).unreadable(self.folder, error))
+            told = StoredRun(files).unreadable(self.folder, error).data()
             return {**told, "growing": False, "version": str(error), "progress": {"indexed": 0, "size": 0}}
 
     # The folder.
@@ -239,10 +238,6 @@ class RunsAPI:
         """The links among the files of a run and the folders on the way to it."""
         folders = (folder for folder in files.rollouts.parents if folder.is_relative_to(self.folder))
         return (path for path in (*files.all, *folders) if path.is_symlink() and path != self.folder)
-
-
-def _data(found: RunSummary) -> Data:
-    return {**found._asdict(), "started": found.started.isoformat(timespec="seconds")}
 
 
 def _json(value: Any) -> Response:
