@@ -130,6 +130,7 @@ def test_a_cancelled_request_is_not_generated(loop: BackgroundLoop) -> None:
         gone = asyncio.create_task(model.answer(asked(1)))
         await asyncio.sleep(0)  # it has asked
         gone.cancel()
+        await asyncio.wait([gone])
         return await model.answer(asked(2))
 
     model.serve(loop, episodes())
