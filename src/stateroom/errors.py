@@ -248,6 +248,13 @@ class ForeignStore(StoreError):
     """What lies at the URL is not a Stateroom store, or one of a newer version."""
 
 
+class OutdatedRecord(StoreError):
+    """A store has a later moment of the session in a record, or another session with its id."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(f"there is another session {session!r} already, or a later moment of this one")
+
+
 class StoreFull(StoreError):
     """A bounded store holds as many sessions as it may."""
 

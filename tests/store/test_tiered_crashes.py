@@ -360,6 +360,24 @@ async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
         await _check_after(work, store, family)
 
 
+@pytest.mark.parametrize("up", [False, True], ids=["down", "up"])
+async def test_a_mover_that_comes_late_is_not_in_anybodys_way(up: bool) -> None:
+    """At any step of its move another process takes over, finishes the move, and goes on with the session."""
+    for step in range(1, 1000):
+        tiers = new_tiers()
+        store = process(*tiers)
+        await make_family(store)
+        if up:
+            await store.sweep(NOW + 2)
+        late = Script({step: partial(append, process(*tiers))})
+        await (touch_root if up else sweep)(process(*tiers, late))
+        if late.number < step:
+            break
+        assert [entry.revision for entry in await store.entries("fork", after=4)] == [5, 6]
+        assert await store.maintenance.orphans() == []
+    assert step > 20
+
+
 async def _check_after(work: Callable[[Store], Work[None]], store: Store, family: list[Record]) -> None:
     """All is well, at rest and when it is used again."""
     expected = {record.head.id for record in family} - ({"grandchild"} if work is delete else set())

@@ -56,9 +56,9 @@ class Store(ABC):
         """Put in a whole session, with its head as given: all or nothing.
 
         If the id is taken, that session must be an earlier moment of the same one (`Head.continues`): the missing
-        parts are added, and the head becomes the record's. Otherwise, or if the session must be `new`, raises
-        `StoreError`. A fork's parent must exist and have reached the revision that it forks from (`UnknownSession`,
-        `UnknownRevision`). Two new entries with one call id raise `DuplicateCall`.
+        parts are added, and the head becomes the record's. Otherwise raises `OutdatedRecord`, or `StoreError` if the
+        session must be `new`. A fork's parent must exist and have reached the revision that it forks from
+        (`UnknownSession`, `UnknownRevision`). Two new entries with one call id raise `DuplicateCall`.
         """
 
     @abstractmethod

@@ -9,7 +9,15 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from stateroom.errors import BadData, DuplicateCall, SessionClosed, SessionExpired, StoreError, UnknownRevision
+from stateroom.errors import (
+    BadData,
+    DuplicateCall,
+    OutdatedRecord,
+    SessionClosed,
+    SessionExpired,
+    StoreError,
+    UnknownRevision,
+)
 
 Status = Literal["live", "closed", "expired"]
 
@@ -99,7 +107,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         if new:
             raise StoreError(f"there is a session {self.id!r} already")
         if not self.continues(kept):
-            raise StoreError(f"there is another session {self.id!r} already, or a later moment of this one")
+            raise OutdatedRecord(self.id)
 
     def status(self, now: float) -> Status:
         """Whether something may be added to this session, and if not, why."""

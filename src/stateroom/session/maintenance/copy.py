@@ -43,8 +43,8 @@ class Copier:
     async def copy(self, session: str) -> None:
         """Copy a session, and before it those that it was forked from, unless that was done before.
 
-        Raises `StoreError` if the target has another session of that id or a later moment of this one, or if what it
-        gives back is not what it was given.
+        Raises `OutdatedRecord` if the target has another session of that id or a later moment of this one, and
+        `StoreError` if what it gives back is not what it was given.
         """
         todo: list[tuple[str, int]] = []
         head = await self.source.head(session)

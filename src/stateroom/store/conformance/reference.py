@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from stateroom.errors import (
     Conflict,
     DuplicateCall,
+    OutdatedRecord,
     SessionLeased,
     StateroomError,
     StoreError,
@@ -182,7 +183,7 @@ class Reference:
         self.check_parent(record.head)
         kept = self.sessions.setdefault(record.head.id, _Session(record.head))
         if kept.head.created != record.head.created or kept.head.revision > record.head.revision:
-            raise StoreError
+            raise OutdatedRecord(record.head.id)
         kept.head = record.head
         kept.add(record.entries, record.snapshots, record.blobs)
 

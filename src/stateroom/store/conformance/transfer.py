@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import Conflict, DuplicateCall, StoreError, UnknownRevision, UnknownSession
+from stateroom.errors import Conflict, DuplicateCall, OutdatedRecord, StoreError, UnknownRevision, UnknownSession
 from stateroom.store import Commit, Head, Loaded, Record, Snapshot, Store, open_store
 from stateroom.store.conformance.helpers import (
     LATER,
@@ -140,7 +140,7 @@ class TransferPromises(Suite):
         before = await everything(store, "room")
         other = replace(record.head, created=NOW + 1, revision=9, owner="another")
         entries = [*record.entries, make_entry(9, "theirs")]
-        with pytest.raises(StoreError):
+        with pytest.raises(OutdatedRecord):
             await store.put(Record(other, entries, [Snapshot(9, b"wrong")], make_blobs(b"theirs")))
         assert await everything(store, "room") == before
         assert await store.find_call("room", "theirs") is None
@@ -150,7 +150,7 @@ class TransferPromises(Suite):
         record = await make_long_session(store)
         before = await everything(store, "room")
         for revision in (1, 7):
-            with pytest.raises(StoreError):
+            with pytest.raises(OutdatedRecord):
                 await store.put(cut(record, revision))
         assert await everything(store, "room") == before
 

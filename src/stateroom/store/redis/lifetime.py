@@ -32,7 +32,15 @@ from secrets import token_hex
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from stateroom.errors import BadData, StateroomError, StoreError, StoreUnavailable, UnknownRevision, UnknownSession
+from stateroom.errors import (
+    BadData,
+    OutdatedRecord,
+    StateroomError,
+    StoreError,
+    StoreUnavailable,
+    UnknownRevision,
+    UnknownSession,
+)
 from stateroom.store.records import Entry, Head, Record
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
@@ -199,7 +207,7 @@ class Lifetimes:
             if await self._link.ask("EXISTS", self.keys(head.id).session):
                 answer = await self._put(record, "")
             if answer == b"other":
-                raise StoreError(f"there is another session {head.id!r} already, or a later moment of this one")
+                raise OutdatedRecord(head.id)
             if is_held_back(answer):
                 await self.hold(head.id, answer)
                 continue

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from stateroom.errors import (
     BadData,
     Conflict,
+    OutdatedRecord,
     SessionClosed,
     SessionError,
     SessionLeased,
@@ -270,7 +271,7 @@ class DurableWarmStore(Store):
     async def _demote(self, root: str) -> None:
         try:
             await self.transfer.demote(root)
-        except SessionError:
+        except (SessionError, OutdatedRecord):
             pass  # another process moves it, or it is gone
         except StoreUnavailable:
             raise
@@ -341,7 +342,8 @@ class DurableWarmMaintenance(Maintenance):
 
     async def _loss(self, session: str) -> list[str]:
         head = await self.store.transfer.resting(session, lost_too=True)
-        if head is None or kind_of(head) != "away":
+        mark = mark_of(head) if head else None
+        if head is None or mark is None or mark.kind != "away" or mark.closed:  # of a closed one the copy is whole
             return []
         return [f"session {session!r}, of which the cold tier has revision {head.revision}: the warm tier has lost it"]
 

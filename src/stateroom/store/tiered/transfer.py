@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from stateroom.errors import SessionClosed, SessionError, SessionLeased, StoreError, UnknownSession
+from stateroom.errors import OutdatedRecord, SessionClosed, SessionError, SessionLeased, StoreError, UnknownSession
 from stateroom.store.contract import Store
 from stateroom.store.records import Commit, Entry, Head, Record
 from stateroom.store.tiered.marks import (
@@ -146,7 +146,7 @@ class Transfer:
         task = asyncio.ensure_future(move)
         self._running.add(task)
         task.add_done_callback(self._ran)
-        with suppress(SessionError):  # another process was quicker; the caller looks again
+        with suppress(SessionError, OutdatedRecord):  # another process was quicker; the caller looks again
             await asyncio.shield(task)
 
     def _ran(self, task: asyncio.Future[None]) -> None:
@@ -184,7 +184,8 @@ class Transfer:
         head = await find(tier, session)
         mark = head and mark_of(head)
         if head and mark and mark.token == token:
-            await set_head(tier, visible(head))
+            with suppress(OutdatedRecord):  # another process has finished the move meanwhile
+                await set_head(tier, visible(head))
 
     async def _hold(self, tier: Store, session: str, kind: Hold, token: str, *, join: bool = False) -> Head:
         """Mark a session as ours; raises `SessionLeased` if it has a mark, except with `join`."""
