@@ -20,7 +20,7 @@ from stateroom.agent import Agent, Context, run as work
 from stateroom.errors import ModelUnavailable
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message
-from stateroom.rollout import Run, RunFiles, run
+from stateroom.rollout import RunFiles, plan_run, run
 from stateroom.session import Session
 
 SHORT, LONG = 20, 2000
@@ -116,11 +116,12 @@ async def overhead() -> list[Figure]:
 
 async def _episodes(files: RunFiles) -> float:
     model = Increments(CALLS)
-    plan = Run(
-        environment=CounterEnvironment(),
+    plan = plan_run(
+        "counter",
         model=ModelSource("increments", lambda seed: model),
-        tasks=[TASK],
-        files=files,
+        input=[TASK],
+        output=files.rollouts,
+        store="memory://",
         repeats=EPISODES,
         concurrency=AT_ONCE,
     )

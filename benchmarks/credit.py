@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.timing import Figure
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.model import answers_in
-from stateroom.rollout import NODE, Branching, MonteCarlo, StoredRun, TreeFiles, branch, generate_tasks, plan_fields
+from stateroom.rollout import NODE, MonteCarlo, StoredRun, TreeFiles, branch, generate_tasks, plan_branches
 from stateroom.training import advantages_of
 
 TASKS = 100
@@ -48,8 +48,8 @@ async def lost_episodes() -> list[Lost]:
     """The episodes of a noisy policy without a reward."""
     with tempfile.TemporaryDirectory() as folder:
         output, tasks = Path(folder) / "run.jsonl", generate_tasks(ExtractionEnvironment, TASKS, seed=1)
-        fields = plan_fields("extraction", {}, tasks, "noisy", "memory://", None, output, kind=TreeFiles)
-        await branch(Branching(**fields, rule=MonteCarlo(CONTINUATIONS)))
+        rule = MonteCarlo(CONTINUATIONS)
+        await branch(plan_branches("extraction", input=tasks, model="noisy", output=output, rule=rule))
         run = StoredRun(TreeFiles(output))
         vine, grpo = await advantages_of(run, "vine"), await advantages_of(run, "grpo")
         lost = [each for each in run.episodes() if TRUNK.fullmatch(each.row[NODE]) and not each.reward]

@@ -20,8 +20,7 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.office import OfficeEnvironment
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.world import base_world, make_world
-from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, example_file, read_tasks, rescore_rollouts, run
+from stateroom.rollout import RunFiles, example_file, plan_run, read_tasks, rescore_rollouts, run
 from stateroom.session import Session
 
 TASK: dict[str, Any] = {"kind": "set_priority", "difficulty": 1, "gold": []}
@@ -172,10 +171,9 @@ async def _rejudged() -> tuple[float, float]:
     assert examples is not None
     tasks = read_tasks(examples, OfficeEnvironment())[:200]
     with tempfile.TemporaryDirectory() as folder:
-        files = RunFiles(Path(folder) / "run.jsonl")
-        model, url = open_model("reference", OfficeEnvironment.policies), f"sqlite:///{files.sessions}"
-        running = await _timed(run(Run(OfficeEnvironment(), model, tasks, files, store=url)))
-        async with open_store(url) as store:
+        plan = plan_run(OfficeEnvironment, model="reference", input=tasks, output=Path(folder) / "run.jsonl")
+        running = await _timed(run(plan))
+        async with open_store(plan.store) as store:
             again = RunFiles(Path(folder) / "again.jsonl")
-            judging = await _timed(rescore_rollouts(OfficeEnvironment(), files.rollouts, again, store))
+            judging = await _timed(rescore_rollouts(OfficeEnvironment(), plan.files.rollouts, again, store))
     return judging, running

@@ -21,11 +21,9 @@ from benchmarks.timing import Figure, interleaved, micro, repeated
 from stateroom import Environment, Episode, Sessions, State, Task, ToolError, open_store, tool
 from stateroom.rollout import (
     BestOf,
-    Branching,
     RunFiles,
-    TreeFiles,
     branch,
-    plan_fields,
+    plan_branches,
     plan_run,
     replay_rollouts,
     run,
@@ -248,8 +246,8 @@ async def _branching(folder: Path) -> Figure:
 
     async def branched() -> float:
         output = folder / f"tree-{next(numbers)}.jsonl"
-        fields = plan_fields(environment, {}, tasks, "gold", None, None, output, kind=TreeFiles)
-        return await _timed(branch(Branching(**fields, rule=BestOf(BRANCHES, at=2))))
+        plan = plan_branches(environment, input=tasks, model="gold", output=output, rule=BestOf(BRANCHES, at=2))
+        return await _timed(branch(plan))
 
     async def ran() -> float:
         output = folder / f"repeats-{next(numbers)}.jsonl"

@@ -10,8 +10,7 @@ from pathlib import Path
 from benchmarks.timing import Figure, interleaved
 from stateroom import open_store
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, generate_tasks, rescore_rollouts, run
+from stateroom.rollout import RunFiles, generate_tasks, plan_run, rescore_rollouts, run
 
 EPISODES = 1000
 
@@ -26,8 +25,7 @@ async def rewards() -> list[Figure]:
         async def ran() -> float:
             nonlocal newest
             newest = RunFiles(Path(folder) / f"run-{next(numbers)}.jsonl")
-            model, store = open_model("reference", CounterEnvironment.policies), f"sqlite:///{newest.sessions}"
-            plan = Run(CounterEnvironment(), model, tasks, newest, store=store)
+            plan = plan_run("counter", model="reference", input=tasks, output=newest.rollouts)
             start = time.perf_counter()
             await run(plan)
             return time.perf_counter() - start

@@ -39,7 +39,7 @@ async def _seconds(folder: Path, url: str, wanted: Exactness | None) -> float:
         "extraction",
         model=f"chat:m@{url}",
         repeats=EPISODES,
-        tokens=wanted,
+        record_tokens=wanted,
         concurrency=32,
         output=folder / "run.jsonl",
         force=True,

@@ -17,10 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.model import open_model
-from stateroom.rollout import Beam, BestOf, Branching, Rule, Run, RunFiles, TreeFiles, branch, generate_tasks, run
+from stateroom.rollout import Beam, BestOf, Rule, branch, generate_tasks, plan_branches, plan_run, run
 
-NOISY = open_model("noisy", ExtractionEnvironment.policies)
 TASKS = generate_tasks(ExtractionEnvironment, 60, seed=1)
 
 RULES: dict[str, Rule] = {
@@ -40,16 +38,16 @@ class Figures(NamedTuple):
 
 async def plain(folder: Path) -> Figures:
     """Each task four times, with nothing chosen: as much as the first rule takes."""
-    files = RunFiles(folder / "plain.jsonl")
-    report = await run(Run(ExtractionEnvironment(), NOISY, TASKS, files, repeats=4))
+    plan = plan_run("extraction", model="noisy", input=TASKS, output=folder / "plain.jsonl", repeats=4)
+    report = await run(plan)
     found = report.metrics["agent_metrics"]
     return Figures(found["mean/reward"], 4, 4 * found["mean/tool_calls"])
 
 
 async def branching(folder: Path, rule: Rule) -> Figures:
     """Each task by a rule."""
-    files = TreeFiles(folder / "tree.jsonl")
-    report = await branch(Branching(ExtractionEnvironment(), NOISY, TASKS, files, rule=rule))
+    plan = plan_branches("extraction", model="noisy", input=TASKS, output=folder / "tree.jsonl", rule=rule)
+    report = await branch(plan)
     found = report.metrics["agent_metrics"]
     return Figures(found["mean/reward"], found["mean/tree_branches"], found["mean/tree_tool_calls"])
 

@@ -27,7 +27,6 @@ from stateroom.model import (
     Item,
     Judge,
     Model,
-    ModelSource,
     Noisy,
     Policy,
     function_call,
@@ -35,7 +34,7 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import Run, RunFiles, read_tasks, run, score_failures
+from stateroom.rollout import RunFiles, plan_run, read_tasks, run, score_failures
 
 RUBRIC = """\
 2: the letter says what it should, and addresses its reader by name.
@@ -128,7 +127,7 @@ async def main() -> None:
         files, store = RunFiles(Path(folder) / "letters.jsonl"), f"sqlite:///{folder}/letters.db"
         mumbling = LetterEnvironment(Judge(Mumbling(), RUBRIC, votes=3, scale=(0, 2)))
         tasks = read_tasks(Path(__file__).with_name("judged.jsonl"), mumbling)
-        report = await run(Run(mumbling, ModelSource("careless", Careless), tasks, files, store=store))
+        report = await run(plan_run(mumbling, model=Careless, input=tasks, output=files.rollouts, store=store))
         say(f"{report.episodes} episodes, of which {report.failed} wait for a judge")
         say(f"  {report.first_error}")
         async with open_store(store) as opened:

@@ -48,6 +48,15 @@ class InvalidArguments(StateroomError):
         self.fields = dict(fields)
 
 
+class InvalidOption(InvalidArguments):
+    """An option has a value that it cannot have, alone or with another one."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(f"{option}: {message}", {option: message})
+        self.option = option
+        self.message = message
+
+
 class TimedOut(StateroomError):
     """A function of the author's took longer than it may."""
 

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from stateroom.environment import Environment, Rooms, make_environment
 from stateroom.errors import NotFound
-from stateroom.rollout import Run, RunResult, missing_prompts, plan_run
+from stateroom.options import takes
+from stateroom.rollout import Run, RunOptions, RunResult, missing_prompts
 from stateroom.session import BackgroundLoop
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def _with_options_of(plan: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a function the options of another, also for `help` and completion."""
-
-    def decorate(function: Callable[..., R]) -> Callable[P, R]:
-        returns = inspect.signature(function).return_annotation
-        vars(function)["__signature__"] = inspect.signature(plan).replace(return_annotation=returns)
-        return function
-
-    return decorate
-
-
-@_with_options_of(plan_run)
-def run(*args: Any, **kwargs: Any) -> RunResult:
+@takes(RunOptions)
+def run(options: RunOptions) -> RunResult:
     """Run episodes of an environment with a progress bar, and wait for them: `stateroom run` from Python.
 
-    The options and files are those of the command. `environment` is a registered name, `module:Class`,
-    `path.py:Class`, a class or an instance; `model` is what `--model` takes, or a `Policy` or `Model` class or object;
-    `input` is a path or a list of task rows. After Ctrl-C, the same call with `output` and `resume=True` continues.
+    After Ctrl-C, the same call with `output` and `resume=True` continues.
     """
-    plan = plan_run(*args, **kwargs)
+    plan = Run.of(options)
     # On a loop of its own, since a notebook's thread has a running loop, which cannot be entered twice.
     with BackgroundLoop() as loop:
         try:
@@ -45,10 +29,10 @@ def run(*args: Any, **kwargs: Any) -> RunResult:
             raise
 
 
-@_with_options_of(plan_run)
-async def arun(*args: Any, **kwargs: Any) -> RunResult:
+@takes(RunOptions)
+async def arun(options: RunOptions) -> RunResult:
     """The same as `run`, for code that is async itself: `await stateroom.arun("counter")`."""
-    return await _run(plan_run(*args, **kwargs))
+    return await _run(Run.of(options))
 
 
 async def _run(plan: Run) -> RunResult:

@@ -13,8 +13,9 @@ from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.model import ModelSource
-from stateroom.rollout import Run, RunFiles, run
+from stateroom.rollout import RunFiles, RunOptions, run
 from tests.antipatterns.walking import changes, memory, modules, unjustified
+from tests.plans import make_run
 
 
 class Shelf(State):
@@ -52,7 +53,7 @@ async def use_sessions(url: str) -> None:
 
 async def use_agents(folder: Path) -> None:
     for found in (CounterEnvironment, ExtractionEnvironment):
-        plan = Run(
+        plan = make_run(
             environment=found(),
             model=ModelSource("noisy", found.policies["noisy"]),
             tasks=[found.generate(Random(number)) for number in range(3)],
@@ -63,6 +64,7 @@ async def use_agents(folder: Path) -> None:
 
 
 async def test_two_environments_on_two_stores_leave_the_modules_as_they_were(tmp_path: Path, fresh_url: Any) -> None:
+    RunOptions()  # whose validator is made at first use
     every = modules()
     before = memory(every)
     assert len(before) > 5000

@@ -14,6 +14,7 @@ from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.store import Store
+from tests.plans import make_run
 
 pytestmark = pytest.mark.every_store
 
@@ -91,7 +92,7 @@ ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
 def plan(name: str, folder: Path, store: str) -> Run:
     found = ENVIRONMENTS[name]
     tasks = [found.generate(Random(number)) for number in range(6)]
-    return Run(
+    return make_run(
         environment=found(),
         model=ModelSource("noisy", found.policies["noisy"]),
         tasks=tasks,

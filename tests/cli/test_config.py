@@ -1,7 +1,6 @@
 """`--config` and `stateroom config`: environments, models, stores and runs in a file."""
 
 import json
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,10 @@ import jsonschema
 import pytest
 import yaml
 
+from stateroom.cli.command import Given
 from stateroom.cli.configuration import Configuration, run_options
-from stateroom.cli.run import run
 from stateroom.environment import registered
+from stateroom.rollout import Price, RunOptions
 from tests.cli.conftest import Command
 
 FILE = Path("stateroom.yaml")
@@ -90,7 +90,7 @@ def test_an_option_wins_over_an_override_and_that_over_the_file(stateroom: Comma
     write(runs={"a": {"environments": ["counter"], "limit": 1, "repeats": 2, "seed": 5, "output": "a.jsonl"}})
     stateroom("run", "--config", FILE, "a", "run.repeats=3", "runs.a.limit=2", "--limit", 3)
     told = json.loads(Path("a_run.json").read_text())
-    assert (told["tasks"], told["settings"]["repeats"], told["seed"]) == (3, 3, 5)
+    assert (told["tasks"], told["options"]["repeats"], told["seed"]) == (3, 3, 5)
 
 
 def test_later_files_win(stateroom: Command) -> None:
@@ -105,10 +105,10 @@ def test_a_model_has_its_key_price_limits_and_settings(stateroom: Command) -> No
     settings = {"temperature": 0.7, "top_p": 0.9}
     asked = {"environments": ["counter"], "model": "m", "store": "main", "settings": {"top_p": 0.5}}
     write(models={"m": {**model, "settings": settings}}, stores={"main": "sqlite:///x.db"}, runs={"a": asked})
-    given = {name: each.default for name, each in signature(run).parameters.items()}
-    options = run_options(Configuration.load([FILE]), "a", {**given, "price": "in=3"}, {"price"})["counter"]
-    assert {name: options[name] for name in model} == {**model, "price": "in=3"}
-    assert (options["settings"], options["store"]) == ({"temperature": 0.7, "top_p": 0.5}, "sqlite:///x.db")
+    given = Given(RunOptions, {"price": "in=3"}, {"store": "memory://"})
+    options = run_options(Configuration.load([FILE]), "a", given)["counter"]
+    assert {name: getattr(options, name) for name in model} == {**model, "price": Price(3.0)}
+    assert (options.settings, options.store) == ({"temperature": 0.7, "top_p": 0.5}, "sqlite:///x.db")
 
 
 def test_a_run_is_named_unless_there_is_one(stateroom: Command) -> None:

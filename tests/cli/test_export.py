@@ -37,4 +37,4 @@ def test_nothing_to_export_is_a_failure(stateroom: Command) -> None:
 def test_a_run_without_tokens_is_refused(stateroom: Command) -> None:
     failed = stateroom("export", "r", "--to", "grpo")
     assert failed.code == 2
-    assert "--tokens" in failed.err
+    assert "record_tokens" in failed.err

@@ -92,4 +92,4 @@ def test_mistakes_are_told_before_anything_is_served(stateroom: Command, tmp_pat
     done = stateroom("mcp", "counter", "--task", 99)
     assert (done.code, "there is no task 99" in done.err, "tasks are 0 to 7" in done.err) == (2, True, True)
     (tmp_path / "sheet.py").write_text(NOISY)
-    assert "no example tasks; give a file with --input" in stateroom("mcp", "sheet.py:SheetEnvironment").err
+    assert "--input: give a file of tasks" in stateroom("mcp", "sheet.py:SheetEnvironment").err

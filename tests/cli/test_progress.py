@@ -11,8 +11,9 @@ from rich.console import Console
 from stateroom.cli import run as command
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, message
-from stateroom.rollout import ProgressBar, Run, RunFiles, generate_tasks, progress
+from stateroom.rollout import ProgressBar, RunFiles, generate_tasks, progress
 from tests.patience import PATIENCE
+from tests.plans import make_run
 
 
 def test_a_first_episode_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_a_first_episode_that_takes_long_is_not_waited_for(monkeypatch: pytest.M
             await asyncio.wait_for(shown.wait(), PATIENCE)
             return Answer([message("Done.")])
 
-    plan = Run(
+    plan = make_run(
         environment=CounterEnvironment(),
         model=ModelSource("patient", lambda seed: Patient()),
         tasks=generate_tasks(CounterEnvironment, 1, 0),

@@ -236,13 +236,13 @@ def test_a_run_goes_on(stateroom: Any, own: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("-m own.py:Two --resume", "say with --output which run to resume"),
-        ("-m own.py:Two -o x.jsonl --resume --force", "not together with --resume"),
+        ("-m own.py:Two --resume", "--resume: give the output"),
+        ("-m own.py:Two -o x.jsonl --resume --force", "--force: not together with resume"),
         (
             "-m own.py:Raises -o x.jsonl --resume --store sqlite:///elsewhere.db",
-            "--model 'own.py:Two', not 'own.py:Raises'",
+            "--model: the run x.jsonl had 'own.py:Two', not 'own.py:Raises'",
         ),
-        ("-m own.py:Two -o x.jsonl --resume", "not in x_sessions.db; give the --store that it had"),
+        ("-m own.py:Two -o x.jsonl --resume", "--store: give the one that this run had"),
     ],
 )
 def test_a_run_that_cannot_go_on(stateroom: Any, own: Path, options: str, told: str) -> None:
@@ -345,7 +345,7 @@ def written(folder: Path) -> set[Path]:
         ("run own.py:Nope", "own.py has no 'Nope'; its classes are: Pile, PileEnvironment"),
         ("run own.py:Two", "own.py:Two is not an Environment class"),
         ("run own.py:PileAbstract -i good.jsonl", "PileAbstract needs the argument 'size': give --env-arg size=VALUE"),
-        ("run own.py:PileEnvironment -m own.py:Two", "pile has no example tasks; give a file with --input"),
+        ("run own.py:PileEnvironment -m own.py:Two", "--input: give a file of tasks: pile has no examples"),
         ("run own.py:PileEnvironment -i good.jsonl", "--model: say who acts"),
         ("run own.py:PileEnvironment -i good.jsonl -m reference", "no model is called 'reference'; there are openai:"),
         ("run broken.py:Class", "broken.py cannot be imported: SyntaxError"),
@@ -365,12 +365,12 @@ def written(folder: Path) -> set[Path]:
         ("run counter --output .", ". is there already"),
         ("run counter --server http://127.0.0.1:1", "no answer from http://127.0.0.1:1/: Connection refused"),
         ("run counter --server nope", "'nope' is not the URL of a server; one is http://127.0.0.1:8000"),
-        ("branch counter --server http://h --store memory://", "not together with --server, which has a store"),
-        ("run --server http://127.0.0.1:1", "remote has no example tasks; give a file with --input"),
-        ("run --server http://127.0.0.1:1 -m own.py:Two", "remote has no example tasks; give a file with --input"),
+        ("branch counter --server http://h --store memory://", "--store: not together with a server"),
+        ("run --server http://127.0.0.1:1", "--input: give a file of tasks: remote has no examples"),
+        ("run --server http://127.0.0.1:1 -m own.py:Two", "--input: give a file of tasks: remote has no examples"),
         ("run counter --repeats 0", "--repeats"),
         ("run counter --seed x", "--seed"),
-        ("run", "env"),
+        ("run", "ENV: say which"),
         ("nope", "nope"),
     ],
 )

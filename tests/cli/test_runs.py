@@ -9,9 +9,10 @@ import pytest
 
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import ModelSource, Scripted
-from stateroom.rollout import Run, RunFiles
+from stateroom.rollout import RunFiles
 from stateroom.rollout.description import described
 from tests.cli.conftest import Command
+from tests.plans import make_run
 from tests.rollout.bad_runs import BAD_RUNS, ODD_RUNS, make_runs
 
 PILE = '''
@@ -93,12 +94,12 @@ def rows(path: str) -> list[dict[str, Any]]:
 
 
 def test_a_run_describes_itself(stateroom: Command, collect: Any) -> None:
-    collect("a", "Puts", "-r", 2, "--seed", 7, "--solved-at", 0.5)
+    collect("a", "Puts", "-r", 2, "--seed", 7, "--solved-threshold", 0.5)
     found = json.loads(Path("out/a_run.json").read_text())
     assert (found["environment"], found["spec"], found["model"]) == ("pile", "pile.py:PileEnvironment", "pile.py:Puts")
     assert (found["store"], found["server"], found["seed"]) == ("sqlite:///out/a_sessions.db", None, 7)
-    assert (found["tasks"], found["episodes"], found["settings"]["repeats"]) == (3, 6, 2)
-    assert found["solved_at"] == 0.5
+    assert (found["tasks"], found["episodes"], found["options"]["repeats"]) == (3, 6, 2)
+    assert found["solved_threshold"] == 0.5
     assert found["started"] <= found["finished"]
     assert set(found["versions"]) == {"stateroom", "python"}
     assert json.loads(Path("out/a_aggregate_metrics.json").read_text())[0]["key_metrics"]["pass@1"] == 1
@@ -118,12 +119,12 @@ def test_a_run_that_goes_on_keeps_its_start(stateroom: Command, collect: Any) ->
 
 def test_branches_and_rescored_runs_describe_themselves(stateroom: Command, collect: Any) -> None:
     collect("a")
-    asked = ("-m", "pile.py:Lazy", "-i", "tasks.jsonl", "--solved-at", 0.5)
+    asked = ("-m", "pile.py:Lazy", "-i", "tasks.jsonl", "--solved-threshold", 0.5)
     stateroom("branch", "pile.py:PileEnvironment", *asked, "-o", "out/b.jsonl")
-    assert json.loads(Path("out/b_run.json").read_text())["settings"]["rule"] == "BestOf"
+    assert json.loads(Path("out/b_run.json").read_text())["options"]["rule"] == "BestOf"
     assert json.loads(Path("out/b_aggregate_metrics.json").read_text())[0]["key_metrics"]["pass@1"] == 1
     again = ("reverify", "out/a.jsonl", "-e", "pile.py:PileEnvironment")
-    solved = json.loads(stateroom(*again, "-o", "out/c.jsonl", "--solved-at", 0.5, "--json").out)
+    solved = json.loads(stateroom(*again, "-o", "out/c.jsonl", "--solved-threshold", 0.5, "--json").out)
     assert solved["metrics"]["pass@1"] == 1
     assert json.loads(stateroom(*again, "-o", "out/d.jsonl", "--json").out)["metrics"]["pass@1"] == 0.5
     assert json.loads(Path("out/c_run.json").read_text())["store"] == "sqlite:///out/a_sessions.db"
@@ -133,7 +134,7 @@ def test_branches_and_rescored_runs_describe_themselves(stateroom: Command, coll
 def test_a_description_has_no_password(tmp_path: Path) -> None:
     files = RunFiles(tmp_path / "x.jsonl")
     model = ModelSource("m", lambda seed: Scripted([]))
-    with described(Run(CounterEnvironment(), model, [], files, store="redis://u:secret@h/0"), 0, 0):
+    with described(make_run(CounterEnvironment(), model, [], files, store="redis://u:secret@h/0"), 0, 0):
         assert "secret" not in files.description.read_text()
         assert json.loads(files.description.read_text())["finished"] is None
 
@@ -163,7 +164,7 @@ def test_no_episode_starts_once_they_have_cost_enough(
     assert (done.code, json.loads(done.out)["not_started"], len(rows("x.jsonl"))) == (0, 0, 6)
     unpriced = stateroom(*asked, "--max-cost", 1, "--force")
     assert unpriced.code == 2
-    assert "--price" in unpriced.err
+    assert "--max-cost" in unpriced.err
 
 
 def test_rows_have_times_and_costs(stateroom: Command, tmp_path: Path) -> None:

@@ -105,13 +105,13 @@ class Falls(CounterEnvironment.policies["reference"]):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--rule", "worst-of"], "there is no rule 'worst-of'; there are best-of, beam, monte-carlo"),
-        (["--rule", "best-of", "--width", "2"], "best-of has no such setting; it has --n, --at"),
-        (["--rule", "rules.py:Twice", "--at", "2"], "has no such setting; it has --n"),
-        (["--rule", "rules.py:Odd"], "is not a rule: a class with a method `async def grow(self, tree)`"),
-        (["--rule", "rules.py:Needs"], "cannot be made: TypeError"),
+        (["--rule", "worst-of"], "--rule: there is no 'worst-of'"),
+        (["--rule", "best-of", "--width", "2"], "--width: best-of has no such setting; it has n, at"),
+        (["--rule", "rules.py:Twice", "--at", "2"], "--at: rules.py:Twice has no such setting; it has n"),
+        (["--rule", "rules.py:Odd"], "--rule: rules.py:Odd is not one"),
+        (["--rule", "rules.py:Needs"], "--rule: rules.py:Needs cannot be made: TypeError"),
         (["--rule", "rules.py:Absent"], "has no 'Absent'"),
-        (["--server", "http://127.0.0.1:9", "--store", "memory://"], "not together with --server"),
+        (["--server", "http://127.0.0.1:9", "--store", "memory://"], "--store: not together with a server"),
         (["--input", "none.jsonl"], "there is no task file none.jsonl"),
     ],
 )
@@ -239,5 +239,5 @@ def test_groups(stateroom: Any) -> None:
 def test_groups_are_not_repeated(stateroom: Any, tmp_path: Path) -> None:
     done = stateroom("run", "counter", "--group", 3, "--repeats", 2)
     assert done.code == 2
-    assert "not together with --repeats" in done.err
+    assert "--group: not together with repeats" in done.err
     assert not (tmp_path / "rollouts").exists()

@@ -34,9 +34,7 @@ from stateroom.model import (
 from stateroom.rollout import (
     Beam,
     BestOf,
-    Branching,
     MonteCarlo,
-    Run,
     RunFiles,
     StoredRun,
     TreeFiles,
@@ -49,6 +47,7 @@ from stateroom.rollout import (
 )
 from stateroom.store import open_store
 from stateroom.training import export_rows
+from tests.plans import make_branching, make_run
 
 TASKS = 3
 
@@ -165,9 +164,9 @@ class Runs:
         """What a run came to."""
         plan = self.plan(name, **changes)
         if "rule" in changes:
-            assert (await branch(Branching(**plan))).broken == 0
+            assert (await branch(make_branching(**plan))).broken == 0
         else:
-            await run(Run(**plan))
+            await run(make_run(**plan))
         return outcomes(plan["files"].rollouts)
 
     async def check(self, rules: list[Any], interruption: int) -> None:

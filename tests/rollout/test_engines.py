@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, State
-from stateroom.errors import EngineFailed, InvalidArguments, StoreUnavailable
+from stateroom.errors import EngineFailed, InvalidOption, StoreUnavailable
 from stateroom.model import message
 from stateroom.rollout import Report, Run, RunFiles, plan_run, run
 from stateroom.rollout.engines.processes import ProcessEngine
@@ -126,14 +126,15 @@ async def test_what_another_process_cannot_have_is_told(tmp_path: Path) -> None:
             return 1.0
 
     plan = plan_run(Inner, input=[{}], model="gold", engine="processes", output=tmp_path / "a.jsonl")
-    with pytest.raises(InvalidArguments, match=r"module:Class or path\.py:Class"):
+    with pytest.raises(InvalidOption, match=r"module:Class or path\.py:Class"):
         await run(replace(plan, tasks=[{"gold": []}]))
 
 
 @pytest.mark.parametrize("engine", ["threads", "processes:0", "processes:two", "local:2"])
 async def test_an_unknown_engine_is_refused(tmp_path: Path, engine: str) -> None:
-    with pytest.raises(InvalidArguments, match="there are local, processes"):
+    with pytest.raises(InvalidOption) as refused:
         await run(plan_run("counter", engine=engine, output=tmp_path / "a.jsonl"))
+    assert refused.value.option == "engine"
 
 
 async def test_the_workers_share_the_limits_of_a_models_server(tmp_path: Path) -> None:

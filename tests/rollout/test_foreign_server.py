@@ -17,6 +17,7 @@ from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, f
 from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run
 from stateroom.rollout.remote import remote_backend
 from tests.patience import PATIENCE
+from tests.plans import make_run
 
 REFERENCE = CounterEnvironment.policies["reference"]
 
@@ -153,7 +154,7 @@ def plan(folder: Path, server: str, policy: Any = REFERENCE, **more: Any) -> Run
         "files": RunFiles(folder / "out.jsonl"),
         "server": server,
     }
-    return Run(**(settings | more))
+    return make_run(**(settings | more))
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from stateroom.model import Item, ModelSource, Policy, function_call, message, o
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.session import Clock
 from stateroom.store import open_store
+from tests.plans import make_run
 
 
 class Dealt(State):
@@ -75,7 +76,7 @@ def plan(tmp_path: Path, name: str = "out", **changes: Any) -> Run:
         "store": f"sqlite:///{tmp_path / name}.db",
         "group": 4,
     }
-    return Run(**(settings | changes))
+    return make_run(**(settings | changes))
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

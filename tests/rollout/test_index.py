@@ -18,7 +18,6 @@ from stateroom.jsonl import line_of, write_rows
 from stateroom.model import ModelSource
 from stateroom.rollout import (
     EpisodeFilter,
-    Run,
     RunFiles,
     RunIndex,
     Search,
@@ -30,6 +29,7 @@ from stateroom.rollout import (
 )
 from stateroom.rollout.metrics import agent_metrics
 from stateroom.store import open_store
+from tests.plans import make_run
 
 NOTHING = EpisodeFilter()
 
@@ -395,7 +395,7 @@ def assert_equal(found: dict[str, float], expected: dict[str, float]) -> None:
 async def test_metrics_are_those_of_the_file_also_of_a_rescored_run(files: RunFiles) -> None:
     policy = ModelSource("noisy", CounterEnvironment.policies["noisy"])
     url = f"sqlite:///{files.sessions}"
-    plan = Run(CounterEnvironment(), policy, generate_tasks(CounterEnvironment, 7, 0), files, store=url, repeats=3)
+    plan = make_run(CounterEnvironment(), policy, generate_tasks(CounterEnvironment, 7, 0), files, store=url, repeats=3)
     await run(plan)
     [told] = json.loads(files.metrics.read_bytes())
     assert_equal(StoredRun(files).metrics(Search(RunIndex.of(files))), told["agent_metrics"])

@@ -24,8 +24,9 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import Report, RescoreReport, Run, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
+from stateroom.rollout import Report, RescoreReport, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
 from stateroom.store import Store, open_store
+from tests.plans import make_run
 
 
 class Critic(Model):
@@ -123,7 +124,7 @@ def collect(tmp_path: Path) -> Collect:
     async def collect(environment: Any, name: str = "out", **settings: Any) -> tuple[Report, RunFiles]:
         files = RunFiles(tmp_path / f"{name}.jsonl")
         plan: dict[str, Any] = {"tasks": TASKS, "store": f"sqlite:///{tmp_path / 'rooms.db'}"} | settings
-        report = await run(Run(environment=environment, model=ModelSource("writer", Writer), files=files, **plan))
+        report = await run(make_run(environment=environment, model=ModelSource("writer", Writer), files=files, **plan))
         return report, files
 
     return collect

@@ -19,7 +19,8 @@ from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.jsonl import write_rows
 from stateroom.model import ModelSource, Replayed
-from stateroom.rollout import RescoreReport, Run, RunFiles, replay_rollouts, rescore_rollouts, run
+from stateroom.rollout import RescoreReport, RunFiles, replay_rollouts, rescore_rollouts, run
+from tests.plans import make_run
 
 Call = tuple[str, str, str]
 """A tool's name, its arguments and its output."""
@@ -112,7 +113,7 @@ async def test_they_are_replayed_as_a_model(site: Any) -> None:
     environment, recorded, folder = site
     model = Replayed(rows(folder / "rollouts.jsonl"))
     source, tasks = ModelSource("replay", lambda seed: model), rows(folder / "tasks.jsonl")
-    plan = Run(environment, source, tasks, RunFiles(folder / "x.jsonl"))
+    plan = make_run(environment, source, tasks, RunFiles(folder / "x.jsonl"))
     report = await run(plan)
     assert (report.failed, len(report.rows)) == (0, len(recorded))
     before = {row["response"]["output"][-1]["content"][0]["text"]: row for row in recorded}

@@ -11,9 +11,10 @@ import pytest
 from stateroom import Environment, Sessions, State, Task, ToolError, tool
 from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
-from stateroom.rollout import Replay, Run, RunFiles, replay_rollouts, replay_session, run
+from stateroom.rollout import Replay, RunFiles, replay_rollouts, replay_session, run
 from stateroom.session import LogEntry, cached_session, merged, recorded_calls
 from stateroom.store import Store, WrappedStore, open_store
+from tests.plans import make_run
 
 
 class Desk(State):
@@ -159,7 +160,7 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
 
         files = RunFiles(tmp_path / "out.jsonl")
         plan: dict[str, Any] = {"tasks": [{}, {"first": "other"}], "store": url} | settings
-        report = await run(Run(environment=environment, model=ModelSource("own", Own), files=files, **plan))
+        report = await run(make_run(environment=environment, model=ModelSource("own", Own), files=files, **plan))
         assert report.failed == 0
         return files.rollouts
 
@@ -559,7 +560,7 @@ async def test_a_failed_call_after_a_users_answer_is_not_taken_for_an_earlier_on
             return dict(enumerate(answers)).get(len(outputs_of(conversation)), [message("done")])
 
     files = RunFiles(tmp_path / "out.jsonl")
-    await run(Run(environment=Talkative(), model=ModelSource("a", Asks), files=files, tasks=[{}], store=url))
+    await run(make_run(environment=Talkative(), model=ModelSource("a", Asks), files=files, tasks=[{}], store=url))
     [found] = await replay_rollouts(Talkative(), files.rollouts, store, reads="check")
     assert (found.refused, found.calls, found.differences) == (None, 2, [])
 
@@ -665,7 +666,7 @@ async def test_without_a_state_the_responses_replay(tmp_path: Path) -> None:
         calls = [[function_call("throw", "c"), function_call("throw", "c")], [function_call("throw", "c")]]
 
     files = RunFiles(tmp_path / "dice.jsonl")
-    await run(Run(environment=Dice(), model=ModelSource("own", Throws), files=files, tasks=[{}] * 3))
+    await run(make_run(environment=Dice(), model=ModelSource("own", Throws), files=files, tasks=[{}] * 3))
     found = await replay_rollouts(Dice(), files.rollouts)
     assert not any(each.differences for each in found)
     assert total(found, "calls") == 9

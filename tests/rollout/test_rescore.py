@@ -23,10 +23,11 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import RescoreReport, Run, RunFiles, rescore_rollouts, run
+from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, run
 from stateroom.rollout.rows import REVERIFIED
 from stateroom.session import cached_session
 from stateroom.store import Store, open_store
+from tests.plans import make_run
 
 
 class Pile(State):
@@ -101,7 +102,7 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
     async def collect(environment: Any, name: str = "old", **settings: Any) -> Path:
         plan: dict[str, Any] = {"model": ModelSource("two", Two), "tasks": TASKS, "store": url} | settings
         files = RunFiles(tmp_path / f"{name}.jsonl")
-        report = await run(Run(environment=environment, files=files, **plan))
+        report = await run(make_run(environment=environment, files=files, **plan))
         assert report.failed == 0
         return files.rollouts
 
@@ -567,7 +568,9 @@ async def test_tokens_and_their_metrics_stay(tmp_path: Path) -> None:
         async def answer(self, request: Request) -> Answer:
             return Answer([message("Sunny.")], Usage(5, 2))
 
-    plan = Run(WeatherEnvironment(), ModelSource("talks", lambda seed: Talks()), [{}], RunFiles(tmp_path / "x.jsonl"))
+    plan = make_run(
+        WeatherEnvironment(), ModelSource("talks", lambda seed: Talks()), [{}], RunFiles(tmp_path / "x.jsonl")
+    )
     before = (await run(plan)).metrics["agent_metrics"]
     report = await rescore_rollouts(plan.environment, plan.files.rollouts, RunFiles(tmp_path / "again.jsonl"))
     assert report.metrics["agent_metrics"] == before

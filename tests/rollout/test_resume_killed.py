@@ -17,10 +17,11 @@ import pytest
 from stateroom.environment import load_class
 from stateroom.errors import UnknownSession
 from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, run
+from stateroom.rollout import RunFiles, run
 from stateroom.session.log import read_entry
 from stateroom.store import open_store
 from tests.examples import share
+from tests.plans import make_run
 
 pytestmark = pytest.mark.more("time")
 
@@ -145,7 +146,7 @@ async def undisturbed(folder: Path, monkeypatch: pytest.MonkeyPatch, tasks: Any,
     files = RunFiles(folder / "whole.jsonl")
     environment = load_class(f"{ERRANDS}:ErrandEnvironment")()
     model = open_model(f"{ERRANDS}:Runner", {})
-    report = await run(Run(environment=environment, model=model, tasks=tasks, files=files, **more))
+    report = await run(make_run(environment=environment, model=model, tasks=tasks, files=files, **more))
     assert report.failed == 0
     return files
 

@@ -15,6 +15,7 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, run
+from tests.plans import make_run
 
 REFERENCE = CounterEnvironment.policies["reference"]
 NOISY = CounterEnvironment.policies["noisy"]
@@ -36,7 +37,7 @@ def plan(tmp_path: Path, policy: Callable[[int], Policy] = REFERENCE, name: str 
         "files": RunFiles(tmp_path / f"{name}.jsonl"),
         "store": "memory://",
     }
-    return Run(**(settings | changes))
+    return make_run(**(settings | changes))
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from stateroom.rollout import Run, RunFiles, run
 from stateroom.rollout.inputs import InputRows, inputs_of
 from stateroom.rollout.resume import what_is_left
 from stateroom.rollout.spool import SpooledRows
+from tests.plans import make_run
 
 MOST = 250
 """Bytes of memory per episode. Some 70 are strings that the JSON parser caches, up to a number of them."""
@@ -43,7 +44,7 @@ class Guesser(Model):
 
 
 def plan(folder: Path, repeats: int, tasks: int = 4, **more: Any) -> Run:
-    return Run(
+    return make_run(
         environment=Guess(),
         model=ModelSource("guesser", lambda seed: Guesser()),
         tasks=[{"responses_create_params": {"input": "Guess."}, "hint": "h" * 100} for _ in range(tasks)],

@@ -18,16 +18,16 @@ from stateroom.rollout import (
     Beam,
     BestOf,
     Branching,
-    Budget,
-    Grown,
     MonteCarlo,
     Node,
     Tree,
     TreeFiles,
+    TreeReport,
     branch,
     read_trees,
 )
 from stateroom.store import open_store
+from tests.plans import make_branching
 
 STEPS = 3
 
@@ -88,7 +88,7 @@ def plan(tmp_path: Path, rule: Any, name: str = "out", **changes: Any) -> Branch
         "files": TreeFiles(tmp_path / f"{name}.jsonl"),
         "rule": rule if hasattr(rule, "grow") else Rule(rule),
     }
-    return Branching(**(settings | changes))
+    return make_branching(**(settings | changes))
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ def names_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-Grew = tuple[Grown, list[dict[str, Any]], dict[int, list[dict[str, Any]]]]
+Grew = tuple[TreeReport, list[dict[str, Any]], dict[int, list[dict[str, Any]]]]
 
 
 async def grow(given: Branching) -> Grew:
@@ -292,7 +292,7 @@ async def test_a_rule_of_ones_own_is_a_few_lines(tmp_path: Path) -> None:
 
 
 async def test_a_budget_of_branches_is_kept(tmp_path: Path) -> None:
-    report, done, _ = await grow(plan(tmp_path, BestOf(10), budget=Budget(branches=4)))
+    report, done, _ = await grow(plan(tmp_path, BestOf(10), max_branches=4))
     assert (report.branches, len(done), report.failed) == (8, 8, 0)
 
 
@@ -302,7 +302,7 @@ async def test_no_branch_begins_when_there_are_nodes_enough(tmp_path: Path) -> N
             await tree.branch(tree.root)
         return tree.best()
 
-    report, _, trees = await grow(plan(tmp_path, rule, budget=Budget(nodes=10)))
+    report, _, trees = await grow(plan(tmp_path, rule, max_nodes=10))
     assert [len(nodes) for nodes in trees.values()] == [1 + 3 * (STEPS + 1)] * 2
     assert report.branches == 6
 

@@ -18,12 +18,13 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import open_model
-from stateroom.rollout import Run, RunFiles, generate_tasks, run
+from stateroom.rollout import RunFiles, generate_tasks, run
 from stateroom.server import Key, Limits
 from stateroom.server.agent import LEASE
 from stateroom.session import Ask
 from stateroom.training import sequences
 from tests.patience import PATIENCE
+from tests.plans import make_run
 from tests.server.agent_models import Waits
 from tests.servers.vllm import VLLM, by_policy, serving
 
@@ -85,7 +86,7 @@ async def test_the_reply_is_the_row_of_a_run(
     serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: str
 ) -> None:
     files, source = RunFiles(tmp_path / "run.jsonl"), open_model(policy, kind.policies)
-    await run(Run(kind(), source, generate_tasks(kind, 4, seed=1), files, repeats=2))
+    await run(make_run(kind(), source, generate_tasks(kind, 4, seed=1), files, repeats=2))
     inputs, rows = (
         [json.loads(line) for line in path.read_text().splitlines()] for path in (files.inputs, files.rollouts)
     )

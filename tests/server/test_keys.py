@@ -14,8 +14,9 @@ from stateroom.errors import DefinitionError, NotFound
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import ModelSource
-from stateroom.rollout import Run, RunFiles, run
+from stateroom.rollout import RunFiles, run
 from stateroom.server.keys import Key, read_keys
+from tests.plans import make_run
 
 ROW = {"initial_count": 3, "expected_count": 9}
 MINUTE = 60.0
@@ -242,7 +243,7 @@ async def test_a_runner_brings_its_key_and_waits_for_the_next_minute(
         "tasks": [ROW] * 3,
         "server": served.url,
     }
-    refused = await run(Run(**given, files=RunFiles(tmp_path / "refused.jsonl")))
+    refused = await run(make_run(**given, files=RunFiles(tmp_path / "refused.jsonl")))
     assert (refused.failed, "unauthorized" in str(refused.first_error)) == (3, True)
-    done = await run(Run(**given, files=RunFiles(tmp_path / "done.jsonl"), api_key="ann's key"))
+    done = await run(make_run(**given, files=RunFiles(tmp_path / "done.jsonl"), api_key="ann's key"))
     assert (done.failed, now) == (0, 1_000_000_000.0 + MINUTE)

@@ -18,6 +18,7 @@ from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run
 from stateroom.session import Clock, SessionInfo
+from tests.plans import make_run
 
 COUNTS = generate_tasks(CounterEnvironment, 8, seed=1)
 
@@ -29,7 +30,7 @@ def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: ty
         "files": RunFiles(folder / f"{name}.jsonl"),
         "repeats": 3,
     }
-    return Run(**(settings | more))
+    return make_run(**(settings | more))
 
 
 def lines(path: Path) -> list[str]:

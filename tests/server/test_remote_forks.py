@@ -17,16 +17,15 @@ from stateroom.model import ModelSource
 from stateroom.rollout import (
     Beam,
     BestOf,
-    Branching,
     MonteCarlo,
     RemoteEnvironment,
-    Run,
     RunFiles,
     TreeFiles,
     branch,
     generate_tasks,
     run,
 )
+from tests.plans import make_branching, make_run
 
 NAMES = ("session", "revision", "_stateroom_session", "_stateroom_parent", "_stateroom_times")
 
@@ -62,8 +61,8 @@ async def test_groups_are_the_same_here_and_there(
     serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]]
 ) -> None:
     served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
-    here = Run(**settings(tmp_path, "here", kind, group=4))
-    there = Run(**settings(tmp_path, "there", kind, group=4, server=served.url))
+    here = make_run(**settings(tmp_path, "here", kind, group=4))
+    there = make_run(**settings(tmp_path, "there", kind, group=4, server=served.url))
     reports = [await run(here), await run(there)]
     assert [report.first_error for report in reports] == [None, None]
     assert lines(there.files.rollouts) == lines(here.files.rollouts)
@@ -89,8 +88,8 @@ async def test_trees_are_the_same_here_and_there(
     serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], rule: Any
 ) -> None:
     served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
-    here = Branching(**settings(tmp_path, "here", kind, rule=rule))
-    there = Branching(**settings(tmp_path, "there", kind, rule=rule, server=served.url))
+    here = make_branching(**settings(tmp_path, "here", kind, rule=rule))
+    there = make_branching(**settings(tmp_path, "there", kind, rule=rule, server=served.url))
     reports = [await branch(here), await branch(there)]
     assert [report.first_error for report in reports] == [None, None]
     assert lines(there.files.tree) == lines(here.files.tree)
@@ -109,14 +108,16 @@ async def test_an_environment_that_only_the_server_knows(serve: Any, tmp_path: P
         for task in generate_tasks(CounterEnvironment, 2, seed=1)
     ]
     given = settings(tmp_path, "there", CounterEnvironment, tasks=tasks, server=served.url, group=3)
-    report = await run(Run(**(given | {"environment": RemoteEnvironment()})))
+    report = await run(make_run(**(given | {"environment": RemoteEnvironment()})))
     assert (report.episodes, report.failed) == (6, 0)
     assert all(row["_stateroom_parent"]["revision"] == 1 for row in report.rows)
 
 
 async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:
     served = await serve(CounterEnvironment(), ExtractionEnvironment())
-    report = await run(Run(**settings(tmp_path, "x", CounterEnvironment, server=f"{served.url}/counter/", group=2)))
+    report = await run(
+        make_run(**settings(tmp_path, "x", CounterEnvironment, server=f"{served.url}/counter/", group=2))
+    )
     assert (report.episodes, report.failed) == (6, 0)
 
 
@@ -125,10 +126,10 @@ async def test_the_admin_token_is_asked_for_before_anything_runs(serve: Any, tmp
     given = settings(tmp_path, "x", CounterEnvironment, server=served.url, group=2)
     for token in (None, "wrong"):
         with pytest.raises(Unauthorized, match="--admin-token or STATEROOM_ADMIN_TOKEN"):
-            await run(Run(**given, admin_token=token))
+            await run(make_run(**given, admin_token=token))
     assert files_in(tmp_path) == []
     assert await served.services.store.heads(limit=1) == []
-    report = await run(Run(**given, admin_token="open sesame"))
+    report = await run(make_run(**given, admin_token="open sesame"))
     assert (report.episodes, report.failed) == (6, 0)
 
 
@@ -141,13 +142,13 @@ async def test_a_server_that_cannot_fork_is_told_apart(tmp_path: Path) -> None:
     async with TestServer(app) as server:
         given = settings(tmp_path, "x", CounterEnvironment, server=str(server.make_url("/")))
         with pytest.raises(NotFound, match="has no admin API"):
-            await branch(Branching(**given))
+            await branch(make_branching(**given, rule=BestOf()))
         with pytest.raises(NotFound, match="has no admin API"):
-            await run(Run(**given, group=2))
+            await run(make_run(**given, group=2))
     assert files_in(tmp_path) == []
 
 
 async def test_without_groups_no_admin_api_is_needed(serve: Any, tmp_path: Path) -> None:
     served = await serve(admin_token="open sesame")
     given = settings(tmp_path, "x", CounterEnvironment, server=served.url, repeats=2)
-    assert (await run(Run(**(given | {"files": RunFiles(tmp_path / "x.jsonl")})))).failed == 0
+    assert (await run(make_run(**(given | {"files": RunFiles(tmp_path / "x.jsonl")})))).failed == 0

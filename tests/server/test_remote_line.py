@@ -13,6 +13,7 @@ import pytest
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import open_model
 from stateroom.rollout import Run, RunFiles, client, generate_tasks, run
+from tests.plans import make_run
 
 TASKS = generate_tasks(CounterEnvironment, 8, seed=1)
 
@@ -20,7 +21,7 @@ TASKS = generate_tasks(CounterEnvironment, 8, seed=1)
 def plan(folder: Path, name: str, policy: str, **more: Any) -> Run:
     files = RunFiles(folder / f"{name}.jsonl")
     model = open_model(policy, CounterEnvironment.policies)
-    return Run(CounterEnvironment(), model, TASKS, files, repeats=3, **more)
+    return make_run(CounterEnvironment(), model, TASKS, files, repeats=3, **more)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

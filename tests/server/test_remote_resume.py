@@ -13,6 +13,7 @@ from stateroom.jsonl import Appender
 from stateroom.model import Answer, Item, Model, ModelSource, Request, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.store import open_store
+from tests.plans import make_run
 
 EPISODES = 5
 
@@ -113,7 +114,7 @@ class Site:
     def plan(self, files: RunFiles, **more: Any) -> Run:
         model = ModelSource("mason", lambda seed: self.model)
         tasks = [{"number": number} for number in range(EPISODES)]
-        return Run(environment=self.environment, model=model, tasks=tasks, files=files, **more)
+        return make_run(environment=self.environment, model=model, tasks=tasks, files=files, **more)
 
     async def run(self, server: str, *, resume: bool = False) -> Report:
         return await run(self.plan(self.files, server=server, store=self.store, resume=resume))

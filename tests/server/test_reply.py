@@ -16,6 +16,7 @@ from stateroom.gallery.refund import RefundEnvironment
 from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run
 from stateroom.session import STANDARD, Lifecycle
+from tests.plans import make_run
 from tests.server.conftest import Connect, Served
 
 
@@ -238,7 +239,7 @@ def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: ty
         "repeats": 2,
         "max_steps": 40,
     }
-    return Run(**(settings | more))
+    return make_run(**(settings | more))
 
 
 def episodes(made: Run) -> list[dict[str, Any]]:

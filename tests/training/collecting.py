@@ -11,7 +11,7 @@ async def collect(
     env: str, path: Path, *, policy: str = "reference", retokenises: bool = False, **options: Any
 ) -> Report:
     """Run the examples of an environment with tokens."""
-    options.setdefault("tokens", "exact")
+    options.setdefault("record_tokens", "exact")
     async with serving(VLLM(by_policy(f"{env}:{policy}"), retokenises=retokenises)) as url:
         return await run(plan_run(env, model=f"chat:m@{url}", output=path, **options))
 

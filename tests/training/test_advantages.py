@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import BadData, InvalidArguments
 from stateroom.model import function_call, function_call_output, message
-from stateroom.rollout import Branching, MonteCarlo, TreeFiles, branch, plan_fields, plan_run, read_trees, run
+from stateroom.rollout import MonteCarlo, TreeFiles, branch, plan_branches, plan_run, read_trees, run
 from stateroom.store import open_store
 from stateroom.training import STATES, advantages, with_states
 from tests.training.collecting import rows_in
@@ -152,8 +152,8 @@ async def test_the_wrong_call_has_the_lowest_advantage(tmp_path: Path) -> None:
     found = blamed = 0
     for seed in range(3):
         output = tmp_path / f"{seed}.jsonl"
-        fields = plan_fields("extraction", {}, None, "noisy", "memory://", None, output, kind=TreeFiles)
-        await branch(Branching(**fields, rule=MonteCarlo(32), seed=seed))
+        options = {"model": "noisy", "store": "memory://", "output": output, "seed": seed}
+        await branch(plan_branches("extraction", rule=MonteCarlo(32), **options))
         for nodes in read_trees(TreeFiles(output).tree).values():
             values = advantages(nodes, "vine")
             trunk = [index for index, each in enumerate(nodes) if each["id"] in _trunk(nodes)]

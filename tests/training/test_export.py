@@ -17,14 +17,12 @@ from stateroom.errors import BadData, InvalidArguments
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.jsonl import line_of
 from stateroom.rollout import (
-    Branching,
     MonteCarlo,
     RunFiles,
     StoredRun,
-    TreeFiles,
     branch,
     example_file,
-    plan_fields,
+    plan_branches,
     plan_run,
     run,
 )
@@ -49,8 +47,7 @@ async def group(tmp_path: Path) -> Path:
 async def trees(tmp_path: Path) -> Path:
     """A run of trees by the same policy."""
     path = tmp_path / "trees.jsonl"
-    fields = plan_fields("extraction", {}, None, "noisy", None, None, path, kind=TreeFiles)
-    await branch(Branching(**fields, rule=MonteCarlo(3)))
+    await branch(plan_branches("extraction", model="noisy", output=path, rule=MonteCarlo(3)))
     return path
 
 
@@ -118,7 +115,7 @@ async def test_trees_have_an_advantage_for_each_answer(trees: Path) -> None:
 
 
 async def test_what_a_run_lacks_is_said(group: Path) -> None:
-    with pytest.raises(BadData, match="--tokens"):
+    with pytest.raises(BadData, match="record_tokens"):
         await exported(group, "grpo")
     with pytest.raises(InvalidArguments, match="stateroom branch"):
         await exported(group, "jsonl", how="vine")

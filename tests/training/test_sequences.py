@@ -90,8 +90,8 @@ async def test_a_server_that_tokenises_anew_is_named_and_refused_or_split(tmp_pa
     assert refused.failed == 1
     assert refused.first_error is not None
     assert "chat:m@" in refused.first_error
-    assert "--split-tokens" in refused.first_error
-    await collect("counter", tmp_path / "split.jsonl", limit=1, retokenises=True, tokens="split")
+    assert "`record_tokens`" in refused.first_error
+    await collect("counter", tmp_path / "split.jsonl", limit=1, retokenises=True, record_tokens="split")
     (row,) = rows_in(tmp_path / "split.jsonl")
     segments = sequences(row)
     assert len(segments) > 1
@@ -99,10 +99,10 @@ async def test_a_server_that_tokenises_anew_is_named_and_refused_or_split(tmp_pa
 
 
 async def test_without_tokens_nothing_is_asked_for(tmp_path: Path) -> None:
-    await collect("counter", tmp_path / "r.jsonl", limit=1, tokens=None)
+    await collect("counter", tmp_path / "r.jsonl", limit=1, record_tokens=None)
     (row,) = rows_in(tmp_path / "r.jsonl")
     assert not any("generation_token_ids" in item for item in row["response"]["output"])
-    with pytest.raises(BadData, match="--tokens"):
+    with pytest.raises(BadData, match="record_tokens"):
         sequences(row)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Mapping
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import Field
 from typer.main import get_command
 
 from stateroom.cli import (
@@ -29,6 +29,7 @@ from stateroom.cli import (
     profile,
     replay,
     reverify,
+    run,
     runs,
     serve,
     sessions,
@@ -38,10 +39,11 @@ from stateroom.cli import (
     train,
     tree,
 )
-from stateroom.cli.options import with_options
+from stateroom.cli.command import command
 from stateroom.cli.output import errors
 from stateroom.environment import find_environment, registered
-from stateroom.errors import EngineFailed, StateroomError, shortened
+from stateroom.errors import EngineFailed, InvalidOption, StateroomError, shortened
+from stateroom.options import Option, options
 from stateroom.version import __version__
 
 
@@ -51,7 +53,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def command(
+def stateroom(
     show_version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
@@ -59,36 +61,48 @@ def command(
     """Stateful environments for agents: every episode gets its own room."""
 
 
-class Level(StrEnum):
-    """The levels of Python's `logging`."""
+@options
+class LogOptions:
+    """How much is shown of what an author's code logs and raises."""
 
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-    CRITICAL = "critical"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"] | None,
+        Field(description="What is logged to the terminal; by default warnings, and errors of Stateroom itself."),
+    ] = None
+    verbose: Annotated[
+        bool,
+        Field(description="Short for --log-level info: with a traceback of everything that your code raises."),
+        Option("-v"),
+    ] = False
+
+    def __call__(self, words: Mapping[str, Any]) -> None:
+        if self.log_level is not None or self.verbose:
+            log_to_terminal(logging.getLevelNamesMapping()[(self.log_level or "info").upper()])
 
 
-LogLevel = Annotated[
-    Level | None,
-    typer.Option(
-        case_sensitive=False,
-        help="What is logged to the terminal; by default warnings, and errors of Stateroom itself.",
-    ),
-]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", "-v", help="Short for --log-level info: with a traceback of everything that your code raises."
-    ),
-]
-AcceptDefaults = Annotated[
-    bool,
-    typer.Option(
-        "--accept-defaults",
-        help="For development: read sessions from before a field with a default was added, and take the default.",
-    ),
-]
+@options
+class ReadOptions:
+    """Whether sessions may lack fields that their state has a default for."""
+
+    accept_defaults: Annotated[
+        bool,
+        Field(
+            description="For development: read sessions from before a field with a default was added, and take the "
+            "default."
+        ),
+    ] = False
+
+    def __call__(self, words: Mapping[str, Any]) -> None:
+        if not self.accept_defaults:
+            return
+        if words.get("config"):
+            raise InvalidOption("accept_defaults", "not together with a configuration")
+        given = words["environment"] if "environment" in words else words["env"]
+        named = [given] if isinstance(given, str) else given
+        for found in map(find_environment, registered() if named is None else named):
+            for kind in (found.state_type, *found.shared_types.values()):
+                if kind is not None:
+                    kind.accept_defaults()
 
 
 class TerminalHandler(logging.Handler):
@@ -112,62 +126,33 @@ def log_to_terminal(level: int = logging.NOTSET) -> None:
     logging.root.setLevel(level or logging.WARNING)
 
 
-def runs_author_code(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with two more options: how much is shown of what an author's code logs and raises."""
-
-    def call(given: dict[str, Any]) -> None:
-        level, verbose = given.pop("log_level"), given.pop("verbose")
-        if level is not None or verbose:
-            log_to_terminal(logging.getLevelNamesMapping()[(level or Level.INFO).upper()])
-        command(**given)
-
-    return with_options(command, call, log_level=(LogLevel, None), verbose=(Verbose, False))
-
-
-def reads_sessions(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with one more option: whether sessions may lack fields that their state has a default for."""
-
-    def call(given: dict[str, Any]) -> None:
-        if given.pop("accept_defaults"):
-            if given.get("config"):
-                raise typer.BadParameter("not together with --config", param_hint="--accept-defaults")
-            named = [given["env"]] if isinstance(given["env"], str) else given["env"]
-            for found in map(find_environment, registered() if named is None else named):
-                for kind in (found.state_type, *found.shared_types.values()):
-                    if kind is not None:
-                        kind.accept_defaults()
-        command(**given)
-
-    return with_options(command, call, accept_defaults=(AcceptDefaults, False))
-
-
 app = typer.Typer(
-    callback=command,
+    callback=stateroom,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command()(demo.demo)
 app.command()(init.init)
-app.command()(runs_author_code(check.check))
-app.command()(runs_author_code(reads_sessions(config.configured_run)))
-app.command()(runs_author_code(branch.branch))
-app.command()(runs_author_code(reads_sessions(chat.chat)))
+app.command()(command(check.check, LogOptions))
+app.command()(command(run.run, LogOptions, ReadOptions))
+app.command()(command(branch.branch, LogOptions))
+app.command()(command(chat.chat, LogOptions, ReadOptions))
 app.command()(runs.runs)
 app.command()(show.show)
 app.command()(compare.compare)
 app.command()(profile.profile)
 app.command()(export.export)
-app.command()(runs_author_code(train.train))
+app.command()(command(train.train, LogOptions))
 app.command()(tree.tree)
-app.command()(runs_author_code(reads_sessions(reverify.reverify)))
-app.command()(runs_author_code(reads_sessions(replay.replay)))
+app.command()(command(reverify.reverify, LogOptions, ReadOptions))
+app.command()(command(replay.replay, LogOptions, ReadOptions))
 app.command()(studio.studio)
 app.command(cls=serve.ServeCommand)(config.configured_serve)
-app.command()(mcp.mcp)
+app.command()(command(mcp.mcp))
 app.command()(environments.environments)
 app.command()(environments.tasks)
-app.command()(runs_author_code(reads_sessions(migrate.migrate)))
+app.command()(command(migrate.migrate, LogOptions, ReadOptions))
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(store.app, name="store")
 app.add_typer(model.app, name="model")

@@ -6,31 +6,32 @@ import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import Field
 
-from stateroom.agent import MAX_STEPS, WAITING, Context, Threads, task_items
-from stateroom.cli.options import (
-    ContextTokens,
-    EnvArgs,
-    KeyVariable,
-    MaxSteps,
-    ModelSpec,
-    Settings,
-    StoreChoice,
-    TaskFile,
-    env_args_of,
-    settings_of,
-)
+from stateroom.agent import WAITING, Threads, task_items
+from stateroom.cli.options import STORE_VARIABLE
 from stateroom.cli.output import console, counted, errors, print_line, print_said, print_state
 from stateroom.cli.sessions import print_log
 from stateroom.cli.show import LONGEST, verdict_lines
-from stateroom.environment import make_environment, variant_of
+from stateroom.environment import variant_of
 from stateroom.errors import InvalidArguments, InvalidMove, NotFound, StateroomError
-from stateroom.model import Item, kind_of, open_model, text_of
-from stateroom.rollout import Run, RunFiles, chosen_model, default_store, find_tasks, verdict_fields, with_changes
+from stateroom.model import Item, kind_of, text_of
+from stateroom.options import Option, options
+from stateroom.rollout import (
+    EnvironmentSpec,
+    EpisodeOptions,
+    EpisodePlan,
+    RunFiles,
+    default_store,
+    find_tasks,
+    verdict_fields,
+    with_changes,
+)
 from stateroom.session import History, LogEntry, Session, Sessions, Transcript, read_entry
 from stateroom.state import lines
 from stateroom.store import Store, open_store, without_secrets
@@ -50,20 +51,24 @@ COMMANDS = {
 }
 
 
+@options
+class ChatOptions(EpisodeOptions):
+    """The options of a chat."""
+
+    environment: EnvironmentSpec = field(kw_only=False)
+    store: Annotated[
+        str | None,
+        Field(description="The store of the session, as a URL; by default an SQLite file in rollouts/."),
+        Option(variable=STORE_VARIABLE),
+    ] = None
+
+
 def chat(
-    env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
-    env_arg: EnvArgs = None,
-    model: ModelSpec = None,
-    api_key_env: KeyVariable = None,
-    input_file: TaskFile = None,
+    options: ChatOptions,
     task: Annotated[int, typer.Option(min=0, help="The number of the task that the session is for.")] = 0,
     session: Annotated[
         str | None, typer.Option(help="Go on in this session, or in a fork if it has ended.", show_default=False)
     ] = None,
-    store: StoreChoice = None,
-    max_steps: MaxSteps = MAX_STEPS,
-    context_tokens: ContextTokens = None,
-    setting: Settings = None,
 ) -> None:
     """Talk to an agent, and see its tool calls, their results and what they change.
 
@@ -76,23 +81,14 @@ def chat(
 
     Without a terminal, each line is a message: echo "add 4" | stateroom chat counter
     """
-    environment = make_environment(env, env_args_of(env_arg))
-    tasks = [] if session is not None else find_tasks(environment, input_file)
-    spec = chosen_model(environment, tasks, model)
-    plan = Run(
-        environment,
-        open_model(spec, environment.policies, api_key_env=api_key_env),
-        tasks,
-        FILES,
-        store=store or default_store(environment, FILES),
-        max_steps=max_steps,
-        context=Context(context_tokens),
-        settings=settings_of(setting),
-    )
-    if store is None:
+    environment = options.make_environment()
+    tasks = [] if session is not None else find_tasks(environment, options.input)
+    options = replace(options, model=options.chosen_model(environment, tasks))
+    plan = EpisodePlan(environment, options.open_model(environment), options)
+    if options.store is None:
         FILES.sessions.parent.mkdir(exist_ok=True)
     with asyncio.Runner() as runner:
-        talk = Chat(plan)
+        talk = Chat(plan, tasks, options.store or default_store(environment, FILES))
         try:
             runner.run(talk.begin(task) if session is None else talk.resume(session))
             talk.echoes = not sys.stdin.isatty()  # else they are on the screen already
@@ -102,8 +98,8 @@ def chat(
                 _carry_out(runner, talk, line)
         finally:
             runner.run(talk.close())
-    where = f" --store {without_secrets(store)}" if store else ""
-    told = f"to go on: stateroom chat {env} --model {spec} --session {talk.session.id}{where}"
+    where = f" --store {without_secrets(options.store)}" if options.store else ""
+    told = f"to go on: stateroom chat {options.environment} --model {options.model} --session {talk.session.id}{where}"
     console.print(told, style="dim", soft_wrap=True)
 
 
@@ -137,8 +133,10 @@ def _carry_out(runner: asyncio.Runner, talk: Chat, line: str) -> None:
 class Chat:
     """A person and an agent in a session, which is shown as it goes on."""
 
-    def __init__(self, plan: Run) -> None:
+    def __init__(self, plan: EpisodePlan, tasks: Sequence[dict[str, Any]], store: str) -> None:
         self._plan = plan
+        self._tasks = tasks
+        self._store = store
         self._opened = AsyncExitStack()
         self.echoes = True
         """Whether the user's messages are printed too."""
@@ -147,7 +145,7 @@ class Chat:
 
     async def begin(self, task: int) -> None:
         """Seed a session for a task. Its user is the person: what the task's user says is only proposed."""
-        tasks = self._plan.tasks
+        tasks = self._tasks
         if task >= len(tasks):
             raise NotFound(f"there is no task {task}; the tasks are 0 to {len(tasks) - 1}")
         row, items = tasks[task], task_items(tasks[task])
@@ -170,7 +168,7 @@ class Chat:
 
     async def _open(self) -> Store:
         await self._opened.enter_async_context(self._plan.model)
-        return await self._opened.enter_async_context(open_store(self._plan.store))
+        return await self._opened.enter_async_context(open_store(self._store))
 
     def _prepare(self, store: Store, row: dict[str, Any]) -> None:
         """Let an agent act in sessions for a task row."""

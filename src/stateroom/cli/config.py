@@ -14,19 +14,18 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema, to_jsonable_python
 from rich.text import Text
 
-from stateroom.cli import run, serve
+from stateroom.cli import serve
 from stateroom.cli.configuration import (
     ConfigFiles,
     Configuration,
     Overrides,
     config_type,
-    run_options,
+    names_and_overrides,
     serve_options,
 )
 from stateroom.cli.options import AsJSON, with_options
 from stateroom.cli.output import console, errors, print_json
 from stateroom.config import Node, import_gym
-from stateroom.errors import BadConfig
 from stateroom.jsonl import replace_lines
 from stateroom.rollout import refuse_existing
 from stateroom.store import HIDDEN, hide_secrets
@@ -37,23 +36,9 @@ FREE = (("args",), ("settings",))
 app = typer.Typer(no_args_is_help=True, help="Show, describe and import configuration files.")
 
 
-def _call_run(given: dict[str, Any]) -> None:
-    files, chosen = _taken(given)
-    names, overrides = _words([given["env"] or "", *(given.pop("overrides") or ())], files)
-    if not files:
-        run.run(**given)
-        return
-    if len(names) > 1:
-        raise BadConfig(f"name one run, not {', '.join(names)}")
-    name = names[0] if names else None
-    configuration = Configuration.load(files, overrides, name)
-    options = run_options(configuration, configuration.run_named(name), given, chosen)
-    run.finish({name: run.plan(each) for name, each in options.items()}, given["json_output"])
-
-
 def _call_serve(given: dict[str, Any]) -> None:
     files, chosen = _taken(given)
-    given["envs"], overrides = _words(given["envs"] or [], files)
+    given["envs"], overrides = names_and_overrides(given["envs"] or [], files)
     if not files:
         serve.serve(**given)
     else:
@@ -68,19 +53,7 @@ def _taken(given: dict[str, Any]) -> tuple[list[Path], set[str]]:
     return given.pop("config") or [], chosen
 
 
-def _words(words: Sequence[str], files: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """The names, and the overrides of a configuration, among the arguments of a command."""
-    names = [word for word in words if word and "=" not in word]
-    overrides = [word for word in words if "=" in word]
-    if overrides and not files:
-        raise BadConfig(f"{overrides[0]}: it changes a configuration, and there is none; give one with --config")
-    return names, overrides
-
-
-WITH_CONFIG = {"config": (ConfigFiles, None), "context": (typer.Context, None)}
-
-configured_run = with_options(run.run, _call_run, overrides=(Overrides, None), **WITH_CONFIG)
-configured_serve = with_options(serve.serve, _call_serve, **WITH_CONFIG)
+configured_serve = with_options(serve.serve, _call_serve, config=(ConfigFiles, None), context=(typer.Context, None))
 
 
 @app.command()

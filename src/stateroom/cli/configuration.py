@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -13,14 +12,16 @@ from types import UnionType
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from typer.models import OptionInfo
 
-from stateroom.cli.run import run
+from stateroom.cli.command import Given
 from stateroom.cli.serve import serve
 from stateroom.config import Node, merged, overrides_of, read_document
 from stateroom.errors import BadConfig, format_path
-from stateroom.rollout import new_path
+from stateroom.options import option_fields, suggestion
+from stateroom.rollout import EnvironmentOptions, ModelOptions, RunOptions, new_path
 
 ConfigFiles = Annotated[
     list[Path] | None,
@@ -39,17 +40,8 @@ Overrides = Annotated[
     ),
 ]
 
-OF_MODELS = frozenset({"api_key_env", "model_concurrency", "requests_per_minute", "tokens_per_minute", "price"})
-"""Options that belong to a model, wherever it is used."""
-
-NOT_IN_FILES = frozenset(
-    {
-        *("env_arg", "input_file", "setting"),
-        *("resume", "force", "json_output"),
-        *("api_key", "admin_token", "studio_token"),
-    }
-)
-"""Options that files have in another form, that are about one call of a command, or that are secrets."""
+NOT_IN_FILES = frozenset({"env_arg", "admin_token", "studio_token", "api_key_env"})
+"""Options of `serve` that files have in another form, or that are secrets."""
 
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """Characters of an environment's name that its files have as `_`."""
@@ -71,7 +63,6 @@ class EnvironmentSection(Section):
     input: Path | None = Field(None, description="Tasks as JSONL; by default the environment's examples.")
 
 
-SETTINGS: Any = (dict[str, Any], Field({}, description="Parameters of the model's requests, such as temperature."))
 ENVIRONMENTS = "Names of `environments`, registered names, module:Class or path.py:Class."
 
 
@@ -87,34 +78,44 @@ def options_of(command: Callable[..., None], left_out: Container[str]) -> dict[s
     return found
 
 
+def fields_of(kind: type[Any], *left_out: type[Any]) -> dict[str, Any]:
+    """The options of a class as fields of a section, without those of other classes."""
+    aside = {name for each in left_out for name in option_fields(each)}
+    found = {}
+    for name, each in option_fields(kind).items():
+        if each.option.stored and name not in aside:
+            bounds = {"ge": each.bound(Ge), "le": each.bound(Le)}
+            default = each.default
+            kind = each.kind if default is not None else each.kind | None
+            found[name] = (kind, Field(default, description=each.description, **bounds))
+    return found
+
+
 @cache
 def config_type() -> type[Section]:
     """The type of a whole configuration file."""
-    of_run = options_of(run, NOT_IN_FILES)
-    of_models = {name: field for name, field in of_run.items() if name in OF_MODELS}
-    own = {name: field for name, field in of_run.items() if name not in OF_MODELS}
+    of_models = fields_of(ModelOptions)
+    settings = {"settings": fields_of(RunOptions)["settings"]}
     model = create_model(
         "ModelSection",
         __base__=Section,
         __doc__="A model, with its key, price, limits and settings.",
-        model=(str, Field(description=of_run["model"][1].description)),
-        settings=SETTINGS,
-        **of_models,
+        **{**of_models, **settings, "model": (str, Field(description=of_models["model"][1].description))},
     )
     one_run = create_model(
         "RunSection",
         __base__=Section,
         __doc__="Episodes of one or several environments, by one model.",
         environments=(list[str], Field(min_length=1, description=ENVIRONMENTS)),
-        settings=SETTINGS,
-        **own,
+        model=of_models["model"],
+        **fields_of(RunOptions, EnvironmentOptions, ModelOptions),
     )
     serving = create_model(
         "ServeSection",
         __base__=Section,
         __doc__="What `stateroom serve` serves, and how.",
         environments=(list[str], Field([], description=ENVIRONMENTS)),
-        **options_of(serve, NOT_IN_FILES | OF_MODELS),
+        **options_of(serve, NOT_IN_FILES),
     )
     files = "Files that this one is added to, relative to it."
     return create_model(
@@ -166,7 +167,7 @@ class Configuration:
         if name is None:
             raise BadConfig(f"say which run of the file: {known}")
         if name not in names:
-            raise BadConfig(f"the file has no run {name!r}; {_suggestion(name, names)}")
+            raise BadConfig(f"the file has no run {name!r}; {suggestion(name, names)}")
         return name
 
     def model(self, name: str | None) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def _problem(document: Node, place: tuple[str | int, ...], kind: str, message: s
     known = next(node for end in range(len(place), -1, -1) if (node := document.at(place[:end])) is not None)
     if kind == "extra_forbidden":
         keys = _keys_at(config_type(), place[:-1])
-        message = f"there is no such key; {_suggestion(str(place[-1]), keys)}"
+        message = f"there is no such key; {suggestion(str(place[-1]), keys)}"
     return f"{known.origin}: {format_path(place)}: {message}"
 
 
@@ -214,40 +215,40 @@ def _keys_at(kind: Any, place: Sequence[str | int]) -> list[str]:
     return [*kind.model_fields]
 
 
-def _suggestion(name: str, names: Sequence[str]) -> str:
-    close = get_close_matches(name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"
-
-
 def _given(section: BaseModel) -> dict[str, Any]:
     """The values of a section that were given."""
     return {name: getattr(section, name) for name in section.model_fields_set}
 
 
-def run_options(
-    configuration: Configuration, name: str, given: Mapping[str, Any], chosen: Container[str]
-) -> dict[str, dict[str, Any]]:
-    """The options of `stateroom run` for each environment of a run in a file, by the environment's name.
+def names_and_overrides(words: Sequence[str], files: Sequence[Path] | None) -> tuple[list[str], list[str]]:
+    """The names, and the overrides of a configuration, among the arguments of a command."""
+    names = [word for word in words if word and "=" not in word]
+    overrides = [word for word in words if "=" in word]
+    if overrides and not files:
+        raise BadConfig(f"{overrides[0]}: it changes a configuration, and there is none; give one with --config")
+    return names, overrides
 
-    `given` are the options of the command; those that were `chosen` on the command line win over the file.
-    """
+
+def run_options(configuration: Configuration, name: str, given: Given[RunOptions]) -> dict[str, RunOptions]:
+    """The options of each environment of a run in a file, by the environment's name."""
     section = _given(configuration.values.runs[name])
-    names, own_settings = section.pop("environments"), section.pop("settings", {})
-    _refuse_for_several(names, chosen)
-    options = _with_file(given, section, chosen)
-    model = configuration.model(options["model"])
-    settings = {**model.pop("settings", {}), **own_settings}
-    spec, store = model.pop("model"), configuration.store(options["store"])
-    options = {**_with_file(options, model, chosen), "model": spec, "settings": settings, "store": store}
-    folder = _folder(options["output"], name) if len(names) > 1 else None
+    names = section.pop("environments")
+    _refuse_for_several(names, given.typed)
+    known = {**given.variables, **section, **given.typed}
+    model = configuration.model(known.get("model"))
+    settings = {**model.pop("settings", {}), **section.pop("settings", {}), **given.typed.get("settings", {})}
+    chosen = {"model": model.pop("model"), "settings": settings, "store": configuration.store(known.get("store"))}
+    folder = _folder(known.get("output"), name) if len(names) > 1 else None
     found = {}
     for each in names:
         entry = configuration.environment(each)
-        own: dict[str, Any] = {"env": entry.environment, "env_args": entry.args}
-        own["input_file"] = options["input_file"] or entry.input
+        own: dict[str, Any] = {
+            "environment": entry.environment,
+            "env_args": {**entry.args, **given.typed.get("env_args", {})},
+        }
         if folder is not None:
             own["output"] = folder / f"{NOT_IN_NAMES.sub('_', each)}.jsonl"
-        found[each] = {**options, **own}
+        found[each] = given.options({"input": entry.input, **section, **model}, **chosen, **own)
     return found
 
 
@@ -279,7 +280,7 @@ def _with_file(options: Mapping[str, Any], values: Mapping[str, Any], chosen: Co
 
 def _refuse_for_several(environments: Sequence[str], chosen: Container[str]) -> None:
     """Refuse options that are about one environment if there are several."""
-    for name, option in {"env_arg": "--env-arg", "input_file": "--input"}.items():
+    for name, option in {"env_args": "--env-arg", "env_arg": "--env-arg", "input": "--input"}.items():
         if len(environments) > 1 and name in chosen:
             where = "for one environment; there are several: put it under `environments` in the file"
             raise typer.BadParameter(where, param_hint=option)

@@ -9,7 +9,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from stateroom.agent import Tiktoken, TokenCounter, TokenizerFile
-from stateroom.cli.options import AsJSON, EnvArgs, Seed, env_args_of, pairs
+from stateroom.cli.command import pairs
+from stateroom.cli.options import AsJSON, EnvArgs, Seed, env_args_of
 from stateroom.cli.output import console, counted, errors, number, print_json, table, warn
 from stateroom.data import DataReport, FieldStats, Part, check_rows, measure_rows, split_rows
 from stateroom.environment import make_environment

@@ -61,7 +61,7 @@ def reverify(
     store: ExistingStore = None,
     at: Revision = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 32,
-    solved_at: SolvedAtAgain = None,
+    solved_threshold: SolvedAtAgain = None,
     json_output: AsJSON = False,
 ) -> None:
     """Rescore episodes with the current verifier, from their stored states.
@@ -103,7 +103,9 @@ def reverify(
             raise typer.BadParameter("not for the rollouts themselves; give another --output", param_hint="--force")
         files.remove()
     try:
-        report = asyncio.run(_rescore(environment, rollouts, input_file, output, store, at, solved_at, concurrency))
+        report = asyncio.run(
+            _rescore(environment, rollouts, input_file, output, store, at, solved_threshold, concurrency)
+        )
     except KeyboardInterrupt:
         errors.print(
             f"interrupted; the same command continues with what is in {files.rollouts}", style="red", soft_wrap=True
@@ -124,7 +126,7 @@ async def _rescore(
     output: Path | None,
     store: str | None,
     at: int | None,
-    solved_at: float | None,
+    solved_threshold: float | None,
     concurrency: int,
 ) -> RescoreReport:
     """Rescore rollouts; without an output, score those of their episodes that have no verdict."""
@@ -137,7 +139,7 @@ async def _rescore(
         step = await stack.enter_async_context(shown_progress("scoring episodes", total))
         if output is None:
             return await score_failures(
-                environment, files, opened, solved_at=solved_at, concurrency=concurrency, on_row=step
+                environment, files, opened, solved_threshold=solved_threshold, concurrency=concurrency, on_row=step
             )
         return await rescore_rollouts(
             environment,
@@ -146,7 +148,7 @@ async def _rescore(
             opened,
             tasks=tasks,
             at=at,
-            solved_at=solved_at,
+            solved_threshold=solved_threshold,
             concurrency=concurrency,
             on_row=step,
         )

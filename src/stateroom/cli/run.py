@@ -4,47 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from inspect import signature
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.text import Text
 
-from stateroom.agent import MAX_STEPS
-from stateroom.cli.options import (
-    AdminToken,
-    APIKey,
-    AsJSON,
-    ContextTokens,
-    EnvArgs,
-    Force,
-    Group,
-    KeyVariable,
-    Limit,
-    MaxSteps,
-    ModelConcurrency,
-    ModelSpec,
-    Output,
-    PriceOption,
-    Repeats,
-    RequestsPerMinute,
-    Resume,
-    RunName,
-    RunStore,
-    Seed,
-    ServerURL,
-    Settings,
-    SolvedAt,
-    SplitTokens,
-    TaskFile,
-    Tokens,
-    TokensPerMinute,
-    env_args_of,
-    exactness_of,
-    price_of,
-    settings_of,
-    warn_of_missing_prompts,
-)
+from stateroom.cli.command import Given
+from stateroom.cli.configuration import ConfigFiles, Configuration, Overrides, names_and_overrides, run_options
+from stateroom.cli.options import AsJSON, warn_of_missing_prompts
 from stateroom.cli.output import (
     console,
     counted,
@@ -57,13 +24,13 @@ from stateroom.cli.output import (
     table,
     with_error,
 )
+from stateroom.errors import BadConfig
 from stateroom.rollout import (
-    SOLVED,
     ProgressBar,
     Report,
     Run,
+    RunOptions,
     agent_metrics,
-    plan_run,
     run_with_progress,
     together,
 )
@@ -77,49 +44,9 @@ SHOWN_PASSES = 3
 
 
 def run(
-    env: RunName = None,
-    env_arg: EnvArgs = None,
-    input_file: TaskFile = None,
-    model: ModelSpec = None,
-    api_key_env: KeyVariable = None,
-    model_concurrency: ModelConcurrency = None,
-    requests_per_minute: RequestsPerMinute = None,
-    tokens_per_minute: TokensPerMinute = None,
-    repeats: Repeats = 1,
-    group: Group = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Episodes at a time.")] = 8,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="Where episodes run: local (this process), processes or processes:N (of this machine), ray or "
-            "ray:ADDRESS (a Ray cluster)."
-        ),
-    ] = "local",
-    store: RunStore = None,
-    server: ServerURL = None,
-    api_key: APIKey = None,
-    admin_token: AdminToken = None,
-    output: Output = None,
-    limit: Limit = None,
-    seed: Seed = 0,
-    max_steps: MaxSteps = MAX_STEPS,
-    deadline: Annotated[float | None, typer.Option(min=0.001, help="Seconds that an episode may take.")] = None,
-    context_tokens: ContextTokens = None,
-    setting: Settings = None,
-    tokens: Tokens = False,
-    split_tokens: SplitTokens = False,
-    resume: Resume = False,
-    force: Force = False,
-    solved_at: SolvedAt = SOLVED,
-    price: PriceOption = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Start no more episodes of an environment once they have cost this much, by --price. Those under way "
-            "are finished. If any were not started the exit code is 3; --resume with a higher --max-cost runs them.",
-        ),
-    ] = None,
+    given: Given[RunOptions],
+    overrides: Overrides = None,
+    config: ConfigFiles = None,
     json_output: AsJSON = False,
 ) -> None:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
@@ -138,21 +65,16 @@ def run(
 
     A run of a file: stateroom run --config stateroom.yaml NAME run.repeats=8
     """
-    options = dict(locals())
-    finish({"": plan(options)}, json_output)
-
-
-def plan(options: Mapping[str, Any]) -> Run:
-    """The plan of a run, by the options of the command; a configuration adds `env_args` and `settings`."""
-    same = {name: options[name] for name in signature(plan_run).parameters if name in options}
-    changed = {
-        "env_args": {**options.get("env_args", {}), **env_args_of(options["env_arg"])},
-        "input": options["input_file"],
-        "settings": {**options.get("settings", {}), **settings_of(options["setting"])},
-        "tokens": exactness_of(options["tokens"], options["split_tokens"]),
-        "price": price_of(options["price"]),
-    }
-    return plan_run(options["env"], **{**same, **changed})
+    names, changes = names_and_overrides([given.typed.get("environment", ""), *(overrides or ())], config)
+    if not config:
+        finish({"": Run.of(given.options({}))}, json_output)
+        return
+    if len(names) > 1:
+        raise BadConfig(f"name one run, not {', '.join(names)}")
+    name = names[0] if names else None
+    configuration = Configuration.load(config, changes, name)
+    options = run_options(configuration, configuration.run_named(name), given)
+    finish({name: Run.of(each) for name, each in options.items()}, json_output)
 
 
 def finish(plans: Mapping[str, Run], json_output: bool) -> None:
@@ -211,12 +133,12 @@ def _overall(done: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
     """What was measured in the episodes of several environments together."""
     reports = [report for _, report in done.values()]
     new = (row for report in reports for row in report.rows[report.earlier :])
-    solved_at = next(plan.solved_at for plan, _ in done.values())
+    solved_threshold = next(plan.options.solved_threshold for plan, _ in done.values())
     return {
         "episodes": sum(report.episodes for report in reports),
         "failed": sum(report.failed for report in reports),
         **measured_speed(sum(report.elapsed for report in reports), new),
-        "metrics": agent_metrics(together(report.rows for report in reports), solved_at),
+        "metrics": agent_metrics(together(report.rows for report in reports), solved_threshold),
     }
 
 

@@ -267,7 +267,7 @@ def _completion(chunks: list[dict[str, Any]], name: str, prompt: list[int] | Non
     if usage is None or usage["completion_tokens"] != len(written):
         raise ModelFailed(
             f"{name} wrote a character of several tokens, and llama.cpp tells no log-probabilities of such tokens; "
-            "collect without --tokens, or from a server of models"
+            "record no tokens, or take a server of models"
         )
     tokens = {
         "prompt_token_ids": prompt,

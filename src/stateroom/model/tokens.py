@@ -73,7 +73,7 @@ class Segment:
         return (
             f"{model} tokenises earlier answers anew: its prompt differs at token {place} from the {len(self.ids)} "
             "tokens before, so a trainer could not take both as one sequence. Use a chat template that keeps earlier "
-            "turns as they are, or --split-tokens, which starts a new segment there"
+            "turns as they are, or split the episode into segments (`record_tokens`: split)"
         )
 
 
@@ -107,8 +107,8 @@ def _place_of_tokens(items: Sequence[Item], model: str) -> int:
     if len(places) != 1:
         told = "no tokens" if not places else f"the tokens of {len(places)} answers"
         raise ModelFailed(
-            f"{model} reported {told} with its answer; --tokens needs a server that reports them for each, as vLLM "
-            "does with return_token_ids"
+            f"{model} reported {told} with its answer; to record tokens needs a server that reports them for each, as "
+            "vLLM does with return_token_ids"
         )
     return places[0]
 

@@ -38,17 +38,21 @@ from .metrics import (
     together as together,
 )
 from .options import (
-    chosen_model as chosen_model,
-    default_store as default_store,
-    find_tasks as find_tasks,
-    model_limits as model_limits,
+    CollectOptions as CollectOptions,
+    EnvironmentOptions as EnvironmentOptions,
+    EnvironmentSpec as EnvironmentSpec,
+    EpisodeOptions as EpisodeOptions,
+    ModelOptions as ModelOptions,
+    RunOptions as RunOptions,
     new_path as new_path,
-    plan_fields as plan_fields,
-    plan_run as plan_run,
 )
 from .plan import (
     EPOCH as EPOCH,
+    EpisodePlan as EpisodePlan,
     Run as Run,
+    agent_ref as agent_ref,
+    default_store as default_store,
+    plan_run as plan_run,
 )
 from .profile import (
     TaskProfile as TaskProfile,
@@ -113,6 +117,7 @@ from .tasks import (
     RemoteEnvironment as RemoteEnvironment,
     checked_row as checked_row,
     example_file as example_file,
+    find_tasks as find_tasks,
     generate_tasks as generate_tasks,
     has_prompt as has_prompt,
     missing_prompts as missing_prompts,
@@ -122,13 +127,15 @@ from .trees import (
     Beam as Beam,
     BestOf as BestOf,
     Branching as Branching,
+    BranchOptions as BranchOptions,
     Budget as Budget,
-    Grown as Grown,
     MonteCarlo as MonteCarlo,
     Node as Node,
     Rule as Rule,
     Tree as Tree,
     TreeFiles as TreeFiles,
+    TreeReport as TreeReport,
     branch as branch,
+    plan_branches as plan_branches,
     read_trees as read_trees,
 )

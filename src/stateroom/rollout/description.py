@@ -17,15 +17,13 @@ from msgspec import structs
 from pydantic_core import to_jsonable_python
 
 from stateroom.environment import Environment, accepted_arguments, make_environment
-from stateroom.errors import BadData, CannotWrite, DefinitionError
+from stateroom.errors import BadData, DefinitionError, InvalidOption
 from stateroom.jsonl import open_regular, replace_lines
+from stateroom.options import option_fields, stored_options
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.plan import Plan
 from stateroom.store import HIDDEN, hide_secrets, without_secrets
-
-PER_ROW = ("max_steps", "deadline", "context_tokens", "set", "tokens")
-"""Settings of a run that decide each of its rows."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
@@ -48,9 +46,9 @@ class RunDescription(msgspec.Struct):
     tasks: Count = 0
     episodes: Count = 0
     """Episodes that the run has; of a run that branches, its tasks."""
-    settings: dict[str, Any] = {}
-    """The other options that decide its rows, such as `repeats`, `max_steps` or `rule`."""
-    solved_at: float = SOLVED
+    options: dict[str, Any] = {}
+    """Its other options, such as `repeats`, `max_steps` or `rule`."""
+    solved_threshold: float = SOLVED
     """The reward from which an episode counts as solved."""
     price: Price | None = None
     started: str | None = None
@@ -77,17 +75,9 @@ class RunDescription(msgspec.Struct):
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadData(f"{files.description} is not the description of a run; remove it: {error}") from None
 
-    def decisive(self) -> dict[str, Any]:
-        """What decides the rows, by the option that says it; what the inputs file says is not among it."""
-        where = "none" if self.server is None else "a server"
-        known = {
-            "ENV": self.environment,
-            "--env-arg": self.env_args,
-            "--model": self.model,
-            "--server": where,
-            "--seed": self.seed,
-        }
-        return known | {f"--{name.replace('_', '-')}": self.settings.get(name) for name in PER_ROW}
+    def option(self, name: str) -> Any:
+        """The value that an option had."""
+        return getattr(self, name) if name in self.__struct_fields__ else self.options.get(name)
 
     @contextmanager
     def timed(self, files: RunFiles) -> Iterator[None]:
@@ -109,15 +99,16 @@ class RunDescription(msgspec.Struct):
 
 
 @contextmanager
-def described(plan: Plan, tasks: int, episodes: int, **settings: Any) -> Iterator[None]:
-    """Describe a run in its file while it runs; at its end the file says when that was.
+def described(plan: Plan, tasks: int, episodes: int, **more: Any) -> Iterator[None]:
+    """Describe a run, by its options and some more, in its file while it runs; at its end the file says when that was.
 
     A run that is resumed keeps its description, and adds up its times.
     """
-    description = _describe(plan, settings)
+    description = _describe(plan, more)
     before = RunDescription.read(plan.files)
     if before is not None:
-        description = structs.replace(before, solved_at=plan.solved_at, price=plan.price, finished=None)
+        now = {"solved_threshold": description.solved_threshold, "price": description.price}
+        description = structs.replace(before, **now, finished=None)
     else:
         description.tasks, description.episodes = tasks, episodes
     with description.timed(plan.files):
@@ -125,15 +116,17 @@ def described(plan: Plan, tasks: int, episodes: int, **settings: Any) -> Iterato
 
 
 def refuse_other_run(plan: Plan) -> None:
-    """Raise `CannotWrite` if the files of a plan are those of a run that gives other rows: the two would be mixed."""
+    """Raise `InvalidOption` if the files of a plan are those of a run that gives other rows: the two would be mixed."""
     before = RunDescription.read(plan.files)
     if before is None:
         return
-    told, now = before.decisive(), _describe(plan, {}).decisive()
-    for option in told:
-        if told[option] != now[option]:
-            values = f"{told[option]!r:.100}, not {now[option]!r:.100}"
-            raise CannotWrite(f"{plan.files.rollouts} is of a run with {option} {values}; resume it with the same")
+    now = _describe(plan, {})
+    if (before.server is None) != (now.server is None):
+        raise InvalidOption("server", f"the run {plan.files.rollouts} had {before.server or 'none'}; resume it there")
+    for name, field in option_fields(type(plan.options)).items():
+        if field.option.stored and not field.option.may_change and before.option(name) != now.option(name):
+            values = f"{before.option(name)!r:.100}, not {now.option(name)!r:.100}"
+            raise InvalidOption(name, f"the run {plan.files.rollouts} had {values}; resume it with the same")
 
 
 def environment_of_run(environment: str, files: RunFiles, given: Mapping[str, Any]) -> Environment[Any, Any]:
@@ -146,7 +139,7 @@ def environment_of_run(environment: str, files: RunFiles, given: Mapping[str, An
     recorded = {} if before is None else accepted_arguments(environment, before.env_args)
     for name, value in recorded.items():
         if name not in given and HIDDEN in str(value):
-            raise DefinitionError(f"the run's argument {name!r} may be a secret: give it again, --env-arg {name}=VALUE")
+            raise DefinitionError(f"the run's argument {name!r} of the environment may be a secret: give it again")
     return make_environment(environment, {**recorded, **given})
 
 
@@ -164,27 +157,22 @@ def arguments_of(environment: Environment[Any, Any]) -> dict[str, Any]:
     return hide_secrets(to_jsonable_python(environment.made_with or {}, fallback=repr))  # type: ignore[no-any-return]
 
 
-def _describe(plan: Plan, settings: Mapping[str, Any]) -> RunDescription:
-    keeps_sessions = plan.server is None and plan.environment.state_type is not None
-    decisive = {
-        "max_steps": plan.max_steps,
-        "deadline": plan.deadline,
-        "context_tokens": plan.context.budget,
-        "set": hide_secrets(to_jsonable_python(plan.settings)),
-        "tokens": plan.tokens,
+def _describe(plan: Plan, more: Mapping[str, Any]) -> RunDescription:
+    options, environment = plan.options, plan.environment
+    keeps_sessions = options.server is None and environment.state_type is not None
+    own: dict[str, Any] = {
+        "environment": environment.name,
+        "spec": options.environment if isinstance(options.environment, str) else None,
+        "env_args": arguments_of(environment),
+        "model": plan.model.name,
+        "store": without_secrets(plan.store) if keeps_sessions else None,
+        "server": None if options.server is None else without_secrets(options.server),
+        "price": options.price,
     }
-    return RunDescription(
-        environment=plan.environment.name,
-        spec=plan.spec,
-        env_args=arguments_of(plan.environment),
-        model=plan.model.name,
-        store=without_secrets(plan.store) if keeps_sessions else None,
-        server=None if plan.server is None else without_secrets(plan.server),
-        seed=plan.seed,
-        settings={**decisive, **settings},
-        solved_at=plan.solved_at,
-        price=plan.price,
-    )
+    others = {field.name: value for field, value in stored_options(options) if field.name not in own}
+    others = hide_secrets(to_jsonable_python(others, fallback=repr))
+    own |= {name: others.pop(name) for name in RunDescription.__struct_fields__ if name in others}
+    return RunDescription(**own, options={**others, **more})
 
 
 def _now() -> str:

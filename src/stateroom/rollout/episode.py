@@ -11,7 +11,7 @@ from stateroom.agent import AgentLog, Times, Workspace, act, recall
 from stateroom.errors import JudgeFailed, ModelFailed, SessionError, StateroomError
 from stateroom.jsonl import line_of
 from stateroom.rollout.backend import EpisodeSession
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import EpisodePlan
 from stateroom.rollout.rows import (
     INDICES,
     PARENT,
@@ -54,7 +54,7 @@ class Ended(NamedTuple):
     """The session to close."""
 
 
-async def run_episode(plan: Run, start: Start, row: Row, watch: Watch = lambda session, row: session) -> Ended:
+async def run_episode(plan: EpisodePlan, start: Start, row: Row, watch: Watch = lambda session, row: session) -> Ended:
     """Run one episode, from its start or from where it was interrupted; if it fails, its row says why.
 
     `watch` gives the workspace in which the agent calls the tools of a session.
@@ -74,7 +74,7 @@ async def run_episode(plan: Run, start: Start, row: Row, watch: Watch = lambda s
         return Ended(failure, line_of(failure), session=None if isinstance(error, TRANSIENT) else session)
 
 
-async def _act_and_verify(plan: Run, started: Started, row: Row, began: float, watch: Watch) -> Ended:
+async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: float, watch: Watch) -> Ended:
     session, transcript, _ = started
     seed, tools = plan.seed_for(row), plan.tools_for(row)
     before = await recall(transcript)

@@ -140,19 +140,19 @@ def standard_error(by_task: Iterable[Sequence[float]]) -> float | None:
 
 
 def aggregate(
-    rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED, given: Container[str] = ()
+    rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED, given: Container[str] = ()
 ) -> dict[str, Any]:
     """What was measured in episodes, as NeMo Gym names it, with standard errors and pass@k besides.
 
     `agent_metrics` are over all episodes, and `key_metrics` the most important of them; `group_level_metrics` are by
     task, and `repeat_level_metrics` by rollout index, if there are several. An episode counts as solved from the reward
-    `solved_at`. Standard errors are clustered by task. Fields that are `given` by tasks are no metrics.
+    `solved_threshold`. Standard errors are clustered by task. Fields that are `given` by tasks are no metrics.
     """
-    return plain(aggregate_lazily(rows, solved_at, given))  # type: ignore[no-any-return]
+    return plain(aggregate_lazily(rows, solved_threshold, given))  # type: ignore[no-any-return]
 
 
 def aggregate_lazily(
-    rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED, given: Container[str] = ()
+    rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED, given: Container[str] = ()
 ) -> dict[str, Any]:
     """The same, but the metrics of a task, of its rollouts and of a repeat are computed each time that they are read.
 
@@ -160,7 +160,7 @@ def aggregate_lazily(
     """
     figures = _figures(rows, given)
     repeats = repeats_of(figures)
-    found = _overall(figures, repeats, solved_at)
+    found = _overall(figures, repeats, solved_threshold)
     return {
         "agent_metrics": found,
         "key_metrics": key_metrics(found),
@@ -169,10 +169,10 @@ def aggregate_lazily(
     }
 
 
-def agent_metrics(rows: Iterable[Mapping[str, Any]], solved_at: float = SOLVED) -> dict[str, float]:
+def agent_metrics(rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED) -> dict[str, float]:
     """The metrics over all episodes alone; those of each task take longer."""
     figures = _figures(rows, ())
-    return _overall(figures, repeats_of(figures), solved_at)
+    return _overall(figures, repeats_of(figures), solved_threshold)
 
 
 def together(runs: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[Row]:
@@ -199,8 +199,8 @@ def _figures(rows: Iterable[Mapping[str, Any]], given: Container[str]) -> Figure
     return figures
 
 
-def _overall(figures: Figures, repeats: Sequence[Sequence[int]], solved_at: float) -> dict[str, float]:
-    found = _summaries(figures) | _pass_at(figures, solved_at)
+def _overall(figures: Figures, repeats: Sequence[Sequence[int]], solved_threshold: float) -> dict[str, float]:
+    found = _summaries(figures) | _pass_at(figures, solved_threshold)
     if len(figures):
         found |= {**across_repeats(figures, repeats), "num_repeats": len(repeats)}
     return found
@@ -248,13 +248,13 @@ def _is_key(name: str) -> bool:
     return name == "stderr/reward" or name.startswith(("mean/", "pass@", "stderr/pass@"))
 
 
-def _pass_at(figures: Figures, solved_at: float) -> dict[str, float]:
+def _pass_at(figures: Figures, solved_threshold: float) -> dict[str, float]:
     """pass@k for k = 1, 2, 4, … and the number of repeats, over the tasks that have at least k episodes."""
     numbers, solved = array("I"), array("I")
     for episodes in figures.by_task:
         rewards = figures.column("reward", episodes)
         numbers.append(len(rewards))
-        solved.append(sum(reward >= solved_at for reward in rewards))
+        solved.append(sum(reward >= solved_threshold for reward in rewards))
     most = max(numbers, default=0)
     ks = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} if most else set()))
     found = {}

@@ -1,209 +1,281 @@
-"""From the words of a user to a plan: for the commands and for Python alike."""
+"""The options of runs, in parts: those of an environment, of a model, of an episode, and of what collects episodes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import Annotated, Any
 
-from msgspec.structs import replace
+import msgspec
+from pydantic import AfterValidator, Field
 
 from stateroom.agent import MAX_STEPS, Context
-from stateroom.environment import Environment, make_environment
-from stateroom.errors import InvalidArguments, NotFound
-from stateroom.model import Exactness, Model, ModelLimits, ModelSource, default_model
-from stateroom.rollout.files import RunFiles
+from stateroom.environment import Environment, TypedText, make_environment
+from stateroom.errors import BadData, InvalidOption
+from stateroom.model import Exactness, Limiter, Model, ModelLimits, ModelSource, default_model, open_model
+from stateroom.options import Option, Unchecked, options
 from stateroom.rollout.metrics import SOLVED, Price
-from stateroom.rollout.plan import Origin, Run
 from stateroom.rollout.rows import Row
-from stateroom.rollout.tasks import RemoteEnvironment, check_tasks, example_file, read_tasks
-
-NO_STORE = "memory://"
-"""The store of a run that leaves no sessions behind."""
-
-M = TypeVar("M")
-
-NOTHING: Mapping[str, Any] = {}
+from stateroom.rollout.tasks import RemoteEnvironment
 
 
-def plan_run(
-    environment: str | type[Environment[Any, Any]] | Environment[Any, Any] | None = None,
-    *,
-    env_args: Mapping[str, Any] = NOTHING,
-    input: str | PathLike[str] | Iterable[Any] | None = None,
-    model: str | Model | type[Model] | ModelSource | None = None,
-    api_key_env: str | None = None,
-    model_concurrency: int | None = None,
-    requests_per_minute: float | None = None,
-    tokens_per_minute: float | None = None,
-    repeats: int = 1,
-    group: int | None = None,
-    concurrency: int = 8,
-    engine: str = "local",
-    store: str | None = None,
-    server: str | None = None,
-    api_key: str | None = None,
-    admin_token: str | None = None,
-    output: str | PathLike[str] | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    max_steps: int = MAX_STEPS,
-    deadline: float | None = None,
-    context_tokens: int | None = None,
-    settings: Mapping[str, Any] = NOTHING,
-    tokens: Exactness | None = None,
-    solved_at: float = SOLVED,
-    price: str | Price | None = None,
-    max_cost: float | None = None,
-    resume: bool = False,
-    force: bool = False,
-) -> Run:
-    """Plan a run; the names and defaults are those of the options of `stateroom run`.
+def json_or_text(text: str) -> Any:
+    """The value of a JSON text; of another text, itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
-    `environment` is a registered name, `module:Class`, `path.py:Class`, a class or an instance; `env_args` are
-    arguments of its constructor. `model` is what `--model` takes, or a `Policy` or `Model` class or object; by default
-    the environment's reference policy or else the gold actions of its tasks. `input` is a path or a list of task rows.
-    `api_key_env` names the environment variable with the key of the model's server; `model_concurrency`,
-    `requests_per_minute` and `tokens_per_minute` are limits on the requests to that server. `settings` are parameters
-    of the model's requests, as `--set` gives them. With `tokens` each answer has its exact tokens; a prompt that does
-    not begin with those before fails its episode (`exact`), or starts a new segment (`split`). `price` is
-    `in=0.15,out=0.6`, per million tokens, and no more episodes start once those of the run have cost `max_cost`.
-    """
-    if group is not None and repeats != 1:
-        raise InvalidArguments("--group: not together with --repeats: a group is its task's episodes")
-    if max_cost is not None and price is None:
-        raise InvalidArguments("--max-cost: say with --price what a token costs")
-    if resume and output is None:
-        raise InvalidArguments("--resume: say with --output which run to resume")
-    if resume and force:
-        raise InvalidArguments("--force: not together with --resume, which keeps what is there")
-    counts = {"repeats": repeats, "group": group, "concurrency": concurrency, "limit": limit, "max_steps": max_steps}
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise InvalidArguments(f"{name}: should be at least 1, not {value}")
-    return Run(
-        **plan_fields(
-            environment,
-            env_args,
-            input,
-            model,
-            store,
-            server,
-            output,
-            resume=resume,
-            api_key_env=api_key_env,
-            limits=model_limits(model_concurrency, requests_per_minute, tokens_per_minute),
+
+def as_price(given: str | Price | None) -> Price | None:
+    """A price, also from a text such as `in=0.15,out=0.6`."""
+    try:
+        return Price.parse(given) if isinstance(given, str) else given
+    except BadData as error:
+        raise InvalidOption("price", str(error)) from None
+
+
+EnvironmentSpec = Annotated[
+    str | type[Environment[Any, Any]] | Environment[Any, Any] | None,
+    Unchecked,
+    Field(description="A registered name, module:Class or path.py:Class."),
+    Option(metavar="ENV"),
+]
+
+
+@options
+class EnvironmentOptions:
+    """An environment and its tasks."""
+
+    environment: EnvironmentSpec = field(default=None, kw_only=False)
+    env_args: Annotated[
+        Mapping[str, Any],
+        Field(description="Arguments of the environment's constructor."),
+        Option(flag="--env-arg", value=TypedText, example="difficulty=hard"),
+    ] = field(default_factory=dict)
+    input: Annotated[
+        Path | str | PathLike[str] | Iterable[Any] | None,
+        Unchecked,
+        Field(description="Tasks as JSONL, CSV or Parquet; by default the environment's examples."),
+        Option("-i", may_change=True),
+    ] = None
+
+    def make_environment(self) -> Environment[Any, Any]:
+        """The environment; one that is not named is on a server."""
+        return make_environment(RemoteEnvironment if self.environment is None else self.environment, self.env_args)
+
+
+@options
+class ModelOptions:
+    """A model, and the limits on the requests to its servers."""
+
+    model: Annotated[
+        str | Model | type[Model] | ModelSource | None,
+        Unchecked,
+        Field(
+            description="The model or policy: a policy of the environment (reference, noisy), gold (the gold actions "
+            "of each task), openai:NAME, responses:NAME@URL, chat:NAME@URL (several servers: NAME@URL,URL), local, "
+            "replay:FILE, module:Class or path.py:Class. By default reference or, if the environment has none, gold."
         ),
-        api_key=api_key or None,
-        admin_token=admin_token or None,
-        repeats=repeats,
-        group=group,
-        concurrency=concurrency,
-        engine=engine,
-        limit=limit,
-        seed=seed,
-        max_steps=max_steps,
-        deadline=deadline,
-        context=Context(context_tokens),
-        settings=settings,
-        tokens=tokens,
-        solved_at=solved_at,
-        price=Price.parse(price) if isinstance(price, str) else price,
-        max_cost=max_cost,
-        resume=resume,
-        force=force,
-    )
+        Option("-m"),
+    ] = None
+    api_key_env: Annotated[
+        str | None,
+        Field(
+            description="The environment variable with the key of the model's server; by default OPENAI_API_KEY for "
+            "OpenAI, and API_KEY_ with the host for others, such as API_KEY_MODELS_EXAMPLE."
+        ),
+        Option(may_change=True),
+    ] = None
+    model_concurrency: Annotated[
+        int | None,
+        Field(ge=1, description="Requests at a time to each server of the model; by default 64."),
+        Option(may_change=True),
+    ] = None
+    requests_per_minute: Annotated[
+        float | None,
+        Field(ge=1, description="Requests in a minute to each server of the model, evenly spread."),
+        Option(may_change=True),
+    ] = None
+    tokens_per_minute: Annotated[
+        float | None,
+        Field(ge=1, description="Tokens in a minute of each server of the model: of requests and answers together."),
+        Option(may_change=True),
+    ] = None
+    price: Annotated[
+        str | Price | None,
+        AfterValidator(as_price),
+        Field(description="The price of a million tokens, such as in=0.15,out=0.6: rows and the summary get the cost."),
+        Option(metavar="in=PRICE,out=PRICE", may_change=True),
+    ] = None
+
+    def chosen_model(
+        self, environment: Environment[Any, Any], tasks: Iterable[Row]
+    ) -> str | Model | type[Model] | ModelSource:
+        """The model or, by default, the `default_model` of the environment and its tasks."""
+        chosen = default_model(environment.policies, tasks) if self.model is None else self.model
+        if chosen is None:
+            why = f"{environment.name} has no policy named reference, and not every task has gold actions"
+            raise InvalidOption("model", f"say who acts, since {why}")
+        return chosen
+
+    @property
+    def model_limits(self) -> ModelLimits | None:
+        """The limits on the requests to a server of the model; None if there are none."""
+        given = {
+            "concurrency": self.model_concurrency,
+            "requests_per_minute": self.requests_per_minute,
+            "tokens_per_minute": self.tokens_per_minute,
+        }
+        limits = {name: value for name, value in given.items() if value is not None}
+        return msgspec.convert(limits, ModelLimits) if limits else None
+
+    def open_model(self, environment: Environment[Any, Any], limiter: Limiter | None = None) -> ModelSource:
+        """The model, once it is chosen; a `limiter` is shared with others that send requests to the same servers."""
+        assert self.model is not None
+        policies, limits = environment.policies, self.model_limits
+        return open_model(self.model, policies, limits=limits, limiter=limiter, api_key_env=self.api_key_env)
 
 
-def plan_fields(
-    environment: str | type[Environment[Any, Any]] | Environment[Any, Any] | None,
-    env_args: Mapping[str, Any],
-    input: str | PathLike[str] | Iterable[Any] | None,
-    model: str | Model | type[Model] | ModelSource | None,
-    store: str | None,
-    server: str | None,
-    output: str | PathLike[str] | None,
-    *,
-    kind: type[RunFiles] = RunFiles,
-    resume: bool = False,
-    api_key_env: str | None = None,
-    limits: ModelLimits | None = None,
-) -> dict[str, Any]:
-    """The fields of a plan that say which model runs which tasks, and where."""
-    if server is None and environment is None:
-        raise InvalidArguments("ENV: say which environment, or with --server where it is served")
-    chosen = RemoteEnvironment if environment is None else environment
-    made = make_environment(chosen, env_args)
-    files = kind(new_path(made.name, ".jsonl") if output is None else Path(output))
-    resumes = resume and files.begun
-    if resumes and store is None and server is None:
-        _refuse_lost(made, files)
-    tasks = [] if resumes else find_tasks(made, input)
-    origin = Origin(chosen, env_args, chosen_model(made, tasks, model), api_key_env, limits)
-    return {
-        "environment": made,
-        "model": origin.open_model(made),
-        "tasks": tasks,
-        "files": files,
-        "store": store or (default_store(made, files) if server is None else NO_STORE),
-        "server": server,
-        "spec": environment if isinstance(environment, str) else None,
-        "origin": origin,
-    }
+@options
+class EpisodeOptions(ModelOptions, EnvironmentOptions):
+    """What decides how an episode goes."""
+
+    seed: Annotated[int, Field(description="The random seed of the run.")] = 0
+    max_steps: Annotated[int, Field(ge=1, description="Answers of the model per episode.")] = MAX_STEPS
+    deadline: Annotated[float | None, Field(ge=0.001, description="Seconds that an episode may take.")] = None
+    context_tokens: Annotated[
+        int | None,
+        Field(ge=1, description="Tokens of the conversation that the model sees; the oldest are dropped."),
+    ] = None
+    settings: Annotated[
+        Mapping[str, Any],
+        Field(
+            description="Parameters of the model's requests, such as temperature=0.7; they replace those of the tasks."
+        ),
+        Option(flag="--set", value=json_or_text, example="temperature=0.7"),
+    ] = field(default_factory=dict)
+    record_tokens: Annotated[
+        Exactness | None,
+        Field(
+            description="Store the exact tokens of each answer and their log-probabilities, for training; the model's "
+            "server must report them, as vLLM does. A prompt that does not begin with all tokens before it fails its "
+            "episode (exact) or starts a new segment (split)."
+        ),
+    ] = None
+
+    @property
+    def context(self) -> Context:
+        """How much of its conversation the model sees."""
+        return Context(self.context_tokens)
 
 
-def chosen_model(environment: Environment[Any, Any], tasks: Iterable[Row], model: M | None) -> M | str:
-    """The model that a user named or, by default, the `default_model` of the environment and its tasks."""
-    chosen = default_model(environment.policies, tasks) if model is None else model
-    if chosen is None:
-        why = f"{environment.name} has no policy named reference, and not every task has gold actions"
-        raise NotFound(f"--model: say who acts, since {why}")
-    return chosen
+@options
+class CollectOptions(EpisodeOptions):
+    """How many episodes run at a time, where, and what is written."""
+
+    concurrency: Annotated[int, Field(ge=1, description="Episodes at a time."), Option("-c", may_change=True)] = 8
+    store: Annotated[
+        str | None,
+        Field(
+            description="The store of the sessions, as a URL; by default an SQLite file beside the rollouts. With a "
+            "server, or for a stateless environment: the store of the model's answers, from which a run is resumed, "
+            "by default none."
+        ),
+        Option(variable="STATEROOM_STORE", may_change=True),
+    ] = None
+    server: Annotated[
+        str | None,
+        Field(description="The server of the environment, as a URL; by default it runs in this process."),
+        Option(may_change=True),
+    ] = None
+    api_key: Annotated[
+        str | None,
+        Field(description="The API key with which the server lets sessions be seeded."),
+        Option(variable="STATEROOM_API_KEY", stored=False),
+    ] = None
+    admin_token: Annotated[
+        str | None,
+        Field(description="The server's admin token, with which sessions are forked."),
+        Option(variable="STATEROOM_ADMIN_TOKEN", stored=False),
+    ] = None
+    output: Annotated[
+        Path | None,
+        Field(description="The rollouts file; the others are named after it."),
+        Option("-o", may_change=True),
+    ] = None
+    force: Annotated[
+        bool, Field(description="Replace the files of an earlier run at the output."), Option(stored=False)
+    ] = False
+    limit: Annotated[int | None, Field(ge=1, description="Run only the first N tasks."), Option(may_change=True)] = None
+    solved_threshold: Annotated[
+        float,
+        Field(description="The reward from which an episode counts as solved, for pass@k."),
+        Option(may_change=True),
+    ] = SOLVED
 
 
-def model_limits(
-    model_concurrency: int | None, requests_per_minute: float | None, tokens_per_minute: float | None
-) -> ModelLimits | None:
-    """The limits on a model's requests that a user gave; None if there are none."""
-    given = {
-        "model_concurrency": model_concurrency,
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-    }
-    for name, value in given.items():
-        if value is not None and not value >= 1:
-            raise InvalidArguments(f"{name}: should be at least 1, not {value}")
-    if set(given.values()) == {None}:
-        return None
-    limits = ModelLimits(requests_per_minute=requests_per_minute, tokens_per_minute=tokens_per_minute)
-    return limits if model_concurrency is None else replace(limits, concurrency=model_concurrency)
+@options
+class RunOptions(CollectOptions):
+    """The options of a run."""
 
+    repeats: Annotated[
+        int,
+        Field(ge=1, description="Episodes per task, each with a random seed of its own."),
+        Option("-r", may_change=True),
+    ] = 1
+    group: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1000,
+            description="Episodes per task, forked from one seeded session (same state and random seed); instead of "
+            "repeats.",
+        ),
+        Option("-g", may_change=True),
+    ] = None
+    engine: Annotated[
+        str,
+        Field(
+            description="Where episodes run: local (this process), processes or processes:N (of this machine), ray or "
+            "ray:ADDRESS (a Ray cluster)."
+        ),
+        Option(may_change=True),
+    ] = "local"
+    max_cost: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Start no more episodes of an environment once they have cost this much, by their price. Those "
+            "under way are finished. If any were not started the exit code is 3; resume with a higher one to run them.",
+        ),
+        Option(may_change=True),
+    ] = None
+    resume: Annotated[
+        bool,
+        Field(
+            description="Continue the run that wrote the output where it was interrupted, with the same options; start "
+            "it if it never began. Episodes of which nothing is stored start over: those on a server without a store, "
+            "or in a group."
+        ),
+        Option(stored=False),
+    ] = False
 
-def find_tasks(environment: Environment[Any, Any], given: str | PathLike[str] | Iterable[Any] | None) -> list[Row]:
-    """The tasks in a file, or in a list; by default the environment's examples."""
-    if given is None:
-        given = example_file(type(environment))
-    if given is None:
-        raise NotFound(f"{environment.name} has no example tasks; give a file with --input")
-    return (
-        read_tasks(Path(given), environment) if isinstance(given, str | PathLike) else check_tasks(given, environment)
-    )
-
-
-def _refuse_lost(environment: Environment[Any, Any], files: RunFiles) -> None:
-    """Refuse to resume a run whose sessions are not in the default store: all its episodes would start over."""
-    if environment.state_type is not None and not files.sessions.exists():
-        raise NotFound(f"the sessions of this run are not in {files.sessions}; give the --store that it had")
+    def __post_init__(self) -> None:
+        if self.group is not None and self.repeats != 1:
+            raise InvalidOption("group", "not together with repeats: a group is its task's episodes")
+        if self.max_cost is not None and self.price is None:
+            raise InvalidOption("max_cost", "give the price of a token too")
+        if self.resume and self.output is None:
+            raise InvalidOption("resume", "give the output of the run to resume")
+        if self.resume and self.force:
+            raise InvalidOption("force", "not together with resume, which keeps what is there")
 
 
 def new_path(name: str, ending: str = "") -> Path:
     """A path under rollouts/ that is named after the time, to the microsecond: runs may start side by side."""
     return Path("rollouts") / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}{ending}"
-
-
-def default_store(environment: Environment[Any, Any], files: RunFiles) -> str:
-    """The store of a run's sessions by default: a file beside the rollouts, or none if the environment is stateless."""
-    return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else NO_STORE

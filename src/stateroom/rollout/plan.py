@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-from stateroom.agent import MAX_STEPS, Agent, Context, Trajectory
-from stateroom.environment import Environment, make_environment, variant_of
-from stateroom.errors import BadTask, NotFound
-from stateroom.model import (
-    Exactness,
-    Item,
-    Limiter,
-    Model,
-    ModelLimits,
-    ModelSource,
-    input_items,
-    open_model,
-    with_ids,
-)
+from stateroom.agent import Agent, Context, Trajectory
+from stateroom.environment import Environment, variant_of
+from stateroom.errors import BadTask, InvalidOption, NotFound
+from stateroom.model import Item, ModelSource, input_items, with_ids
+from stateroom.options import takes
 from stateroom.rollout.backend import Backend, local_backend
 from stateroom.rollout.files import RunFiles
-from stateroom.rollout.metrics import SOLVED, Price
+from stateroom.rollout.options import CollectOptions, EpisodeOptions, RunOptions, as_price, new_path
 from stateroom.rollout.rows import INDICES, PARENT, SESSION, Row, given_row, key_of
+from stateroom.rollout.tasks import RemoteEnvironment, find_tasks
 from stateroom.session import new_session_id
+
+P = TypeVar("P", bound="Plan")
+
+NO_STORE = "memory://"
+"""The store of a run that leaves no sessions behind."""
 
 NOT_SETTINGS = frozenset({"input", "tools"})
 """Parameters of a row's request that are not the model's settings."""
@@ -44,129 +44,32 @@ def agent_ref(environment: Environment[Any, Any]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """What an environment and a model are made from, as a user named or gave them."""
-
-    environment: str | type[Environment[Any, Any]] | Environment[Any, Any]
-    env_args: Mapping[str, Any]
-    model: str | Model | type[Model] | ModelSource
-    api_key_env: str | None = None
-    limits: ModelLimits | None = None
-
-    def make_environment(self) -> Environment[Any, Any]:
-        return make_environment(self.environment, self.env_args)
-
-    def open_model(self, environment: Environment[Any, Any], limiter: Limiter | None = None) -> ModelSource:
-        """The model; a `limiter` is shared with others that send requests to the same servers."""
-        policies, variable = environment.policies, self.api_key_env
-        return open_model(self.model, policies, limits=self.limits, limiter=limiter, api_key_env=variable)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which model runs which tasks of an environment, where, and within which limits."""
+class EpisodePlan:
+    """What an episode needs: an environment, a model, and how that acts."""
 
     environment: Environment[Any, Any]
     model: ModelSource
-    tasks: list[Row]
-    files: RunFiles
-    force: bool = field(default=False, kw_only=True)
-    """Remove the files of an earlier run, instead of refusing to write."""
-    store: str = "memory://"
-    """The URL of the store of the sessions, unless a server has them."""
-    server: str | None = None
-    """The URL of the server that the episodes run on; None for this process."""
-    api_key: str | None = None
-    """The API key with which the server lets sessions be seeded."""
-    admin_token: str | None = None
-    """The token of the server's admin API, which forks sessions."""
-    concurrency: int = 8
-    limit: int | None = None
-    """Run only the first N tasks."""
-    seed: int = 0
-    max_steps: int = MAX_STEPS
-    deadline: float | None = None
-    """Seconds that an episode may take."""
-    context: Context = field(default_factory=Context)
-    """How much of its conversation the model sees."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of the Responses API that replace those in the rows."""
-    tokens: Exactness | None = None
-    """Whether each answer has its exact tokens, and what becomes of those that do not continue the ones before."""
-    solved_at: float = SOLVED
-    """The reward from which an episode counts as solved."""
-    price: Price | None = None
-    """The price of the model's tokens."""
-    spec: str | None = None
-    """The environment as the user named it."""
-    origin: Origin | None = field(default=None, repr=False)
-    """What another process makes the environment and the model from."""
-
-    @property
-    def agent(self) -> dict[str, str]:
-        """The agent, as files name it: as the tasks do, or else after the environment."""
-        return next((task["agent_ref"] for task in self.tasks if "agent_ref" in task), agent_ref(self.environment))
-
-    @property
-    def task_count(self) -> int:
-        """The number of tasks to run."""
-        return len(self.tasks[: self.limit])
-
-    def inputs_for(self, rollouts: int) -> Iterator[Row]:
-        """The rows to run: the first `limit` tasks, each `rollouts` times."""
-        agent = self.agent
-        return (
-            {"agent_ref": agent, **given_row(task), "_ng_task_index": index, "_ng_rollout_index": rollout}
-            for index, task in enumerate(self.tasks[: self.limit])
-            for rollout in range(rollouts)
-        )
-
-    def backend(self, *, forks: bool) -> AbstractAsyncContextManager[Backend]:
-        """Where the episodes run; with `forks`, a server must be able to fork sessions."""
-        if self.server is None:
-            return local_backend(self.environment, self.store)
-        try:
-            from stateroom.rollout.remote import remote_backend  # noqa: PLC0415 - this imports an HTTP client
-        except ModuleNotFoundError as error:
-            raise NotFound(
-                f"a server cannot be reached without {error.name}: pip install 'stateroom[server]'"
-            ) from error
-        return remote_backend(
-            self.server,
-            self.environment,
-            self.concurrency,
-            rows=self.tasks[: self.limit],
-            forks=forks,
-            api_key=self.api_key,
-            admin_token=self.admin_token,
-        )
+    options: EpisodeOptions
 
     def seed_of(self, *place: int | str) -> int:
-        """The seed of a place in a run (a task and a rollout, say); it follows from the plan's `seed`."""
-        text = "/".join(map(str, (self.environment.name, self.seed, *place)))
+        """The seed of a place in a run (a task and a rollout, say); it follows from the run's `seed`."""
+        text = "/".join(map(str, (self.environment.name, self.options.seed, *place)))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
 
     def new_agent(self, row: Row, seed: int, max_steps: int | None = None) -> Agent:
         """The agent of an episode."""
-        asked = row.get("responses_create_params", {})
-        settings = {name: value for name, value in {**asked, **self.settings}.items() if name not in NOT_SETTINGS}
+        options = self.options
+        asked = {**row.get("responses_create_params", {}), **options.settings}
+        settings = {name: value for name, value in asked.items() if name not in NOT_SETTINGS}
         return Agent(
             self.model.for_episode(seed, row),
-            context=self.context,
+            context=Context(options.context_tokens),
             settings=settings,
             seed=seed,
-            max_steps=max_steps or self.max_steps,
-            deadline=self.deadline,
-            tokens=self.tokens,
+            max_steps=max_steps or options.max_steps,
+            deadline=options.deadline,
+            tokens=options.record_tokens,
         )
-
-    def check_model(self) -> None:
-        """Raise `BadTask` if there is no model for one of the tasks to run."""
-        for row in self.inputs_for(1):
-            try:
-                self.model.check_task(row)
-            except BadTask as error:
-                raise BadTask(f"task {row['_ng_task_index']}: {error}") from None
 
     def items_of(self, row: Row) -> list[Item]:
         """The items that an episode's conversation starts with."""
@@ -180,7 +83,12 @@ class Plan:
 
     def cost_of(self, response: Row) -> Row:
         """What a response has cost, as a field of its row; none without a price."""
-        return {} if self.price is None else self.price.cost(response)
+        price = as_price(self.options.price)
+        return {} if price is None else price.cost(response)
+
+    def seed_for(self, row: Row) -> int:
+        """The random seed of a row's episode; without indices it follows from the session's id."""
+        return self.seed_of(*(key_of(row) if set(INDICES) <= row.keys() else (row[SESSION],)))
 
     def response(self, trajectory: Trajectory, tools: list[Item], seed: int) -> dict[str, Any]:
         """A trajectory as a Responses object."""
@@ -203,36 +111,94 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Plan(EpisodePlan):
+    """Which model runs which tasks of an environment, where, and what is written."""
+
+    options: CollectOptions
+    tasks: list[Row]
+    files: RunFiles
+
+    @property
+    def store(self) -> str:
+        """The URL of the store of the sessions, unless a server has them."""
+        return self.options.store or NO_STORE
+
+    @property
+    def agent(self) -> dict[str, str]:
+        """The agent, as files name it: as the tasks do, or else after the environment."""
+        return next((task["agent_ref"] for task in self.tasks if "agent_ref" in task), agent_ref(self.environment))
+
+    @property
+    def task_count(self) -> int:
+        """The number of tasks to run."""
+        return len(self.tasks[: self.options.limit])
+
+    def inputs_for(self, rollouts: int) -> Iterator[Row]:
+        """The rows to run: the first `limit` tasks, each `rollouts` times."""
+        agent = self.agent
+        return (
+            {"agent_ref": agent, **given_row(task), "_ng_task_index": index, "_ng_rollout_index": rollout}
+            for index, task in enumerate(self.tasks[: self.options.limit])
+            for rollout in range(rollouts)
+        )
+
+    def backend(self, *, forks: bool) -> AbstractAsyncContextManager[Backend]:
+        """Where the episodes run; with `forks`, a server must be able to fork sessions."""
+        options = self.options
+        if options.server is None:
+            return local_backend(self.environment, self.store)
+        try:
+            from stateroom.rollout.remote import remote_backend  # noqa: PLC0415 - this imports an HTTP client
+        except ModuleNotFoundError as error:
+            raise NotFound(
+                f"a server cannot be reached without {error.name}: pip install 'stateroom[server]'"
+            ) from error
+        return remote_backend(
+            options.server,
+            self.environment,
+            options.concurrency,
+            rows=self.tasks[: options.limit],
+            forks=forks,
+            api_key=options.api_key or None,
+            admin_token=options.admin_token or None,
+        )
+
+    def check_model(self) -> None:
+        """Raise `BadTask` if there is no model for one of the tasks to run."""
+        for row in self.inputs_for(1):
+            try:
+                self.model.check_task(row)
+            except BadTask as error:
+                raise BadTask(f"task {row['_ng_task_index']}: {error}") from None
+
+
+@dataclass(frozen=True)
 class Run(Plan):
     """A run of episodes."""
 
-    repeats: int = 1
-    """Episodes per task, each with a random seed of its own."""
-    group: int | None = None
-    """Episodes per task, forked from one seeded session (same state and random seed), instead of `repeats`."""
-    max_cost: float | None = None
-    """Start no more episodes once those of the run have cost this much."""
-    resume: bool = False
-    """Continue the run of the same files: its unfinished episodes, from where each was interrupted."""
-    engine: str = "local"
-    """In which processes the episodes run: `local`, `processes`, `processes:N`, `ray` or `ray:ADDRESS`."""
+    options: RunOptions
     lease: float = 30.0
     """Seconds without a word after which a worker is lost, and its episodes go to others; so long these lease them."""
+
+    @classmethod
+    def of(cls, options: RunOptions) -> Run:
+        """The run with some options."""
+        return make_plan(cls, options, RunFiles)
 
     @property
     def keeps_sessions(self) -> bool:
         """Whether the sessions are in this run's store."""
-        return self.server is None and self.environment.state_type is not None
+        return self.options.server is None and self.environment.state_type is not None
 
     @property
     def keeps_transcripts(self) -> bool:
         """Whether only what the agents say is in this run's store."""
-        return not self.keeps_sessions and self.group is None and not self.store.startswith("memory:")
+        return not self.keeps_sessions and self.options.group is None and not self.store.startswith("memory:")
 
     @property
     def rollouts(self) -> int:
         """Episodes per task."""
-        return self.repeats if self.group is None else self.group
+        return self.options.repeats if self.options.group is None else self.options.group
 
     def inputs(self) -> Iterator[Row]:
         """The rows to run: the first `limit` tasks, with all episodes of a task in sequence.
@@ -241,7 +207,7 @@ class Run(Plan):
         each time.
         """
         names_sessions = self.keeps_sessions or self.keeps_transcripts
-        forks = self.keeps_sessions and self.group is not None
+        forks = self.keeps_sessions and self.options.group is not None
         parent: Row = {}
         for row in self.inputs_for(self.rollouts):
             if forks and row["_ng_rollout_index"] == 0:
@@ -249,6 +215,40 @@ class Run(Plan):
             session = {SESSION: new_session_id()} if names_sessions else {}
             yield {**row, **session, **parent}
 
-    def seed_for(self, row: Row) -> int:
-        """The random seed of a row's episode; without indices it follows from the session's id."""
-        return self.seed_of(*(key_of(row) if set(INDICES) <= row.keys() else (row[SESSION],)))
+
+@takes(RunOptions)
+def plan_run(options: RunOptions) -> Run:
+    """Plan a run."""
+    return Run.of(options)
+
+
+def make_plan(kind: type[P], options: CollectOptions, files_kind: type[RunFiles], **more: Any) -> P:
+    """A plan of a kind, by its options: what they leave open is chosen."""
+    if options.server is None and options.environment is None:
+        raise InvalidOption("environment", "say which, or name the server where one is")
+    environment = options.make_environment()
+    files = files_kind(new_path(environment.name, ".jsonl") if options.output is None else Path(options.output))
+    resumes = getattr(options, "resume", False) and files.begun
+    if resumes and options.store is None and options.server is None:
+        _refuse_lost(environment, files)
+    tasks = [] if resumes else find_tasks(environment, options.input)
+    chosen = replace(
+        options,
+        environment=RemoteEnvironment if options.environment is None else options.environment,
+        model=options.chosen_model(environment, tasks),
+        store=options.store or (default_store(environment, files) if options.server is None else None),
+        input=options.input if isinstance(options.input, str | PathLike) else None,
+        output=files.rollouts,
+    )
+    return kind(environment, chosen.open_model(environment), chosen, tasks, files, **more)
+
+
+def _refuse_lost(environment: Environment[Any, Any], files: RunFiles) -> None:
+    """Refuse to resume a run whose sessions are not in the default store: all its episodes would start over."""
+    if environment.state_type is not None and not files.sessions.exists():
+        raise InvalidOption("store", f"give the one that this run had: its sessions are not in {files.sessions}")
+
+
+def default_store(environment: Environment[Any, Any], files: RunFiles) -> str:
+    """The store of a run's sessions by default: a file beside the rollouts, or none if the environment is stateless."""
+    return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else NO_STORE

@@ -67,7 +67,7 @@ def profile_runs(runs: Sequence[StoredRun]) -> list[TaskProfile]:
             new = TaskProfile(run, task)
             found = tasks.setdefault(new.environment.encode() + contents[task], new)
             found.rewards.append(reward)
-            found.solved += reward >= run.solved_at
+            found.solved += reward >= run.solved_threshold
     if not tasks:
         raise BadTask(f"no episode of {', '.join(str(run.files.rollouts) for run in runs)} has a reward")
     return [*tasks.values()]

@@ -113,7 +113,7 @@ async def rescore_rollouts(
     *,
     tasks: Path | None = None,
     at: int | None = None,
-    solved_at: float | None = None,
+    solved_threshold: float | None = None,
     concurrency: int = 32,
     on_row: Callable[[], None] = lambda: None,
 ) -> RescoreReport:
@@ -122,9 +122,9 @@ async def rescore_rollouts(
     `store` has the sessions that the rows name. If they name none, a verifier that reads more than the response gets a
     session in which the calls of the row have run again; `tasks` is the task file of rows that lack the fields of their
     tasks. `at` is the revision to score in each session or, if negative, how many calls before the scored one. An
-    episode counts as solved from the reward `solved_at`, by default as in its run. Rows that cannot be scored honestly
-    go to the failures file, with the reason. After an interruption, the same call continues; `CannotWrite` if `files`
-    were made from other rollouts, or with another environment or revision.
+    episode counts as solved from the reward `solved_threshold`, by default as in its run. Rows that cannot be scored
+    honestly go to the failures file, with the reason. After an interruption, the same call continues; `CannotWrite` if
+    `files` were made from other rollouts, or with another environment or revision.
     """
     _refuse_missing(rollouts)
     if environment.state_type is None and at is not None:
@@ -137,7 +137,7 @@ async def rescore_rollouts(
     inputs = partial(find_inputs, rollouts, environment, tasks)
     async with open_scorer(environment, inputs, store, partial(StoredScorer, at=at)) as scorer:
         done = _resume(rollouts, files, digest_of, report)
-        description = _description(environment, RunFiles(rollouts), files, solved_at)
+        description = _description(environment, RunFiles(rollouts), files, solved_threshold)
         with description.timed(files), Appender(files.rollouts) as scored, Appender(files.failures) as failures:
 
             async def score(job: tuple[int, bytes]) -> None:
@@ -161,13 +161,13 @@ async def rescore_rollouts(
             await run_all(read_lines(rollouts), concurrency, score)
     if not (report.rows or report.refused):
         raise BadTask(f"{rollouts} has no rows")
-    report.metrics = aggregate_lazily(report.rows, description.solved_at)
+    report.metrics = aggregate_lazily(report.rows, description.solved_threshold)
     files.write_metrics(report.agent or agent_ref(environment), report.metrics)
     return report
 
 
 def _description(
-    environment: Environment[Any, Any], of: RunFiles, files: RunFiles, solved_at: float | None
+    environment: Environment[Any, Any], of: RunFiles, files: RunFiles, solved_threshold: float | None
 ) -> RunDescription:
     """The description of rescored rollouts: that of their run, with their own times."""
     found = RunDescription.read(of) or RunDescription(environment.name)
@@ -175,8 +175,8 @@ def _description(
     return structs.replace(
         found,
         env_args=arguments_of(environment),
-        settings={**found.settings, "rescored": str(of.rollouts)},
-        solved_at=found.solved_at if solved_at is None else solved_at,
+        options={**found.options, "rescored": str(of.rollouts)},
+        solved_threshold=found.solved_threshold if solved_threshold is None else solved_threshold,
         started=None if before is None else before.started,
         finished=None,
         elapsed=0.0 if before is None else before.elapsed,
@@ -285,7 +285,7 @@ async def score_failures(
     files: RunFiles,
     store: Store | None = None,
     *,
-    solved_at: float | None = None,
+    solved_threshold: float | None = None,
     concurrency: int = 32,
     on_row: Callable[[], None] = lambda: None,
 ) -> RescoreReport:
@@ -297,14 +297,14 @@ async def score_failures(
     _refuse_missing(files.rollouts)
     _refuse_no_store(environment, store)
     with files.lock():
-        return await _score_failures(environment, files, store, solved_at, concurrency, on_row)
+        return await _score_failures(environment, files, store, solved_threshold, concurrency, on_row)
 
 
 async def _score_failures(
     environment: Environment[Any, Any],
     files: RunFiles,
     store: Store | None,
-    solved_at: float | None,
+    solved_threshold: float | None,
     concurrency: int,
     on_row: Callable[[], None],
 ) -> RescoreReport:
@@ -337,10 +337,10 @@ async def _score_failures(
                 on_row()
 
             await run_all(waiting.values(), concurrency, score)
-    if solved_at is None:
+    if solved_threshold is None:
         described = RunDescription.read(files)
-        solved_at = SOLVED if described is None else described.solved_at
-    report.metrics = aggregate_lazily(measurements.rows(), solved_at)
+        solved_threshold = SOLVED if described is None else described.solved_threshold
+    report.metrics = aggregate_lazily(measurements.rows(), solved_threshold)
     if report.rows:
         _remove_scored(files.failures, {key_of(row) for row in report.rows})
         files.write_metrics(measurements.agent, report.metrics)

@@ -110,7 +110,9 @@ class RunResult:
         """The blocking session of a row."""
         plan = self.plan
         if not plan.keeps_sessions:
-            why = f"they are on {plan.server}" if plan.server else f"{plan.environment.name} is stateless"
+            why = (
+                f"they are on {plan.options.server}" if plan.options.server else f"{plan.environment.name} is stateless"
+            )
             raise NotFound(f"this run has no sessions of its own: {why}; each episode has its `conversation`")
         if plan.store.startswith("memory:"):
             raise NotFound("the sessions of this run were in memory; give another store, or none for a file")

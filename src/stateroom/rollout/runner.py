@@ -10,7 +10,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, TypeVar
 
-from stateroom.errors import CannotWrite
+from stateroom.errors import InvalidOption
 from stateroom.jsonl import Appender
 from stateroom.rollout.description import described, refuse_other_run
 from stateroom.rollout.engines import Crew, Finished, ToolFailed, open_engine
@@ -62,7 +62,7 @@ async def run(
     `on_start` is called with what there is to do, and `on_episode` with each episode that has ended.
     """
     async with AsyncExitStack() as stack:
-        resumes = plan.resume and plan.files.begun  # else it never began, and starts
+        resumes = plan.options.resume and plan.files.begun  # else it never began, and starts
         if resumes:
             stack.enter_context(plan.files.lock())
             refuse_other_run(plan)
@@ -71,35 +71,35 @@ async def run(
         else:
             plan.check_model()
             left = Left(RowsOf(plan.files.inputs), plan.task_count * plan.rollouts, plan.task_count)
-            plan.files.prepare(force=plan.force, resume=plan.resume)
+            plan.files.prepare(force=plan.options.force, resume=plan.options.resume)
         on_start(left)
         started = perf_counter()
         tool_failures = stack.enter_context(ToolFailures(plan.files.tool_failures))
         rows = SpooledRows(left.done, plan.files.rollouts.parent)
-        spent = sum(row.get(COST, 0.0) for row in rows) if plan.max_cost is not None else 0.0
+        spent = sum(row.get(COST, 0.0) for row in rows) if plan.options.max_cost is not None else 0.0
         report = Report(left.episodes, tool_failures, left.failed, rows=rows, earlier=len(rows), cost=spent)
         crew = await stack.enter_async_context(Crew(open_engine(plan)))
         if not resumes:
             plan.files.begin(plan.inputs())
             stack.enter_context(plan.files.lock())
-        stack.enter_context(described(plan, left.tasks, left.episodes, repeats=plan.repeats, group=plan.group))
+        stack.enter_context(described(plan, left.tasks, left.episodes))
         rollouts = stack.enter_context(Appender(plan.files.rollouts))
         failures = stack.enter_context(Appender(plan.files.failures))
-        collect, most = _Collector(report, rollouts, failures, on_episode).collect, plan.max_cost
+        collect, most = _Collector(report, rollouts, failures, on_episode).collect, plan.options.max_cost
         may_start = None if most is None else lambda: report.cost < most
-        await crew.run(left.rows, collect, resumes=plan.resume, may_start=may_start)
+        await crew.run(left.rows, collect, resumes=plan.options.resume, may_start=may_start)
         report.not_started = report.episodes - len(report.rows) - report.failed - len(report.waiting)
-        report.metrics = aggregate_lazily(report.rows, plan.solved_at) | tool_failures.metrics()
+        report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
         plan.files.write_metrics(plan.agent, report.metrics)
         report.elapsed = perf_counter() - started
     return report
 
 
 def _refuse_other_groups(plan: Run, rows: Iterable[Row]) -> None:
-    """Refuse to resume a run with --group without it, or the reverse; its rows are all alike."""
-    if plan.keeps_sessions and any((PARENT in row) != (plan.group is not None) for row in islice(rows, 1)):
-        how = "without" if plan.group is not None else "with"
-        raise CannotWrite(f"{plan.files.inputs} is of a run {how} --group; resume it {how} --group")
+    """Refuse to resume a run of groups without them, or the reverse; its rows are all alike."""
+    if plan.keeps_sessions and any((PARENT in row) != (plan.options.group is not None) for row in islice(rows, 1)):
+        how = "without" if plan.options.group is not None else "with"
+        raise InvalidOption("group", f"{plan.files.inputs} is of a run {how} one; resume it {how} one")
 
 
 async def run_all(jobs: Iterable[T], workers: int, do: Callable[[T], Awaitable[None]]) -> None:

@@ -201,12 +201,12 @@ class StoredRun:
     @property
     def branches(self) -> bool:
         """Whether its episodes are trees."""
-        return self.description is not None and "rule" in self.description.settings
+        return self.description is not None and "rule" in self.description.options
 
     @property
-    def solved_at(self) -> float:
+    def solved_threshold(self) -> float:
         """The reward from which an episode counts as solved."""
-        return SOLVED if self.description is None else self.description.solved_at
+        return SOLVED if self.description is None else self.description.solved_threshold
 
     def summary(self, within: Path, search: Search) -> RunSummary:
         """The run in one line, by what is indexed of it; it is named by its place in a folder."""
@@ -221,7 +221,7 @@ class StoredRun:
             done=len(rewards),
             episodes=known.episodes if known is not None else search.inputs() or len(rewards) + failed,
             failed=failed,
-            metrics=key_metrics(agent_metrics(rewards, self.solved_at)),
+            metrics=key_metrics(agent_metrics(rewards, self.solved_threshold)),
             started=datetime.fromisoformat(started) if started else _modified(self.files.rollouts),
             finished=known is not None and known.finished is not None,
             warnings=[*self._described[1], *search.index.warnings()],
@@ -241,7 +241,7 @@ class StoredRun:
 
         What a run that branches measures in its trees is only in the file.
         """
-        return agent_metrics(search.measured(by_task=self.branches), self.solved_at)
+        return agent_metrics(search.measured(by_task=self.branches), self.solved_threshold)
 
 
 def find_runs(folder: Path) -> list[StoredRun]:

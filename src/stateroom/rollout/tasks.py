@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.environment import Environment, variant_of
-from stateroom.errors import BadTask, NotFound
+from stateroom.errors import BadTask, InvalidOption, NotFound
 from stateroom.jsonl import parse_object, read_lines
 from stateroom.model import input_items, text_of
 from stateroom.rollout.files import RunFiles
@@ -38,6 +39,17 @@ def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
     bases = environment.__mro__[: environment.__mro__.index(Environment)]
     paths = [Path(inspect.getfile(base)).parent / environment.examples for base in bases]
     return next((path for path in paths if path.is_file()), paths[0])
+
+
+def find_tasks(environment: Environment[Any, Any], given: str | PathLike[str] | Iterable[Any] | None) -> list[Row]:
+    """The tasks in a file, or in a list; by default the environment's examples."""
+    if given is None:
+        given = example_file(type(environment))
+    if given is None:
+        raise InvalidOption("input", f"give a file of tasks: {environment.name} has no examples")
+    if isinstance(given, str | PathLike):
+        return read_tasks(Path(given), environment)
+    return check_tasks(given, environment)
 
 
 def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
-from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -31,7 +30,18 @@ from stateroom.agent import (
 from stateroom.environment import ENV_ARGS, Environment
 from stateroom.errors import Busy, Conflict, ModelFailed, NotFound, SessionLeased, StateroomError
 from stateroom.model import Answer, Exactness, ModelSource, open_model, with_whole_prompts
-from stateroom.rollout import EPOCH, SESSION, Ended, Run, RunFiles, Started, checked_row, given_row, run_episode
+from stateroom.rollout import (
+    EPOCH,
+    SESSION,
+    Ended,
+    EpisodeOptions,
+    EpisodePlan,
+    Started,
+    agent_ref,
+    checked_row,
+    given_row,
+    run_episode,
+)
 from stateroom.server.asgi import ROLLOUT
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.model import responses
@@ -113,9 +123,9 @@ class AgentAPI:
         self.transcripts = services.session_environments[ThreadEnvironment.name]
         """Keeps what is said in requests with an id, where the session does not: as plain threads."""
         options = services.options
-        context, files = Context(options.context_tokens), RunFiles(Path())  # which are not written
         tokens: Exactness | None = "exact" if options.tokens else None
-        self.plan = Run(served.environment, model, [], files, context=context, tokens=tokens)
+        own = EpisodeOptions(context_tokens=options.context_tokens, record_tokens=tokens)
+        self.plan = EpisodePlan(served.environment, model, own)
         self.slots = slots
         """The agents that may be at work in this process, over all environments."""
 
@@ -151,7 +161,7 @@ class AgentAPI:
     # Whole episodes.
 
     def _row(self, body: Row) -> Row:
-        row = {"agent_ref": self.plan.agent, **given_row(checked_row(body, self.served.environment))}
+        row = {"agent_ref": agent_ref(self.served.environment), **given_row(checked_row(body, self.served.environment))}
         self.plan.model.check_task(row)
         return row
 

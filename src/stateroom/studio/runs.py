@@ -129,7 +129,7 @@ class _IndexedRun:
                 "pass": _passes(metrics),
                 "histogram": search.histogram(),
                 "failures": {"class": search.failures(), "tool": search.tool_failures()},
-                "solved_at": run.solved_at,
+                "solved_threshold": run.solved_threshold,
                 "store": run.store,
             }
             self._details = summary["version"], data

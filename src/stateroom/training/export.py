@@ -59,7 +59,7 @@ async def export_rows(
     """
     form = FORMATS[to]
     values = await advantages_of(run, how) if form.has_advantages else {}
-    for row in form.rows(run, values, run.solved_at if min_reward is None else min_reward):
+    for row in form.rows(run, values, run.solved_threshold if min_reward is None else min_reward):
         yield row
 
 

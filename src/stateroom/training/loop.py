@@ -153,7 +153,7 @@ class Trainer:
             seed=seed,
             max_steps=self.training.max_steps,
             settings=self._settings,
-            tokens="exact",
+            record_tokens="exact",
             force=True,
         )
         await run(plan, lambda _: self._model.end() if model is self._model else None)

@@ -14,7 +14,6 @@ from stateroom.environment import Environment
 from stateroom.model import BatchModel, Item
 from stateroom.rollout import (
     NODE,
-    Branching,
     Node,
     Rule,
     StoredEpisode,
@@ -22,7 +21,7 @@ from stateroom.rollout import (
     Tree,
     TreeFiles,
     branch,
-    plan_fields,
+    plan_branches,
     plan_run,
     read_trees,
     run,
@@ -116,7 +115,7 @@ class Collector:
             seed=seed,
             max_steps=self.max_steps,
             settings=self.settings,
-            tokens="exact",
+            record_tokens="exact",
             force=True,
         )
         self.model.begin(len(tasks) * n)
@@ -158,18 +157,20 @@ class Collector:
         return _of_trees(stored, rollouts, len(repeated), error)
 
     async def _branch(self, tasks: Sequence[Row], rule: Rule, output: Path, seed: int) -> tuple[StoredRun, str | None]:
-        files = plan_fields(
-            self.environment, self.env_args, tasks, self.model, self.store, None, output, kind=TreeFiles
-        )
-        plan = Branching(
-            **files,
-            force=True,
+        plan = plan_branches(
+            self.environment,
+            env_args=self.env_args,
+            input=tasks,
+            model=self.model,
             rule=rule,
             concurrency=UNLIMITED,
+            store=self.store,
+            output=output,
             seed=seed,
             max_steps=self.max_steps,
             settings=self.settings,
-            tokens="exact",
+            record_tokens="exact",
+            force=True,
         )
         self.model.begin(len(tasks))
         report = await branch(plan)

@@ -56,7 +56,7 @@ def sequences(row: Mapping[str, Any]) -> list[TokenSequence]:
         if len(items) != 1:
             raise BadData(
                 f"answer {number} of {_name(row)} has {'no tokens' if not items else 'the tokens of several answers'}; "
-                "collect it with --tokens"
+                "record them when you collect it (`record_tokens`)"
             )
         try:
             tokens = AnswerTokens.of(items[0])

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +16,9 @@ from stateroom.model import Item, ModelSource
 from stateroom.rollout.check.findings import listed
 from stateroom.rollout.check.instance import CheckSession, Instance
 from stateroom.rollout.check.policies import CheckPolicy, idle_policy, random_policy, reference_policy, shortcut_policy
-from stateroom.rollout.files import RunFiles
 from stateroom.rollout.metrics import SOLVED
-from stateroom.rollout.plan import Plan
+from stateroom.rollout.options import EpisodeOptions
+from stateroom.rollout.plan import EpisodePlan
 from stateroom.rollout.rows import Row
 from stateroom.session import Cause, Reader, Result, Session, Verdict, contained, same
 from stateroom.state import Patch, Sameness, brief, brief_pair, committed, decode, diff, encode, encode_patch, readable
@@ -194,7 +193,7 @@ async def _act(instance: Instance, row: Row, play: Play, seeded: CheckSession, c
     state = environment.state_type
     reader = Reader(seeded.store, state) if closely and state is not None else None
     source = ModelSource(policy.name, lambda seed: policy.make(seed, row))
-    plan = Plan(environment, source, [], RunFiles(Path()))  # which writes no file
+    plan = EpisodePlan(environment, source, EpisodeOptions())
     agent, tools = plan.new_agent(row, play.task, policy.max_steps), plan.tools_for(row)
     if not policy.calls_external:
         tools = [tool for tool in tools if not _is_external(environment, tool)]

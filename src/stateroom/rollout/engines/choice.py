@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateroom.errors import InvalidArguments, NotFound
+from stateroom.errors import InvalidOption, NotFound
 from stateroom.rollout.engines.engine import Engine, Worker
 from stateroom.rollout.engines.tenure import Tenure
 from stateroom.rollout.engines.worker import Link, open_worker
@@ -21,7 +21,7 @@ class LocalEngine(Engine):
 
 def open_engine(plan: Run) -> Engine:
     """The engine that a plan names."""
-    kind, _, rest = plan.engine.partition(":")
+    kind, _, rest = plan.options.engine.partition(":")
     match kind:
         case "local" if not rest:
             return LocalEngine(plan)
@@ -35,6 +35,6 @@ def open_engine(plan: Run) -> Engine:
             except ModuleNotFoundError as error:
                 raise NotFound(f"the engine ray needs {error.name}: pip install 'stateroom[ray]'") from error
             return RayEngine(plan, rest or None)
-    raise InvalidArguments(
-        f"--engine: {plan.engine!r} is none; there are local, processes, processes:N, ray and ray:ADDRESS"
+    raise InvalidOption(
+        "engine", f"there is no {plan.options.engine!r}, but local, processes, processes:N, ray and ray:ADDRESS"
     )

@@ -44,8 +44,7 @@ class Crew:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        origin = engine.plan.origin
-        self._limiter = LocalLimiter((origin and origin.limits) or ModelLimits())
+        self._limiter = LocalLimiter(engine.plan.options.model_limits or ModelLimits())
         self._first: Worker | None = None
         self._left: Iterator[Given] = iter(())
         self._again: deque[Given] = deque()
@@ -96,7 +95,7 @@ class Crew:
 
     def _batches(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
         """Rows as they are given: the episodes of a group together, others one by one."""
-        if self._engine.plan.group is None:
+        if self._engine.plan.options.group is None:
             return ([row] for row in rows)
         return ([*members] for _, members in groupby(rows, lambda row: row["_ng_task_index"]))
 

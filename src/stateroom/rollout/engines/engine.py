@@ -57,7 +57,7 @@ class Engine(ABC):
     @property
     def slots(self) -> int:
         """Episodes that each worker runs at a time."""
-        return -(-self.plan.concurrency // self.workers)
+        return -(-self.plan.options.concurrency // self.workers)
 
     @abstractmethod
     async def start(self) -> Worker:

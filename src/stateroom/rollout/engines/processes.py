@@ -18,7 +18,7 @@ from typing import Any
 from stateroom.errors import StateroomError
 from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
 from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
-from stateroom.rollout.engines.portable import Portable
+from stateroom.rollout.engines.pickled import PickledPlan
 from stateroom.rollout.engines.tenure import Tenure
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
@@ -36,8 +36,8 @@ class ProcessEngine(Engine):
     """A worker in each of some processes; by default as many as there are cores."""
 
     def __init__(self, plan: Run, workers: int | None) -> None:
-        super().__init__(plan, min(workers or os.cpu_count() or 1, plan.concurrency))
-        self._portable = Portable(plan)
+        super().__init__(plan, min(workers or os.cpu_count() or 1, plan.options.concurrency))
+        self._pickled = PickledPlan(plan)
 
     async def start(self) -> Worker:
         ours, theirs = socket.socketpair()
@@ -53,7 +53,7 @@ class ProcessEngine(Engine):
             )
         worker = _ProcessWorker(process, reader, writer, silence=self.plan.lease)
         self.resources.push_async_callback(worker.stop)
-        await worker.introduce(self._portable, self.slots)
+        await worker.introduce(self._pickled, self.slots)
         return worker
 
 
@@ -66,7 +66,7 @@ class _ProcessWorker:
         self._writer = writer
         self._silence = silence
 
-    async def introduce(self, plan: Portable, slots: int) -> None:
+    async def introduce(self, plan: PickledPlan, slots: int) -> None:
         """Tell it its plan, and wait until it is ready."""
         await self._write((plan, slots))
         if isinstance(refused := await self._read(), Refused):
@@ -137,12 +137,12 @@ def main() -> None:
 async def _work(connection: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=connection)
     try:
-        portable, slots = await read(reader)
+        plan, slots = await read(reader)
         try:
-            link = Link(Tenure(portable.lease))
-            async with open_worker(portable.open(link.limiter), slots, link) as worker:
+            link = Link(Tenure(plan.lease))
+            async with open_worker(plan.open(link.limiter), slots, link) as worker:
                 await write(writer, None)
-                await _talk(worker, link.tenure, reader, writer, beat=portable.lease / BEATS)
+                await _talk(worker, link.tenure, reader, writer, beat=plan.lease / BEATS)
         except StateroomError as error:
             await write(writer, refusal(error))
     except (asyncio.IncompleteReadError, OSError):

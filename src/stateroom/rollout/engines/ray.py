@@ -12,10 +12,10 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from stateroom.errors import EngineFailed, InvalidArguments, StateroomError
+from stateroom.errors import EngineFailed, InvalidOption, StateroomError
 from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
 from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
-from stateroom.rollout.engines.portable import Portable
+from stateroom.rollout.engines.pickled import PickledPlan
 from stateroom.rollout.engines.tenure import Tenure
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
@@ -42,7 +42,7 @@ class RayEngine(Engine):
         self._address = address = address or os.environ.get("RAY_ADDRESS")
         if address is not None and (plan.keeps_sessions or plan.keeps_transcripts):
             _refuse_local_store(plan.store)
-        self._portable = Portable(plan, cloudpickle.dumps)
+        self._pickled = PickledPlan(plan, cloudpickle.dumps)
 
     async def __aenter__(self) -> Self:
         if not ray.is_initialized():
@@ -52,12 +52,12 @@ class RayEngine(Engine):
             except (OSError, RayError) as error:
                 raise EngineFailed(f"the Ray cluster at {self._address} cannot be reached: {error}") from error
             self.resources.callback(ray.shutdown)
-        self.workers = max(1, min(int(ray.cluster_resources().get("CPU", 1)), self.plan.concurrency))
+        self.workers = max(1, min(int(ray.cluster_resources().get("CPU", 1)), self.plan.options.concurrency))
         return self
 
     async def start(self) -> Worker:
         actor = ray.remote(_Actor).options(num_cpus=1, max_concurrency=8)
-        worker = _RayWorker(actor.remote(self._portable, self.slots), silence=self.plan.lease)
+        worker = _RayWorker(actor.remote(self._pickled, self.slots), silence=self.plan.lease)
         self.resources.push_async_callback(worker.stop)
         await worker.introduce()
         return worker
@@ -74,9 +74,10 @@ async def _check_answers(address: str | None) -> None:
 
 def _refuse_local_store(url: str) -> None:
     if url.partition(":")[0] in OF_ONE_MACHINE:
-        raise InvalidArguments(
-            f"--store: the workers of a Ray cluster cannot all reach {without_secrets(url)}; give one that they share, "
-            "such as redis://HOST or postgresql://HOST/DATABASE"
+        raise InvalidOption(
+            "store",
+            f"the workers of a Ray cluster cannot all reach {without_secrets(url)}; give one that they share, such as "
+            "redis://HOST or postgresql://HOST/DATABASE",
         )
 
 
@@ -118,10 +119,10 @@ class _RayWorker:
 class _Actor:
     """A worker, in its process on the cluster."""
 
-    def __init__(self, portable: Portable, slots: int) -> None:
-        self._portable = portable
+    def __init__(self, plan: PickledPlan, slots: int) -> None:
+        self._pickled = plan
         self._slots = slots
-        self._link = Link(Tenure(portable.lease))
+        self._link = Link(Tenure(plan.lease))
         self._stopped = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -129,7 +130,7 @@ class _Actor:
         """Begin."""
         opened: asyncio.Future[EpisodeWorker] = asyncio.get_running_loop().create_future()
         try:
-            plan = self._portable.open(self._link.limiter)
+            plan = self._pickled.open(self._link.limiter)
             self._running = asyncio.create_task(self._run(plan, opened))
             self._worker = await opened
         except StateroomError as error:
@@ -153,7 +154,7 @@ class _Actor:
         self._link.tenure.renew()
         await asyncio.sleep(GATHER)
         try:
-            async with asyncio.timeout(self._portable.lease / BEATS):
+            async with asyncio.timeout(self._pickled.lease / BEATS):
                 return await self._worker.receive()
         except TimeoutError:
             return []

@@ -34,7 +34,7 @@ class Starter:
         With `resumes`, another worker may have begun them.
         """
         find = self._find if resumes else _find_none
-        if self._plan.group is None:
+        if self._plan.options.group is None:
             yield from ((row, partial(self._start, row, find)) for row in rows)
             return
         group = _Group(rows, self._backend, partial(self._find_or_seed, find=find), find)

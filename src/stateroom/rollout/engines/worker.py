@@ -52,7 +52,7 @@ async def open_worker(plan: Run, slots: int, link: Link) -> AsyncIterator[Episod
     """A worker on the plan's store or server, which runs `slots` episodes at a time."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(plan.model)
-        backend = await stack.enter_async_context(plan.backend(forks=plan.group is not None))
+        backend = await stack.enter_async_context(plan.backend(forks=plan.options.group is not None))
         transcripts = None
         if plan.keeps_transcripts:
             transcripts = await stack.enter_async_context(open_transcripts(plan.store, plan.environment.lifecycle))

@@ -2,20 +2,22 @@
 
 from stateroom.rollout.trees.files import TreeFiles, read_trees
 from stateroom.rollout.trees.rules import Beam, BestOf, MonteCarlo, Rule
-from stateroom.rollout.trees.runner import Branching, Grown, branch
+from stateroom.rollout.trees.runner import Branching, BranchOptions, TreeReport, branch, plan_branches
 from stateroom.rollout.trees.tree import Budget, Node, Tree
 
 __all__ = [
     "Beam",
     "BestOf",
+    "BranchOptions",
     "Branching",
     "Budget",
-    "Grown",
     "MonteCarlo",
     "Node",
     "Rule",
     "Tree",
     "TreeFiles",
+    "TreeReport",
     "branch",
+    "plan_branches",
     "read_trees",
 ]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from stateroom.environment import load_class
+from stateroom.errors import InvalidOption, StateroomError
 from stateroom.rollout.trees.tree import Node, Tree, worth
+from stateroom.session import contained
 
 
 class Rule(Protocol):
@@ -73,3 +77,30 @@ class MonteCarlo:
         if episode is not None:
             await asyncio.gather(*(tree.branch(node, self.n) for node in episode.path()))
         return episode
+
+
+RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": MonteCarlo}
+
+
+def find_rule(name: str, settings: dict[str, int]) -> Rule:
+    """The rule of a name, or of `module:Class`, with its settings."""
+    found: Any = RULES.get(name)
+    if found is None:
+        if ":" not in name:
+            known = ", ".join(RULES)
+            raise InvalidOption("rule", f"there is no {name!r}; there are {known}. One of your own is module:Class")
+        found = load_class(name)
+    if not (isinstance(found, type) and inspect.iscoroutinefunction(getattr(found, "grow", None))):
+        raise InvalidOption("rule", f"{name} is not one: a class with a method `async def grow(self, tree)`")
+    taken = inspect.signature(found).parameters
+    for setting in settings:
+        if setting not in taken:
+            raise InvalidOption(setting, f"{name} has no such setting; it has {', '.join(taken) or 'none'}")
+    try:
+        with contained:
+            made: Rule = found(**settings)
+    except StateroomError:
+        raise
+    except Exception as error:
+        raise InvalidOption("rule", f"{name} cannot be made: {type(error).__name__}: {error}") from error
+    return made

@@ -4,38 +4,82 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
-from stateroom.errors import ModelFailed
+from pydantic import Field
+
+from stateroom.errors import InvalidOption, ModelFailed
 from stateroom.jsonl import Appender
+from stateroom.options import Option, Unchecked, options, takes
 from stateroom.rollout.backend import Backend
 from stateroom.rollout.description import described
 from stateroom.rollout.episode import session_fields
 from stateroom.rollout.failures import ToolFailures, cause_line
 from stateroom.rollout.metrics import aggregate_lazily
-from stateroom.rollout.plan import EPOCH, Plan
+from stateroom.rollout.options import CollectOptions
+from stateroom.rollout.plan import EPOCH, Plan, make_plan
 from stateroom.rollout.rows import Row, failure_fields
 from stateroom.rollout.runner import run_all
 from stateroom.rollout.trees.files import TreeFiles, node_row
-from stateroom.rollout.trees.rules import BestOf, Rule
+from stateroom.rollout.trees.rules import Rule, find_rule
 from stateroom.rollout.trees.tree import Budget, Node, Tree
 from stateroom.session import contained
+
+
+@options
+class BranchOptions(CollectOptions):
+    """The options of a run that branches."""
+
+    rule: Annotated[
+        str | Rule,
+        Unchecked,
+        Field(description="best-of, beam, monte-carlo, or your own: module:Class or path.py:Class."),
+        Option("-R"),
+    ] = "best-of"
+    n: Annotated[
+        int | None,
+        Field(ge=1, description="Branches per node: 4 for best-of, 2 for beam, 4 for monte-carlo."),
+        Option("-n"),
+    ] = None
+    at: Annotated[int | None, Field(ge=0, description="best-of: answers that all branches share (0).")] = None
+    width: Annotated[int | None, Field(ge=1, description="beam: nodes that continue at each step (2).")] = None
+    continuations: Annotated[
+        int | None, Field(ge=0, description="beam: continuations that estimate a node's value (2).")
+    ] = None
+    max_branches: Annotated[int | None, Field(ge=1, description="Branches per task.")] = None
+    max_nodes: Annotated[int | None, Field(ge=1, description="Nodes per task after which no branch begins.")] = None
 
 
 @dataclass(frozen=True)
 class Branching(Plan):
     """A run that grows a tree in each task. Each branch has its own policy and its own deadline."""
 
+    options: BranchOptions
     files: TreeFiles
-    rule: Rule = field(default_factory=BestOf)
-    budget: Budget = field(default_factory=Budget)
+    rule: Rule
+
+    @classmethod
+    def of(cls, options: BranchOptions) -> Branching:
+        """The run with some options."""
+        if options.server is not None and options.store is not None:
+            raise InvalidOption("store", "not together with a server, which has a store of its own")
+        given = {"n": options.n, "at": options.at, "width": options.width, "continuations": options.continuations}
+        settings = {name: value for name, value in given.items() if value is not None}
+        rule = find_rule(options.rule, settings) if isinstance(options.rule, str) else options.rule
+        return make_plan(cls, options, TreeFiles, rule=rule)
+
+
+@takes(BranchOptions)
+def plan_branches(options: BranchOptions) -> Branching:
+    """Plan a run that branches."""
+    return Branching.of(options)
 
 
 @dataclass
-class Grown:
+class TreeReport:
     """The results of a run that branches."""
 
     tasks: int
@@ -59,14 +103,14 @@ async def branch(
     plan: Branching,
     on_branch: Callable[[Node], None] = lambda node: None,
     on_tree: Callable[[Tree], None] = lambda tree: None,
-) -> Grown:
+) -> TreeReport:
     """Grow a tree in each task, `concurrency` branches at a time.
 
     `on_branch` and `on_tree` are called with each that is done.
     """
     plan.check_model()
     inputs = [*plan.inputs_for(1)]
-    plan.files.prepare(force=plan.force)
+    plan.files.prepare(force=plan.options.force)
     async with plan.model, plan.backend(forks=True) as backend:
         started = perf_counter()
         plan.files.begin(inputs)
@@ -74,17 +118,17 @@ async def branch(
         plain = {name: value for name, value in settings.items() if isinstance(value, int | float | str)}
         rule = {**plain, "rule": type(plan.rule).__name__}
         with (
-            described(plan, len(inputs), len(inputs), **rule, budget=asdict(plan.budget)),
+            described(plan, len(inputs), len(inputs), **rule),
             Appender(plan.files.rollouts) as rollouts,
             Appender(plan.files.failures) as failures,
             Appender(plan.files.tree) as nodes,
             ToolFailures(plan.files.tool_failures) as tool_failures,
         ):
-            writer = _Writer(Grown(len(inputs), tool_failures), rollouts, failures, nodes)
+            writer = _Writer(TreeReport(len(inputs), tool_failures), rollouts, failures, nodes)
             runner = _Runner(plan, backend, writer, on_branch, on_tree)
-            await run_all(inputs, min(plan.concurrency, len(inputs)), runner.grow)
+            await run_all(inputs, min(plan.options.concurrency, len(inputs)), runner.grow)
             report = writer.report
-            report.metrics = aggregate_lazily(report.rows, plan.solved_at) | tool_failures.metrics()
+            report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
             plan.files.write_metrics(plan.agent, report.metrics)
             report.elapsed = perf_counter() - started
     return report
@@ -106,7 +150,7 @@ class _Runner:
         self._writer = writer
         self._on_branch = on_branch
         self._on_tree = on_tree
-        self._slots = asyncio.Semaphore(plan.concurrency)
+        self._slots = asyncio.Semaphore(plan.options.concurrency)
 
     async def grow(self, row: Row) -> None:
         """Grow the tree of a task, and write what there is of it even if the rule fails."""
@@ -118,7 +162,8 @@ class _Runner:
             self._writer.report.failed += 1
             return
         plan, failures = self._plan, self._writer.report.tool_failures
-        tree = Tree(plan, self._backend, row, root, plan.budget, self._slots, failures, self._on_branch)
+        budget = Budget(plan.options.max_branches, plan.options.max_nodes)
+        tree = Tree(plan, self._backend, row, root, budget, self._slots, failures, self._on_branch)
         answer: Node | None = None
         failure: ModelFailed | None = None
         try:
@@ -158,7 +203,7 @@ class _Runner:
 class _Writer:
     """Writes trees and their episodes, and adds them to the report."""
 
-    def __init__(self, report: Grown, rollouts: Appender, failures: Appender, nodes: Appender) -> None:
+    def __init__(self, report: TreeReport, rollouts: Appender, failures: Appender, nodes: Appender) -> None:
         self.report = report
         self._rollouts = rollouts
         self._failures = failures

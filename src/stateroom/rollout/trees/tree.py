@@ -223,7 +223,7 @@ class _Branch:
         (self._session,) = await self._backend.fork(start.session, 1, start.revision)
         self._agent = log = self._session.agent if start.agent is None else start.agent.copy()
         seed, tools = plan.seed_of(row["_ng_task_index"], self._name), plan.tools_for(row)
-        limit = plan.max_steps if steps is None else min(start.depth + steps, plan.max_steps)
+        limit = plan.options.max_steps if steps is None else min(start.depth + steps, plan.options.max_steps)
         began = perf_counter()
         before, agent = await recall(log), plan.new_agent(row, seed, limit)
         workspace = self._tool_failures.watch(self._session, {**row, **session_fields(self._session)})
@@ -232,7 +232,7 @@ class _Branch:
             raise ModelFailed(f"in a tree of episodes nobody can answer, and the agent asks: {trajectory.question}")
         if self.tip is start:  # the deadline has passed before the first answer
             await self._on_step([])
-        if trajectory.reason != "max_steps" or limit == plan.max_steps:
+        if trajectory.reason != "max_steps" or limit == plan.options.max_steps:
             spent = partial(time_fields, began, before=before.times)
             await self._verify(trajectory.following(before), tools, seed, spent)
         await self._session.close()  # a closed session can be forked

@@ -54,7 +54,7 @@ export default function RunScreen({ run }) {
     one.session && about?.store ? pathOf(place, one.session) : rowOf(place, one);
   const ofTask = (/** @type {number} */ task) => view(place, { task });
   const rewards = about?.histogram.flatMap((/** @type {Bar} */ { low, high }) => [low, high]) ?? [];
-  const scale = [Math.min(0, ...rewards), Math.max(about?.solved_at ?? 1, ...rewards)];
+  const scale = [Math.min(0, ...rewards), Math.max(about?.solved_threshold ?? 1, ...rewards)];
   /** @type {Record<string, () => any>} */
   const shown = {
     "": () => html`<${Episodes} place=${place} to=${to} failures=${about?.failures} retry=${retry} />`,

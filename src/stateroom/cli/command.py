@@ -1,0 +1,125 @@
+"""`command`: a function as a command, whose options are those of classes.
+
+A parameter whose type is a class of options stands for all of them: the command line gets an option for each field,
+with its help, bounds and short flag. `Given[…]` of a class leaves it to the function to add what a file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+from annotated_types import Ge, Le
+
+from stateroom.errors import InvalidArguments, InvalidOption
+from stateroom.options import OptionField, are_options, flag_of, make_options, option_fields
+
+O = TypeVar("O")  # noqa: E741 - for options
+
+
+@dataclass(frozen=True)
+class Given(Generic[O]):
+    """What the command line and environment variables say, of the options of a class."""
+
+    kind: type[O]
+    typed: Mapping[str, Any]
+    """On the command line."""
+    variables: Mapping[str, Any]
+    """In environment variables."""
+
+    def options(self, in_file: Mapping[str, Any], **own: Any) -> O:
+        """The options: what is typed wins over a file, and that over variables. Others are the caller's `own`."""
+        return make_options(self.kind, **{**self.variables, **in_file, **self.typed, **own})
+
+
+def command(function: Callable[..., None], *before: type[Any]) -> Callable[..., None]:
+    """A function as a command for typer; classes of options come `before` it, and their objects are called first."""
+    hints = get_type_hints(function, include_extras=True)
+    kinds = {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
+    fields = {each.name: each for kind in (*kinds.values(), *before) for each in option_fields(kind).values()}
+
+    def run(context: typer.Context, **words: Any) -> None:
+        own = {name: words[name] for name in signature(function).parameters if name in words and name not in fields}
+        try:
+            for kind in before:
+                _given(kind, context, words).options({})(words)
+            for name, kind in kinds.items():
+                given = _given(kind, context, words)
+                own[name] = given if get_origin(hints[name]) is Given else given.options({})
+            function(**own)
+        except InvalidOption as error:
+            shown = fields[error.option].shown if error.option in fields else flag_of(error.option)
+            raise InvalidArguments(f"{shown}: {error.message}") from error
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    parameters = [Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
+    parameters += _parameters(function, hints, kinds)
+    for kind in before:
+        parameters += map(_parameter, option_fields(kind).values())
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _kind(hint: Any) -> type[Any] | None:
+    """The class of options that a type names, if it names one."""
+    kind = get_args(hint)[0] if get_origin(hint) is Given else hint
+    return kind if are_options(kind) else None
+
+
+def _parameters(
+    function: Callable[..., None], hints: Mapping[str, Any], kinds: Mapping[str, type[Any]]
+) -> Iterator[Parameter]:
+    for each in signature(function).parameters.values():
+        if each.name in kinds:
+            yield from map(_parameter, option_fields(kinds[each.name]).values())
+        else:
+            yield each.replace(annotation=hints[each.name], kind=Parameter.KEYWORD_ONLY)
+
+
+def _parameter(field: OptionField) -> Parameter:
+    """An option as a parameter that typer reads."""
+    option, default = field.option, field.default
+    about: dict[str, Any] = {"help": field.description, "metavar": option.metavar, "envvar": option.variable}
+    about |= {"min": field.bound(Ge), "max": field.bound(Le)}
+    kind = field.kind
+    if kind == dict[str, Any]:
+        kind, default = list[str], None
+        about["help"] += " As NAME=VALUE. Repeatable."
+    elif kind == list[str]:
+        default = None
+        about["help"] += " Repeatable."
+    if default is None:
+        kind, about["show_default"] = kind | None, False
+    flags = [field.flag, *([option.short] if option.short else [])]
+    info = typer.Argument(**about) if field.is_positional else typer.Option(*flags, **about)
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def _given(kind: type[O], context: typer.Context, words: Mapping[str, Any]) -> Given[O]:
+    sources: dict[str, dict[str, Any]] = {"COMMANDLINE": {}, "ENVIRONMENT": {}}
+    for field in option_fields(kind).values():
+        source = context.get_parameter_source(field.name)
+        if source is not None and source.name in sources:
+            sources[source.name][field.name] = _value(field, words[field.name])
+    return Given(kind, sources["COMMANDLINE"], sources["ENVIRONMENT"])
+
+
+def _value(field: OptionField, given: Any) -> Any:
+    """The value that words on the command line stand for."""
+    if field.kind != dict[str, Any]:
+        return given
+    value = field.option.value
+    return {name: value(text) for name, text in pairs(given, field.flag, field.option.example)}
+
+
+def pairs(given: list[str] | None, flag: str, example: str) -> Iterator[tuple[str, str]]:
+    """What was given as NAME=VALUE."""
+    for each in given or ():
+        name, is_there, value = each.partition("=")
+        if not (name and is_there):
+            raise typer.BadParameter(f"{each!r} should be NAME=VALUE, such as {example}", param_hint=flag)
+        yield name, value

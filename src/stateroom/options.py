@@ -1,0 +1,178 @@
+"""Options, each declared once: a field of a class, with its type, bounds, default and description.
+
+The Python API, the command line with its help, the sections of a configuration file and the description of a run
+follow from these classes. What follows for each option from its field, an `Option` in the field's annotation changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property, wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, dataclass_transform, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined, core_schema
+
+from stateroom.errors import InvalidOption, format_path
+
+K = TypeVar("K")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PLAIN = (bool, int, float, str, Path)
+"""Types that a text stands for."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What does not follow from an option's field."""
+
+    short: str | None = None
+    """The short flag, such as `-r`."""
+    flag: str | None = None
+    """The flag, if it is not named after the field."""
+    metavar: str | None = None
+    """What stands for the value in the help."""
+    variable: str | None = None
+    """The environment variable with the value."""
+    value: Callable[[str], Any] = str
+    """Of a mapping, what the VALUE of NAME=VALUE stands for."""
+    example: str = ""
+    """Of a mapping, such as `temperature=0.7`."""
+    stored: bool = True
+    """Whether files have it: configurations, and descriptions of runs. A secret is in none, nor what is said once."""
+    may_change: bool = False
+    """Whether a run that is resumed may have another value."""
+
+
+class Unchecked:
+    """In the annotation of an option: its type is for editors and mypy, and whoever takes the value checks it."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.any_schema()
+
+
+class OptionField:
+    """An option, as its field declares it."""
+
+    def __init__(self, name: str, info: FieldInfo) -> None:
+        self.name = name
+        self.info = info
+        self.description = info.description or ""
+        self.is_positional = not info.kw_only
+        self.option: Option = next((each for each in info.metadata if isinstance(each, Option)), Option())
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return self.option.flag or flag_of(self.name)
+
+    @property
+    def shown(self) -> str:
+        """The option as the command line's messages name it."""
+        return self.option.metavar or self.name.upper() if self.is_positional else self.flag
+
+    @cached_property
+    def kind(self) -> Any:
+        """The type of a value in a file: the first of several, and a text for what is written as one."""
+        kind = self.info.annotation
+        while get_origin(kind) in (Annotated, Union, UnionType):
+            kind = get_args(kind)[0]
+        origin = get_origin(kind)
+        if origin is Literal:
+            return kind
+        if origin in (Mapping, Sequence):
+            return dict[str, Any] if origin is Mapping else list[str]
+        return kind if kind in PLAIN else str
+
+    @property
+    def default(self) -> Any:
+        """The value by default."""
+        made = self.info.get_default(call_default_factory=True)
+        return Parameter.empty if made is PydanticUndefined else made
+
+    def bound(self, kind: type[Ge] | type[Le]) -> Any:
+        """The least or the greatest value."""
+        found = next((each for each in self.info.metadata if isinstance(each, kind)), None)
+        return found and (found.ge if isinstance(found, Ge) else found.le)
+
+
+def flag_of(name: str) -> str:
+    """The flag that is named after an option."""
+    return f"--{name.replace('_', '-')}"
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def options(kind: type[K]) -> type[K]:
+    """Make a class with fields a class of options. Wrong values raise pydantic's `ValidationError`."""
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, defer_build=True)
+    return checked_dataclass(frozen=True, kw_only=True, config=config)(kind)  # type: ignore[return-value]
+
+
+def option_fields(kind: type[Any]) -> dict[str, OptionField]:
+    """The options of a class by name, in their order."""
+    return {name: OptionField(name, info) for name, info in kind.__pydantic_fields__.items()}
+
+
+def are_options(kind: object) -> bool:
+    """Whether this is a class of options."""
+    return isinstance(kind, type) and hasattr(kind, "__pydantic_fields__") and hasattr(kind, "__dataclass_fields__")
+
+
+def make_options(kind: Callable[P, R], /, *args: P.args, **given: P.kwargs) -> R:
+    """Options of a class. `InvalidOption` says what is wrong with the first that is."""
+    try:
+        return kind(*args, **given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name, *inner = first["loc"]
+        message = first["msg"]
+        if first["type"] == "unexpected_keyword_argument":
+            message = f"there is no such option; {suggestion(str(name), [*kind.__pydantic_fields__])}"  # type: ignore[attr-defined]
+        raise InvalidOption(str(name), f"{format_path(tuple(inner))}: {message}" if inner else message) from None
+
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    """Which name may have been meant."""
+    close = get_close_matches(name, names, 1)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"
+
+
+def takes(kind: Callable[P, K]) -> Callable[[Callable[[K], R]], Callable[P, R]]:
+    """Let a function of options be called with these one by one, for completion in editors and `help` too."""
+
+    def decorate(function: Callable[[K], R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> R:
+            return function(make_options(kind, *args, **given))
+
+        fields = option_fields(kind)  # type: ignore[arg-type]
+        parameters = [
+            Parameter(
+                each.name,
+                Parameter.POSITIONAL_OR_KEYWORD if each.is_positional else Parameter.KEYWORD_ONLY,
+                default=each.default,
+                annotation=each.info.annotation,
+            )
+            for each in sorted(fields.values(), key=lambda each: not each.is_positional)
+        ]
+        call.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
+        told = (f"    {each.name}: {each.description}" for each in fields.values())
+        call.__doc__ = "\n".join([f"{function.__doc__}\n\n    Options:", *told])
+        return call
+
+    return decorate
+
+
+def stored_options(given: Any) -> Iterator[tuple[OptionField, Any]]:
+    """The options that files have, with their values."""
+    return ((each, getattr(given, name)) for name, each in option_fields(type(given)).items() if each.option.stored)
