@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import stateroom
-from stateroom.errors import BadTask, CannotWrite, InvalidArguments, NotFound, StateroomError
+from stateroom.errors import BadTask, CannotWrite, InvalidArguments, InvalidOption, NotFound, StateroomError
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Item, Policy, function_call, message, outputs_of
 from tests.patience import PATIENCE
@@ -414,8 +414,9 @@ def test_an_instance_is_served_until_ctrl_c_and_the_program_goes_on(program: sub
 
 
 def test_several_workers_make_their_own_instances() -> None:
-    with pytest.raises(StateroomError, match="give names or module:Class, or workers=1"):
+    with pytest.raises(InvalidOption) as refused:
         stateroom.serve(CounterEnvironment(), workers=2)
+    assert refused.value.option == "environments"
 
 
 def test_a_task_without_a_prompt_is_a_warning() -> None:

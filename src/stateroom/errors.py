@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 Path = tuple[object, ...]
@@ -132,6 +133,15 @@ class InvalidMove(StateroomError):
 
 class NotFound(StateroomError):
     """A name given by the user (an environment, a policy, a file) does not exist."""
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Imports of packages that come with an extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise NotFound(f"{what} needs {error.name}: pip install 'stateroom[{extra}]'") from error
 
 
 class BadConfig(StateroomError):

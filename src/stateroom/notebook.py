@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from stateroom.environment import Environment, Rooms, make_environment
-from stateroom.errors import NotFound
+from stateroom.errors import needs
 from stateroom.options import takes
 from stateroom.rollout import Run, RunOptions, RunResult, missing_prompts
+from stateroom.server import ServeOptions
 from stateroom.session import BackgroundLoop
 
 
@@ -43,16 +44,12 @@ async def _run(plan: Run) -> RunResult:
     return RunResult(plan, await run_with_progress(plan, ProgressBar(plan.environment.name)))
 
 
-def serve(*environments: str | type[Environment[Any, Any]] | Environment[Any, Any], **options: Any) -> None:
-    """Serve environments over HTTP and MCP until Ctrl-C: `stateroom serve` from Python, with the same options.
-
-    Each environment is a registered name, `module:Class`, `path.py:Class`, a class or an instance.
-    """
-    try:
-        from stateroom import server  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
-    server.serve(*environments, **options)
+@takes(ServeOptions)
+def serve(options: ServeOptions) -> None:
+    """Serve an environment, or several in a list, over HTTP and MCP until Ctrl-C: `stateroom serve` from Python."""
+    with needs("to serve", "server"):
+        from stateroom.server import start_server  # noqa: PLC0415
+    start_server(options)
 
 
 def open(

@@ -173,6 +173,11 @@ def takes(kind: Callable[P, K]) -> Callable[[Callable[[K], R]], Callable[P, R]]:
     return decorate
 
 
+def common_options(given: Any, kind: type[Any]) -> dict[str, Any]:
+    """Those of the given options that another class has too."""
+    return {name: getattr(given, name) for name in option_fields(type(given)) if name in option_fields(kind)}
+
+
 def stored_options(given: Any) -> Iterator[tuple[OptionField, Any]]:
     """The options that files have, with their values."""
     return ((each, getattr(given, name)) for name, each in option_fields(type(given)).items() if each.option.stored)

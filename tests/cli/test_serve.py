@@ -74,7 +74,7 @@ def test_a_port_that_is_in_use(stateroom: Any, busy_port: int) -> None:
 
 def test_several_workers_need_a_store_that_they_share(stateroom: Any) -> None:
     said = complaint(stateroom("serve", "counter", "weather", "--workers", 2, "--store", "memory://"))
-    assert said.startswith("error: memory:// is seen by one process only")
+    assert said.startswith("error: --store: memory:// is seen by one process only")
     assert "use sqlite:///FILE" in said
 
 

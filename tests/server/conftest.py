@@ -20,7 +20,7 @@ import uvicorn
 
 from stateroom import Environment
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Application, Options
+from stateroom.server import Application, ApplicationOptions
 from stateroom.server.process import bind, configured
 from stateroom.server.services import Services
 from tests.patience import PATIENCE
@@ -79,7 +79,7 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(*environments: Environment[Any, Any], now: Any = None, **options: Any) -> Served:
-            made = Options(secrets=options.pop("secrets", (SECRET,)), **options)
+            made = ApplicationOptions(secrets=options.pop("secrets", (SECRET,)), **options)
             clock = {} if now is None else {"now": now}
             app = Application(environments or (CounterEnvironment(),), made, **clock)
             return await stack.enter_async_context(running(app))
@@ -91,7 +91,7 @@ async def serve() -> AsyncIterator[Serve]:
 async def running(app: Application) -> AsyncIterator[Served]:
     """Serve an application on a port of its own."""
     listening = bind("127.0.0.1", 0)
-    server = uvicorn.Server(configured(lambda: app, app.limits.seconds))
+    server = uvicorn.Server(configured(lambda: app, app.limits.timeout))
     task = asyncio.create_task(server.serve([listening]))
     while not server.started:
         await asyncio.sleep(0)

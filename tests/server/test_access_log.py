@@ -7,7 +7,6 @@ import aiohttp
 import pytest
 
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Limits
 
 SEED = {"initial_count": 3, "expected_count": 5}
 
@@ -86,7 +85,7 @@ async def test_a_request_that_was_not_whole_in_time_has_its_line(
     serve: Any, wire: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "stateroom.access")
-    served = await serve(limits=Limits(receive=0.1), access_log="json")
+    served = await serve(receive_timeout=0.1, access_log="json")
     reader, writer = await wire(int(served.url.rpartition(":")[2]))
     writer.write(b"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
     await reader.read()

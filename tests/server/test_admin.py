@@ -13,7 +13,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Limits, admin
+from stateroom.server import admin
 from stateroom.session import Update
 from stateroom.store import Store, open_store
 
@@ -478,7 +478,7 @@ async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: 
 
 
 async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url, limits=Limits(sessions=4))
+    served = await serve(store=store_url, max_sessions=4)
     session = await seed(served)
     await served.services.count.update()
     status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"n": 3})

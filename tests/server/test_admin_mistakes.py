@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-from stateroom.server import Limits
-
 ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
 
 MISTAKES: list[tuple[str, str, Any, str]] = [
@@ -139,7 +137,7 @@ async def test_a_method_that_does_not_go_there(serve: Any) -> None:
 
 
 async def test_a_body_that_cannot_be_taken(serve: Any) -> None:
-    served = await serve(limits=Limits(body=100))
+    served = await serve(max_body=100)
     session = await seed(served)
     for body, status, code in (
         (b"{", 400, "invalid_json"),

@@ -19,7 +19,7 @@ from stateroom.gallery.extraction import ExtractionEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import open_model
 from stateroom.rollout import RunFiles, generate_tasks, run
-from stateroom.server import Key, Limits
+from stateroom.server import Key
 from stateroom.server.agent import LEASE
 from stateroom.session import Ask
 from stateroom.training import sequences
@@ -101,7 +101,7 @@ async def test_the_reply_is_the_row_of_a_run(
 
 async def test_tokens_come_with_whole_prompts(serve: Any) -> None:
     async with serving(VLLM(by_policy("counter:reference"))) as models:
-        served = await serve(agent=f"chat:m@{models}", tokens=True)
+        served = await serve(agent=f"chat:m@{models}", record_tokens="exact")
         reply = await ran(served, ROW)
     seen: list[int] = []
     for item in reply["response"]["output"]:
@@ -281,7 +281,7 @@ async def test_256_episodes_at_once(serve: Any, store_url: str, waits: type[Wait
 
 
 async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Waits]) -> None:
-    served = await serve(agent=WAITS, limits=Limits(calls=4))
+    served = await serve(agent=WAITS, max_calls=4)
     running = [asyncio.create_task(ran(served, ROW)) for _ in range(3)]
     for _ in running:
         await waits.arrived.acquire()

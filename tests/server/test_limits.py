@@ -14,7 +14,6 @@ import pytest
 
 from stateroom import Environment, State, tool
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Limits
 from stateroom.session import MAX_READS
 from tests.patience import PATIENCE
 
@@ -100,7 +99,7 @@ def body_of(size: int) -> bytes:
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
 async def test_a_body_may_be_so_large_and_no_larger(serve: Any, chunked: bool) -> None:
-    served = await serve(limits=Limits(body=1000))
+    served = await serve(max_body=1000)
     token = await token_of(served)
 
     async def parts(data: bytes) -> AsyncIterator[bytes]:
@@ -120,7 +119,7 @@ async def test_a_body_may_be_so_large_and_no_larger(serve: Any, chunked: bool) -
 
 
 async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any) -> None:
-    served = await serve(limits=Limits(body=1000))
+    served = await serve(max_body=1000)
     token = await token_of(served)
     for path in ("increment_counter", "seed_session", "verify", "close_session", "aggregate_metrics", "step"):
         async with connected(served) as (reader, writer):
@@ -132,7 +131,7 @@ async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any)
 
 
 async def test_one_who_waits_to_be_told_to_go_on_is_told_at_once_not_to(serve: Any) -> None:
-    served = await serve(limits=Limits(body=1000))
+    served = await serve(max_body=1000)
     token = await token_of(served)
     head = f"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
     async with connected(served) as (reader, writer):
@@ -162,7 +161,7 @@ async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_no
 
 
 async def test_a_head_may_be_so_large_and_no_larger(serve: Any) -> None:
-    served = await serve(limits=Limits(head=4000))
+    served = await serve(max_head=4000)
     token = await token_of(served)
     for size, status in [(3000, 404), (5000, 431), (50_000, 431)]:
         for request in (f"POST /{'x' * size} HTTP/1.1\r\n", f"POST /x HTTP/1.1\r\nX-Filler: {'x' * size}\r\n"):
@@ -180,7 +179,7 @@ async def test_a_head_may_be_so_large_and_no_larger(serve: Any) -> None:
 
 
 async def test_a_state_may_be_so_large_and_no_larger(serve: Any) -> None:
-    served = await serve(NotesEnvironment(), limits=Limits(state=20_000))
+    served = await serve(NotesEnvironment(), max_state=20_000)
     await served.post("/seed_session", {})
     assert await served.post("/write", {"text": "x" * 15_000}) == (200, 15_000)
     status, refused = await served.post("/write", {"text": "x" * 10_000})
@@ -198,7 +197,7 @@ async def test_a_state_may_be_so_large_and_no_larger(serve: Any) -> None:
 
 async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
     now = 1_000_000.0
-    served = await serve(limits=Limits(sessions=2), now=lambda: now)
+    served = await serve(max_sessions=2, now=lambda: now)
     _, first = await served.post("/seed_session", ROW)
     for wrong in ({}, {"initial_count": "x"}):  # what could not be seeded does not count
         served.client.cookie_jar.clear()
@@ -224,7 +223,7 @@ async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
 
 async def test_so_many_calls_may_be_in_flight_and_no_more(serve: Any) -> None:
     environment = NotesEnvironment()
-    served = await serve(environment, limits=Limits(calls=1))
+    served = await serve(environment, max_calls=1)
     await served.post("/seed_session", {})
     waiting = asyncio.create_task(served.post("/wait"))
     await environment.started.wait()
@@ -240,7 +239,7 @@ async def test_so_many_calls_may_be_in_flight_and_no_more(serve: Any) -> None:
 
 async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any, until: Any) -> None:
     environment = NotesEnvironment()
-    served = await serve(environment, limits=Limits(calls=8 * MAX_READS))
+    served = await serve(environment, max_calls=8 * MAX_READS)
     await served.post("/seed_session", {})
     waiting = [asyncio.create_task(served.post("/wait")) for _ in range(MAX_READS)]
     await until(lambda: served.app.in_flight == MAX_READS)
@@ -254,7 +253,7 @@ async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, conne
 
 
 async def test_a_request_that_is_not_whole_keeps_no_other_out(serve: Any) -> None:
-    served = await serve(limits=Limits(calls=1))
+    served = await serve(max_calls=1)
     token = await token_of(served)
     head = f"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
     async with connected(served) as (reader, writer):
@@ -268,7 +267,7 @@ async def test_a_request_that_is_not_whole_keeps_no_other_out(serve: Any) -> Non
 
 async def test_the_limit_of_calls_is_that_of_every_route_but_the_probes(serve: Any) -> None:
     environment = NotesEnvironment()
-    served = await serve(environment, limits=Limits(calls=1))
+    served = await serve(environment, max_calls=1)
     await served.post("/seed_session", {})
     waiting = asyncio.create_task(served.post("/wait"))
     await environment.started.wait()
@@ -284,7 +283,7 @@ async def test_the_limit_of_calls_is_that_of_every_route_but_the_probes(serve: A
 
 
 async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
-    served = await serve(NotesEnvironment(), limits=Limits(seconds=0.5))
+    served = await serve(NotesEnvironment(), timeout=0.5)
     await served.post("/seed_session", {})
     status, refused = await served.post("/wait")
     assert (status, refused["error"]["code"]) == (504, "timeout")
@@ -306,7 +305,7 @@ class SlowSeedEnvironment(CounterEnvironment):
 
 
 async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
-    served = await serve(SlowSeedEnvironment(), limits=Limits(seconds=0.05))
+    served = await serve(SlowSeedEnvironment(), timeout=0.05)
     status, refused = await served.post("/seed_session", ROW)
     assert (status, refused["error"]["code"]) == (504, "timeout")
     assert refused["error"]["message"] == "slow_seed.seed did not finish within 0.05 s"

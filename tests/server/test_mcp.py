@@ -720,9 +720,9 @@ def test_a_worker_that_is_ready_has_loaded_the_sdk() -> None:
     program = (
         "import asyncio, sys\n"
         "from stateroom.gallery.counter import CounterEnvironment\n"
-        "from stateroom.server import Application, Options\n"
+        "from stateroom.server import Application, ApplicationOptions\n"
         "async def main():\n"
-        "    app = Application([CounterEnvironment()], Options(secrets=('a secret for this test',)))\n"
+        "    app = Application([CounterEnvironment()], ApplicationOptions(secrets=('a secret for this test',)))\n"
         "    before = 'mcp' in sys.modules\n"
         "    await app.start()\n"
         "    print(before, 'mcp' in sys.modules)\n"

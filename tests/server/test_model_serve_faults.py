@@ -57,7 +57,7 @@ Post = Callable[..., Any]
 @asynccontextmanager
 async def posting(model: Model, **limits: int) -> AsyncIterator[Post]:
     """Serves a model by the name of `m`; what is given sends a body to a path."""
-    app = ModelApplication(ModelSource("m", lambda seed: model), Limits(body=10_000, **limits))
+    app = ModelApplication(ModelSource("m", lambda seed: model), Limits(max_body=10_000, **limits))
     listening = bind("127.0.0.1", 0)
     server = uvicorn.Server(configured(lambda: app, 30))
     task = asyncio.create_task(server.serve([listening]))
@@ -91,7 +91,7 @@ class Waiting(Model):
 
 async def test_so_many_requests_may_be_in_flight_and_no_more() -> None:
     model, body = Waiting(), {"model": "m", "input": "?"}
-    async with posting(model, calls=1) as post:
+    async with posting(model, max_calls=1) as post:
         waiting = asyncio.create_task(post("/v1/responses", body))
         await model.asked.wait()
         status, said, headers = await post("/v1/responses", body)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stateroom.server import Limits, api, process
+from stateroom.server import api, process
 from tests.patience import PATIENCE
 
 SEED = {"initial_count": 3, "expected_count": 5}
@@ -494,7 +494,7 @@ PARTS = {
 @pytest.mark.parametrize("more", [False, True], ids=["silence", "trickle"])
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_request_must_be_whole_in_time(serve: Any, wire: Any, part: str, more: bool) -> None:
-    served = await serve(limits=Limits(receive=0.2))
+    served = await serve(receive_timeout=0.2)
     reader, writer = await wire(int(served.url.rpartition(":")[2]))
     start, trickle = PARTS[part]
 
@@ -517,7 +517,7 @@ async def test_a_request_must_be_whole_in_time(serve: Any, wire: Any, part: str,
 
 
 async def test_a_request_that_was_refused_before_it_was_whole_is_not_refused_again(serve: Any, wire: Any) -> None:
-    served = await serve(limits=Limits(receive=0.2, body=1000))
+    served = await serve(receive_timeout=0.2, max_body=1000)
     reader, writer = await wire(int(served.url.rpartition(":")[2]))
     writer.write(get("/seed_session", "Content-Length: 999999", method="POST"))
     assert (await read(reader)).status == 413

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom.rollout.backend import local_backend
-from stateroom.server import Application, Options
+from stateroom.server import Application, ApplicationOptions
 from tests.patience import PATIENCE
 from tests.session.outside import DeskEnvironment, Page
 
@@ -53,7 +53,7 @@ async def test_a_session_that_ends_lets_go_of_its_resources(serve: Any, connect:
 
 async def test_a_server_that_stops_lets_go_of_all_resources() -> None:
     environment = DeskEnvironment()
-    app = Application([environment], Options(secrets=("a secret that is only good for tests",)))
+    app = Application([environment], ApplicationOptions(secrets=("a secret that is only good for tests",)))
     await app.start()
     session = await app.services.environments["desk"].sessions.seed({})
     await session.call("visit", {"address": "a"})

@@ -14,7 +14,6 @@ from stateroom.errors import DefinitionError
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.weather import WeatherEnvironment
 from stateroom.model import text_of
-from stateroom.server import Limits
 from stateroom.server.threads import run_events
 
 MODELS = Path(__file__).with_name("thread_models.py")
@@ -495,13 +494,13 @@ async def test_threads_are_listed_for_those_who_run_the_server(serve: Any, store
 
 
 async def test_threads_count_among_the_sessions_and_the_requests(serve: Any) -> None:
-    served = await serve(limits=Limits(sessions=2, body=1000))
+    served = await serve(max_sessions=2, max_body=1000)
     talker = await created(served)
     await talker.good("POST", "/fork", {})
     assert await Talker(served).refused("POST", "", {}) == (503, "busy")
     assert await talker.refused("POST", "/fork", {}) == (503, "busy")
     assert await talker.refused("POST", "/messages", {"message": "x" * 2000}) == (413, "too_large")
-    served.app.in_flight = served.app.limits.calls
+    served.app.in_flight = served.app.limits.max_calls
     assert await talker.refused("GET") == (503, "busy")
 
 

@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Application, Options, tracing as tracing_module
+from stateroom.server import Application, ApplicationOptions, tracing as tracing_module
 from stateroom.server.spans import Tracing
 from stateroom.server.tracing import configure
 from stateroom.store import Commit, Entry, Head
@@ -242,7 +242,7 @@ async def test_a_refusal_of_the_store_is_no_fault_but_a_failure_is(traced: Trace
 
 async def request(traced: Traced, method: str, path: str) -> None:
     """Send a request to an application that has no server around it."""
-    app = Application([CounterEnvironment()], Options(("good for one test only",)), tracing=traced.tracing)
+    app = Application([CounterEnvironment()], ApplicationOptions(("good for one test only",)), tracing=traced.tracing)
     await app.start()
     scope = {"type": "http", "method": method, "path": path, "scheme": "https", "headers": [], "query_string": b""}
 

@@ -17,7 +17,7 @@ from yarl import URL
 from stateroom import Sessions
 from stateroom.errors import Conflict, SessionSealed
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Application, Options, stream as stream_module
+from stateroom.server import Application, ApplicationOptions, stream as stream_module
 from stateroom.store import Store, open_store
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
@@ -136,7 +136,7 @@ def play(round: Round) -> None:
 
 
 async def visit(round: Round, url: str) -> None:
-    app = Application((CounterEnvironment(),), Options((SECRET,), store=url), extensions=(Studio(),))
+    app = Application((CounterEnvironment(),), ApplicationOptions((SECRET,), store=url), extensions=(Studio(),))
     with patch.object(stream_module, "POLL", 0.01):
         async with running(app) as served, AsyncExitStack() as stack:
             is_shared = round.store != "memory"

@@ -19,7 +19,7 @@ from playwright.async_api import Browser, Page, async_playwright
 from stateroom import Environment
 from stateroom.cli import main
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Application, Options
+from stateroom.server import Application, ApplicationOptions
 from stateroom.studio import Studio
 from tests.more import find_chromium
 from tests.patience import PATIENCE
@@ -47,7 +47,8 @@ async def open_studio() -> AsyncIterator[OpenStudio]:
             **options: Any,
         ) -> Served:
             served = environments or (CounterEnvironment(),)
-            app = Application(served, Options((SECRET,), **options), extensions=(studio or Studio(),), now=now)
+            made = ApplicationOptions((SECRET,), **options)
+            app = Application(served, made, extensions=(studio or Studio(),), now=now)
             return await stack.enter_async_context(running(app))
 
         yield start

@@ -14,7 +14,7 @@ from stateroom import Environment, State, ToolError, Verdict, tool
 from stateroom.jsonl import write_rows
 from stateroom.model import Item, Policy, function_call, message, outputs_of
 from stateroom.rollout import RunFiles
-from stateroom.server import Application, Options
+from stateroom.server import Application, ApplicationOptions
 from stateroom.session import Sessions
 from stateroom.store import open_store
 from stateroom.studio import Studio
@@ -180,7 +180,7 @@ def serve(folder: Path, studio: Studio) -> AbstractAsyncContextManager[Served]:
     examples = folder / "examples.jsonl"
     write_rows(examples, [ROW])
     HostileEnvironment.examples = str(examples)
-    options = Options((SECRET,), store=f"sqlite:///{folder}/store.db", model=f"{__file__}:Attacker")
+    options = ApplicationOptions((SECRET,), store=f"sqlite:///{folder}/store.db", model=f"{__file__}:Attacker")
     return running(Application((HostileEnvironment(),), options, extensions=(studio,)))
 
 

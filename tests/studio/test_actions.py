@@ -11,7 +11,6 @@ from playwright.async_api import Page, expect
 from pydantic import JsonValue
 
 from stateroom import Environment, State, Verdict, tool
-from stateroom.server import Limits
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
 from tests.server.conftest import Served
@@ -237,7 +236,7 @@ async def test_why_a_session_cannot_be_forked_is_shown_as_the_server_says_it(
     open_page: OpenPage, open_studio: OpenStudio, problems: list[str]
 ) -> None:
     environment = PostEnvironment()
-    served = await open_studio(environment, limits=Limits(seconds=0.1))
+    served = await open_studio(environment, timeout=0.1)
     session = (await act(served, "/sessions", environment="post", row={}))["id"]
     assert not (await act(served, f"/sessions/{session}/call", name="send", call_id="letter"))["ok"]
     environment.arrives.set()

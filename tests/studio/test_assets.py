@@ -9,7 +9,7 @@ from hatchling.builders.wheel import WheelBuilder
 from yarl import URL
 
 from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Application, Options
+from stateroom.server import Application, ApplicationOptions
 from stateroom.studio import Studio
 from stateroom.studio.assets import STATIC, Assets, without_documentation
 from tests.server.conftest import SECRET, Served, running
@@ -111,7 +111,7 @@ async def test_another_content_has_another_address(tmp_path: Path) -> None:
 
 
 async def test_without_studio_there_is_no_page() -> None:
-    async with running(Application([CounterEnvironment()], Options((SECRET,)))) as served:
+    async with running(Application([CounterEnvironment()], ApplicationOptions((SECRET,)))) as served:
         assert (await served.get("/studio/"))[0] == 404
         assert (await served.get("/studio/api/about"))[0] == 404
 

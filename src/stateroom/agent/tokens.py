@@ -9,7 +9,7 @@ from hashlib import sha1, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stateroom.errors import BadData, NotFound
+from stateroom.errors import BadData, NotFound, needs
 from stateroom.model import Item
 from stateroom.state import to_json
 
@@ -58,10 +58,8 @@ class TokenizerFile:
 
     def __init__(self, path: str | Path) -> None:
         """Raises `NotFound` if the file or the package is missing, and `BadData` if the file is not a tokenizer."""
-        try:
+        with needs("a tokenizer's file", "tokens"):
             from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            raise NotFound(f"a tokenizer's file needs {error.name}: pip install 'stateroom[tokens]'") from error
         if not Path(path).is_file():
             raise NotFound(f"there is no tokenizer's file {str(path)!r}")
         try:
@@ -88,10 +86,8 @@ class Tiktoken:
 
     def __init__(self, encoding: str | Encoding) -> None:
         """Raises `NotFound` if the encoding, the package or the vocabulary is missing."""
-        try:
+        with needs("an encoding", "tokens"):
             import tiktoken  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            raise NotFound(f"an encoding needs {error.name}: pip install 'stateroom[tokens]'") from error
         if isinstance(encoding, str):
             _refuse_download(encoding)
             encoding = tiktoken.get_encoding(encoding)

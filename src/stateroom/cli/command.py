@@ -91,10 +91,11 @@ def _parameter(field: OptionField) -> Parameter:
         about["help"] += " As NAME=VALUE. Repeatable."
     elif kind == list[str]:
         default = None
-        about["help"] += " Repeatable."
+        about["help"] += "" if field.is_positional else " Repeatable."
     if default is None:
         kind, about["show_default"] = kind | None, False
-    flags = [field.flag, *([option.short] if option.short else [])]
+    flag = f"{field.flag}/{flag_of(f'no_{field.name}')}" if default is True else field.flag
+    flags = [flag, *([option.short] if option.short else [])]
     info = typer.Argument(**about) if field.is_positional else typer.Option(*flags, **about)
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 

@@ -1,4 +1,4 @@
-"""`stateroom config`, and `--config` of `stateroom run` and `stateroom serve`."""
+"""`stateroom config`: show, describe and import configuration files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema, to_jsonable_python
 from rich.text import Text
 
-from stateroom.cli import serve
-from stateroom.cli.configuration import (
-    ConfigFiles,
-    Configuration,
-    Overrides,
-    config_type,
-    names_and_overrides,
-    serve_options,
-)
-from stateroom.cli.options import AsJSON, with_options
+from stateroom.cli.configuration import ConfigFiles, Configuration, Overrides, config_type
+from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, errors, print_json
 from stateroom.config import Node, import_gym
 from stateroom.jsonl import replace_lines
@@ -34,26 +26,6 @@ FREE = (("args",), ("settings",))
 """Keys whose values may be anything, also secrets."""
 
 app = typer.Typer(no_args_is_help=True, help="Show, describe and import configuration files.")
-
-
-def _call_serve(given: dict[str, Any]) -> None:
-    files, chosen = _taken(given)
-    given["envs"], overrides = names_and_overrides(given["envs"] or [], files)
-    if not files:
-        serve.serve(**given)
-    else:
-        serve.start(serve_options(Configuration.load(files, overrides), given, chosen))
-
-
-def _taken(given: dict[str, Any]) -> tuple[list[Path], set[str]]:
-    """The files of --config, and the names of the options that are on the command line."""
-    context = given.pop("context")
-    sources = {name: context.get_parameter_source(name) for name in given}
-    chosen = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    return given.pop("config") or [], chosen
-
-
-configured_serve = with_options(serve.serve, _call_serve, config=(ConfigFiles, None), context=(typer.Context, None))
 
 
 @app.command()

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cache
-from inspect import signature
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 import typer
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from typer.models import OptionInfo
 
 from stateroom.cli.command import Given
-from stateroom.cli.serve import serve
+from stateroom.cli.studio import ServeWithStudio
 from stateroom.config import Node, merged, overrides_of, read_document
-from stateroom.errors import BadConfig, format_path
+from stateroom.errors import BadConfig, InvalidOption, format_path
 from stateroom.options import option_fields, suggestion
 from stateroom.rollout import EnvironmentOptions, ModelOptions, RunOptions, new_path
 
@@ -39,9 +37,6 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
-
-NOT_IN_FILES = frozenset({"env_arg", "admin_token", "studio_token", "api_key_env"})
-"""Options of `serve` that files have in another form, or that are secrets."""
 
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
 """Characters of an environment's name that its files have as `_`."""
@@ -64,18 +59,6 @@ class EnvironmentSection(Section):
 
 
 ENVIRONMENTS = "Names of `environments`, registered names, module:Class or path.py:Class."
-
-
-def options_of(command: Callable[..., None], left_out: Container[str]) -> dict[str, Any]:
-    """The options of a command as fields of a section."""
-    hints = get_type_hints(command, include_extras=True)
-    found = {}
-    for name, parameter in signature(command).parameters.items():
-        kind, option = get_args(hints[name])
-        if isinstance(option, OptionInfo) and name not in left_out:
-            field = Field(parameter.default, description=option.help, ge=option.min, le=option.max)
-            found[name] = (kind, field)
-    return found
 
 
 def fields_of(kind: type[Any], *left_out: type[Any]) -> dict[str, Any]:
@@ -115,7 +98,7 @@ def config_type() -> type[Section]:
         __base__=Section,
         __doc__="What `stateroom serve` serves, and how.",
         environments=(list[str], Field([], description=ENVIRONMENTS)),
-        **options_of(serve, NOT_IN_FILES),
+        **fields_of(ServeWithStudio),
     )
     files = "Files that this one is added to, relative to it."
     return create_model(
@@ -252,42 +235,37 @@ def run_options(configuration: Configuration, name: str, given: Given[RunOptions
     return found
 
 
-def serve_options(configuration: Configuration, given: Mapping[str, Any], chosen: Container[str]) -> dict[str, Any]:
-    """The options of `stateroom serve`; those that were `chosen` on the command line win over the file."""
+def serve_options(configuration: Configuration, names: Sequence[str], given: Given[ServeWithStudio]) -> ServeWithStudio:
+    """The options of a server: of the environments with these names or, by default, those of the file."""
     section = {} if configuration.values.serve is None else _given(configuration.values.serve)
     own = section.pop("environments", [])
-    names = given["envs"] or own
-    _refuse_for_several(names, chosen)
-    options = _with_file(given, section, chosen)
-    models = {role: configuration.model(options[role]) for role in ("model", "agent")}
+    entries = [configuration.environment(each) for each in names or own]
+    _refuse_for_several(entries, given.typed)
+    known = {**given.variables, **section, **given.typed}
+    models = {role: configuration.model(known[role]) for role in ("model", "agent") if role in known}
     keys = sorted({each["api_key_env"] for each in models.values() if "api_key_env" in each})
-    if len(keys) > 1:
+    if len(keys) > 1 and "api_key_env" not in given.typed:
         raise BadConfig(f"serve: its model and its agent have keys in different variables: {', '.join(keys)}")
-    entries = [configuration.environment(each) for each in names]
-    return {
-        **_with_file(options, {"api_key_env": keys[0]} if keys else {}, chosen),
-        **{role: each["model"] for role, each in models.items()},
-        "store": configuration.store(options["store"]),
-        "envs": [entry.environment for entry in entries],
-        "env_args": [entry.args for entry in entries],
-    }
+    chosen: dict[str, Any] = {role: each["model"] for role, each in models.items()}
+    if "store" in known:
+        chosen["store"] = configuration.store(known["store"])
+    return given.options(
+        {**section, **({"api_key_env": keys[0]} if keys else {})},
+        **chosen,
+        environments=[entry.environment for entry in entries],
+        env_args=[{**entry.args, **given.typed.get("env_args", {})} for entry in entries],
+    )
 
 
-def _with_file(options: Mapping[str, Any], values: Mapping[str, Any], chosen: Container[str]) -> dict[str, Any]:
-    """Options, with values of a file in place of those that were not given on the command line."""
-    return {**options, **{name: value for name, value in values.items() if name not in chosen}}
-
-
-def _refuse_for_several(environments: Sequence[str], chosen: Container[str]) -> None:
+def _refuse_for_several(environments: Sequence[Any], chosen: Container[str]) -> None:
     """Refuse options that are about one environment if there are several."""
-    for name, option in {"env_args": "--env-arg", "env_arg": "--env-arg", "input": "--input"}.items():
+    for name in ("env_args", "input"):
         if len(environments) > 1 and name in chosen:
-            where = "for one environment; there are several: put it under `environments` in the file"
-            raise typer.BadParameter(where, param_hint=option)
+            raise InvalidOption(name, "for one environment; there are several: put it under `environments` in the file")
 
 
 def _folder(output: Path | None, name: str) -> Path:
     """The folder with the files of a run of several environments."""
     if output is not None and output.suffix == ".jsonl":
-        raise typer.BadParameter(f"{output}: for several environments this is a folder", param_hint="--output")
+        raise InvalidOption("output", f"{output}: for several environments this is a folder")
     return output or new_path(NOT_IN_NAMES.sub("_", name))

@@ -14,7 +14,7 @@ from stateroom.cli.options import AsJSON, EnvArgs, Seed, env_args_of
 from stateroom.cli.output import console, counted, errors, number, print_json, table, warn
 from stateroom.data import DataReport, FieldStats, Part, check_rows, measure_rows, split_rows
 from stateroom.environment import make_environment
-from stateroom.errors import BadTask, NotFound
+from stateroom.errors import BadTask, needs
 from stateroom.jsonl import replace_lines
 from stateroom.rollout import SOON, ProgressBar, read_source
 
@@ -170,10 +170,8 @@ def render(
 
     Example: stateroom data render raw.csv --prompt prompt.jinja --field answer='capital | lower' --output tasks.jsonl
     """
-    try:
+    with needs("templates", "data"):
         from stateroom.data import TemplateProcess  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        raise NotFound(f"templates need {error.name}: pip install 'stateroom[data]'") from error
     texts = [None if path is None else path.read_text(encoding="utf-8") for path in (prompt, system)]
     template = TemplateProcess(str(texts[0]), texts[1], dict(pairs(field, "--field", "answer='capital | lower'")))
     report = DataReport()

@@ -9,7 +9,7 @@ import typer
 from stateroom.cli.options import EnvArgs, StoreURL, TaskFile, env_args_of
 from stateroom.cli.output import errors
 from stateroom.environment import make_environment
-from stateroom.errors import NotFound
+from stateroom.errors import NotFound, needs
 from stateroom.rollout import find_tasks
 from stateroom.store import without_secrets
 
@@ -32,10 +32,8 @@ def mcp(
 
     Example: stateroom mcp mine.py:MyEnvironment --task 3 --store sqlite:////home/me/rooms.db
     """
-    try:
+    with needs("MCP", "mcp"):
         from stateroom.server import run_stdio  # noqa: PLC0415 - not every command needs a server
-    except ImportError as error:
-        raise NotFound(f"MCP needs {error.name}: pip install 'stateroom[mcp]'") from error
     environment = make_environment(env, env_args_of(env_arg))
     rows = find_tasks(environment, input_file)
     if task >= len(rows):

@@ -9,7 +9,7 @@ import typer
 from stateroom.cli.options import STORE_VARIABLE
 from stateroom.cli.output import console
 from stateroom.environment import find_environment, registered
-from stateroom.errors import NotFound
+from stateroom.errors import NotFound, needs
 from stateroom.model import ModelSource, open_model
 
 if TYPE_CHECKING:
@@ -53,14 +53,12 @@ def serve(
 
     A small model of this machine: stateroom model serve local --port 9001
     """
-    try:
+    with needs("to serve", "server"):
         from stateroom.server import Limits, bind, hosts_at, run_model  # noqa: PLC0415 - not every command needs it
-    except ImportError as error:
-        raise NotFound(f"to serve needs {error.name}: pip install 'stateroom[server]'") from error
     source = _open(spec)
     listening = bind(host, port)
     hosts = hosts_at(listening.getsockname()[0], allow_host or ())
-    run_model(source, listening, Limits(calls=max_calls), hosts, lambda: _announce(source, listening), store)
+    run_model(source, listening, Limits(max_calls=max_calls), hosts, lambda: _announce(source, listening), store)
 
 
 def _open(spec: str) -> ModelSource:

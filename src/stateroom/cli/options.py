@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -65,24 +63,6 @@ ExistingStore = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace the files of an earlier run at --output.")]
 Seed = Annotated[int, typer.Option(help="The random seed of the run.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def with_options(
-    command: Callable[..., None], call: Callable[[dict[str, Any]], None], **options: tuple[Any, Any]
-) -> Callable[..., None]:
-    """A command with more options, each an annotation and a default; `call` is given all, and calls the command."""
-
-    def run(**given: Any) -> None:
-        call(given)
-
-    hints = get_type_hints(command, include_extras=True)
-    parameters = [each.replace(annotation=hints[each.name]) for each in signature(command).parameters.values()]
-    for name, (annotation, default) in options.items():
-        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run
 
 
 def warn_of_missing_prompts(environment: Environment[Any, Any], tasks: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from stateroom.cli.options import AsJSON, EnvArgs, RunStore, Seed, TaskFile, env_args_of
 from stateroom.cli.output import console, number, print_json, table
 from stateroom.environment import make_environment
-from stateroom.errors import NotFound
+from stateroom.errors import needs
 from stateroom.rollout import find_tasks, new_path
 from stateroom.training import Curve, How, Learning, Training
 
@@ -145,12 +145,10 @@ def train(
 
 
 def _trainer(training: Training) -> Any:
-    try:
+    with needs("training", "train"):
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 - an extra
 
         from stateroom.training import Trainer  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise NotFound(f"training needs {error.name}: pip install 'stateroom[train]'") from error
     disable_progress_bar()  # of each checkpoint
     return Trainer(training)
 

@@ -24,7 +24,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from stateroom.environment import load_class
-from stateroom.errors import ModelFailed, NotFound, StateroomError
+from stateroom.errors import ModelFailed, NotFound, StateroomError, needs
 from stateroom.model.address import ModelAddress, ModelLimits
 from stateroom.model.limiter import Limiter
 from stateroom.model.model import Model
@@ -217,10 +217,8 @@ def _local(spec: str, path: Path | None) -> ModelSource:
 
 
 def _transformers(spec: str, path: Path) -> ModelSource:
-    try:
+    with needs(spec, "train"):
         from stateroom.model.transformers import TransformersModel  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        raise NotFound(f"{spec} needs {error.name}: pip install 'stateroom[train]'") from error
     model = TransformersModel.of_path(path, spec)
 
     async def close() -> None:

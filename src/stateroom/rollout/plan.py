@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from stateroom.agent import Agent, Context, Trajectory
 from stateroom.environment import Environment, variant_of
-from stateroom.errors import BadTask, InvalidOption, NotFound
+from stateroom.errors import BadTask, InvalidOption, needs
 from stateroom.model import Item, ModelSource, input_items, with_ids
 from stateroom.options import takes
 from stateroom.rollout.backend import Backend, local_backend
@@ -147,12 +147,8 @@ class Plan(EpisodePlan):
         options = self.options
         if options.server is None:
             return local_backend(self.environment, self.store)
-        try:
+        with needs("a server", "server"):
             from stateroom.rollout.remote import remote_backend  # noqa: PLC0415 - this imports an HTTP client
-        except ModuleNotFoundError as error:
-            raise NotFound(
-                f"a server cannot be reached without {error.name}: pip install 'stateroom[server]'"
-            ) from error
         return remote_backend(
             options.server,
             self.environment,

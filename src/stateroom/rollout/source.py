@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound
+from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, needs
 from stateroom.jsonl import line_of, open_regular, parse_object, read_lines
 
 Row = dict[str, Any]
@@ -134,11 +134,9 @@ def _numbered(path: Path, batches: Iterable[Any]) -> Iterator[SourceRow]:
 
 
 def _pyarrow(what: str) -> Any:
-    try:
+    with needs(what, "data"):
         import pyarrow  # noqa: PLC0415 - an extra
         import pyarrow.parquet  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise NotFound(f"{what} needs {error.name}: pip install 'stateroom[data]'") from error
     return pyarrow
 
 

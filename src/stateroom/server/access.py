@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 
 from stateroom.errors import DefinitionError, Forbidden
-from stateroom.server.options import Options
+from stateroom.server.options import ApplicationOptions
 from stateroom.server.request import HTTPRequest, bearer_token
 from stateroom.server.tokens import COOKIE, TOKEN_HEADER
 
@@ -111,7 +111,7 @@ def _text(value: bytes) -> str:
 _THIS_MACHINE = AllowedHosts()
 
 
-def check_admin(request: HTTPRequest, options: Options) -> None:
+def check_admin(request: HTTPRequest, options: ApplicationOptions) -> None:
     """Raise unless a client may use the admin API."""
     if options.admin_token is None and not options.local_admin:
         raise Forbidden(

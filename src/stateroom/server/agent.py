@@ -29,7 +29,7 @@ from stateroom.agent import (
 )
 from stateroom.environment import ENV_ARGS, Environment
 from stateroom.errors import Busy, Conflict, ModelFailed, NotFound, SessionLeased, StateroomError
-from stateroom.model import Answer, Exactness, ModelSource, open_model, with_whole_prompts
+from stateroom.model import Answer, ModelSource, open_model, with_whole_prompts
 from stateroom.rollout import (
     EPOCH,
     SESSION,
@@ -123,8 +123,7 @@ class AgentAPI:
         self.transcripts = services.session_environments[ThreadEnvironment.name]
         """Keeps what is said in requests with an id, where the session does not: as plain threads."""
         options = services.options
-        tokens: Exactness | None = "exact" if options.tokens else None
-        own = EpisodeOptions(context_tokens=options.context_tokens, record_tokens=tokens)
+        own = EpisodeOptions(context_tokens=options.context_tokens, record_tokens=options.record_tokens)
         self.plan = EpisodePlan(served.environment, model, own)
         self.slots = slots
         """The agents that may be at work in this process, over all environments."""
@@ -273,7 +272,7 @@ def _with_whole_prompts(row: Row) -> Row:
 
 def agents_of(services: Services, models: EnvironmentModels) -> dict[str, AgentAPI]:
     """The agents of a server by environment."""
-    slots = asyncio.Semaphore(max(1, int(SHARE * services.options.limits.calls)))
+    slots = asyncio.Semaphore(max(1, int(SHARE * services.options.max_calls)))
     served = services.environments
     return {name: AgentAPI(services, served[name], model, slots) for name, model in models.sources.items()}
 

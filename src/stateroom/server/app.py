@@ -14,7 +14,7 @@ from stateroom.environment import RESERVED, Environment
 from stateroom.errors import DefinitionError
 from stateroom.server.agent import EnvironmentModels, agents_of
 from stateroom.server.asgi import ROLLOUT, AccessLog, ASGIApplication
-from stateroom.server.options import Options
+from stateroom.server.options import ApplicationOptions
 from stateroom.server.response import HTTPResponse, error_response, response_to
 from stateroom.server.routes import Extension, Routes
 from stateroom.server.services import Services
@@ -32,13 +32,13 @@ class Application(ASGIApplication):
     def __init__(
         self,
         environments: Sequence[Environment[Any, Any]],
-        options: Options,
+        options: ApplicationOptions,
         *,
         extensions: Sequence[Extension] = (),
         now: Callable[[], float] = time.time,
         tracing: Tracing | None = None,
     ) -> None:
-        super().__init__(options.limits, options.hosts)
+        super().__init__(options, options.hosts)
         _check_names([environment.name for environment in environments], {each.path[1:] for each in extensions})
         self.extensions = extensions
         if any(each.restricted for each in extensions):
@@ -77,7 +77,7 @@ class Application(ASGIApplication):
         return response_to(error, what)
 
     def head_too_large(self) -> HTTPResponse:
-        message = f"the path and headers are larger than {self.limits.head:,} bytes"
+        message = f"the path and headers are larger than {self.limits.max_head:,} bytes"
         return error_response(431, "head_too_large", message)
 
     def place_of(self, method: str, path: str) -> tuple[str | None, str | None]:

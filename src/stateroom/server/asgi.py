@@ -99,7 +99,7 @@ class ASGIApplication(ABC):
         if scope["type"] != "http":
             await self._lifespan(scope, receive, send)
             return
-        request = HTTPRequest(scope, receive, self.limits.body)
+        request = HTTPRequest(scope, receive, self.limits.max_body)
         path = scope["path"]
         if path.startswith("/ng-rollout/"):
             path = ROLLOUT.sub("", path, count=1)
@@ -111,12 +111,12 @@ class ASGIApplication(ABC):
                 if hosts is not None and (b"origin" in headers or headers.get(b"host") not in hosts.known):
                     hosts.check(request)
                 body = scope.get(BODY)
-                if body is None or endpoint is None or len(body) > self.limits.body:
+                if body is None or endpoint is None or len(body) > self.limits.max_body:
                     await request.read()
                 else:
                     request.body = body
-                if self.in_flight >= self.limits.calls:  # counted when it is whole: a slow client keeps nobody out
-                    raise Busy(f"{self.limits.calls} requests are in flight already; try again in a second")
+                if self.in_flight >= self.limits.max_calls:  # counted when it is whole: a slow client keeps nobody out
+                    raise Busy(f"{self.limits.max_calls} requests are in flight already; try again in a second")
             self.in_flight += 1
             try:
                 if endpoint is None:
@@ -172,7 +172,7 @@ class ASGIApplication(ABC):
 
     async def refuse_head(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose path and headers are too large."""
-        request = HTTPRequest(scope, receive, self.limits.body)
+        request = HTTPRequest(scope, receive, self.limits.max_body)
         scope.pop(SEND_WHOLE, None)
         await send_response(send, self.head_too_large(), self._cookies(request))
 

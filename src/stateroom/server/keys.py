@@ -10,9 +10,10 @@ from hashlib import sha256
 from hmac import compare_digest
 from mmap import mmap
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from stateroom.errors import DefinitionError, NotFound, RateLimited, UnknownKey
+from stateroom.server.options import Key
 from stateroom.server.request import HTTPRequest, bearer_token
 from stateroom.server.tokens import api_key_of
 
@@ -24,15 +25,6 @@ FORM = "NAME SHA256 [sessions=N] [calls=N]"
 _LINE = re.compile(r"([A-Za-z0-9_-]{1,64})\s+([0-9a-f]{64})(?:\s+sessions=(\d{1,9}))?(?:\s+calls=(\d{1,9}))?")
 
 Counted = Literal["sessions", "calls"]
-
-
-class Key(NamedTuple):
-    """A key, as its hash, and its limits per minute; None: no limit."""
-
-    name: str
-    digest: str
-    sessions: int | None = None
-    calls: int | None = None
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:

@@ -1,75 +1,188 @@
-"""Options of a server: all that a worker process needs to make its application."""
+"""The options of servers, in parts: their limits, how they serve, and which environments where."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from stateroom.server.keys import Key
+from pydantic import Field
+
+from stateroom.environment import Environment, TypedText
+from stateroom.model import Exactness
+from stateroom.options import Option, Unchecked, options
 from stateroom.session import WEEK
 
+ServedEnvironments = Annotated[
+    Sequence[str | type[Environment[Any, Any]] | Environment[Any, Any]]
+    | str
+    | type[Environment[Any, Any]]
+    | Environment[Any, Any],
+    Unchecked,
+    Field(description="Registered names, module:Class or path.py:Class."),
+    Option(metavar="ENV...", stored=False),
+]
 
-@dataclass(frozen=True)
+
+class Key(NamedTuple):
+    """A key, as its hash, and its limits per minute; None: no limit."""
+
+    name: str
+    digest: str
+    sessions: int | None = None
+    calls: int | None = None
+
+
+@options
 class Limits:
-    """Limits of a server, in bytes, numbers and seconds."""
+    """Limits of a server."""
 
-    body: int = 16 * 2**20
-    """Bytes of a request's body."""
-    head: int = 32 * 2**10
-    """Bytes of a request's path and headers."""
-    state: int = 64 * 2**20
-    """Bytes of a state, as it is stored."""
-    log: int = 2**30
-    """Bytes that are stored for one session in total."""
-    sessions: int = 1_000_000
-    """Live sessions."""
-    calls: int = 1024
-    """Requests in flight."""
-    seconds: float = 30.0
-    """Seconds that a tool may run, unless it sets its own timeout."""
-    receive: float = 60.0
-    """Seconds in which a request must arrive completely, from its first byte on."""
-    send: float = 30.0
-    """Seconds after which a client that reads nothing is dropped."""
+    max_body: Annotated[int, Field(ge=1, description="Bytes of a request's body.")] = 16 * 2**20
+    max_head: Annotated[int, Field(ge=1024, description="Bytes of a request's path and headers.")] = 32 * 2**10
+    max_state: Annotated[int, Field(ge=1024, description="Bytes of a state, as it is stored.")] = 64 * 2**20
+    max_log: Annotated[int, Field(ge=1024, description="Bytes that are stored for one session in total.")] = 2**30
+    max_sessions: Annotated[int, Field(ge=1, description="Live sessions.")] = 1_000_000
+    max_calls: Annotated[int, Field(ge=1, description="Requests in flight, per worker.")] = 1024
+    timeout: Annotated[
+        float, Field(ge=0.01, description="Seconds that a tool may take, unless it sets its own timeout.")
+    ] = 30.0
+    receive_timeout: Annotated[
+        float, Field(ge=0.01, description="Seconds in which a request must arrive completely, from its first byte on.")
+    ] = 60.0
+    send_timeout: Annotated[
+        float, Field(ge=0.01, description="Seconds after which a client that does not read its reply is dropped.")
+    ] = 30.0
 
 
-@dataclass(frozen=True)
-class Options:
+@options
+class ServingOptions:
     """How environments are served."""
 
-    secrets: tuple[str, ...] = field(repr=False)
+    store: Annotated[
+        str,
+        Field(description="The store's URL, such as sqlite:///rooms.db."),
+        Option(variable="STATEROOM_STORE"),
+    ] = "sqlite:///stateroom.db"
+    ttl: Annotated[float, Field(ge=0.1, description="Seconds that a session lives after its last use.")] = WEEK
+    admin_token: Annotated[
+        str | None,
+        Field(description="The bearer token of /admin; without one it answers on this machine only.", repr=False),
+        Option(variable="STATEROOM_ADMIN_TOKEN", stored=False),
+    ] = None
+    model: Annotated[
+        str | None,
+        Field(
+            description="The model that answers in /threads: openai:NAME, responses:NAME@URL, chat:NAME@URL, local, "
+            "replay:FILE, module:Class, path.py:Class, or a policy of the environment."
+        ),
+        Option("-m"),
+    ] = None
+    agent: Annotated[
+        str | None,
+        Field(
+            description="The model that runs whole episodes at /run, as in NeMo Gym's agent servers; one that a run "
+            "takes too."
+        ),
+    ] = None
+    record_tokens: Annotated[
+        Exactness | None,
+        Field(
+            description="The agent's answers have their exact tokens, as NeMo RL reads them from /run. A prompt that "
+            "does not begin with all tokens before it fails its episode (exact) or starts a new segment (split)."
+        ),
+    ] = None
+    api_key_env: Annotated[
+        str | None,
+        Field(
+            description="The environment variable with the key of the models' server; by default OPENAI_API_KEY for "
+            "OpenAI, and API_KEY_ with the host for others, such as API_KEY_MODELS_EXAMPLE."
+        ),
+        Option(stored=False),
+    ] = None
+    context_tokens: Annotated[
+        int | None,
+        Field(ge=1, description="Tokens of a conversation that a model sees; the oldest are left out first."),
+    ] = None
+    access_log: Annotated[
+        Literal["text", "json"] | None, Field(description="Write a line for each request to standard error.")
+    ] = None
+    extra_arguments: Annotated[
+        Literal["refuse", "ignore"],
+        Field(description="What to do with arguments of a call that the tool does not have."),
+    ] = "refuse"
+    gym_compat: Annotated[
+        bool,
+        Field(
+            description="Allow what NeMo Gym's own servers allow: calls and verify without a session, a second seed "
+            "with the same cookie, extra arguments."
+        ),
+    ] = False
+    choose_task: Annotated[
+        bool,
+        Field(
+            description="An MCP client that starts a session chooses its task: an example, or a row of its own. Else "
+            "it gets the first example."
+        ),
+    ] = False
+
+
+@options
+class ApplicationOptions(Limits, ServingOptions):
+    """All that a worker process needs to make its application."""
+
+    secrets: tuple[str, ...] = field(kw_only=False, repr=False)
     """Secrets of the tokens: the first signs, and tokens of the others stay valid."""
     store: str = "memory://"
-    ttl: float = WEEK
-    """Seconds that a session lives after its last use."""
     for_operator: bool = False
     """Whether only the operator is served: no endpoints for agents, and expired sessions stay in the store."""
-    admin_token: str | None = field(default=None, repr=False)
     local_admin: bool = True
     """Whether the admin API answers programs on this machine if it has no token."""
     keys: tuple[Key, ...] = ()
     """API keys. Each client needs one to create a session or a thread; without keys, no client does."""
     hosts: tuple[str, ...] | None = ()
     """Host names that the server answers to, besides `localhost` and loopback addresses; None: any."""
-    limits: Limits = Limits()
-    extra_arguments: Literal["refuse", "ignore"] = "refuse"
-    """What becomes of a call with arguments that the tool does not have: 422, or a call without these."""
-    gym_compat: bool = False
-    """Whether clients may do what NeMo Gym's servers allow them and this protocol refuses; see `docs/serving.md`."""
-    choose_task: bool = False
-    """Whether an MCP client that starts a session chooses its task; else it gets the first example."""
-    model: str | None = None
-    """The model that answers in threads, as `--model` names it; None: threads get no answers."""
-    agent: str | None = None
-    """The model that runs whole episodes at `/run`, as `--model` of a run names it; None: there is no `/run`."""
-    tokens: bool = False
-    """Whether the answers of the agent's model have their exact tokens."""
-    api_key_env: str | None = None
-    """The environment variable with the key of these models' server; None: the one of its host."""
-    context_tokens: int | None = None
-    """Tokens of a thread, or of an episode, that the model sees."""
-    access_log: Literal["text", "json"] | None = None
-    """Format of the access log; None: no access log."""
     shared_folder: Path | None = None
     """Folder in which worker processes share their counts; None for a single process."""
+
+
+@options
+class ListenOptions:
+    """Which environments are served, and where."""
+
+    environments: ServedEnvironments = field(default=(), kw_only=False)
+    env_args: Annotated[
+        Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        Field(description="Arguments of the environment's constructor; from Python, a list with those of each."),
+        Option(flag="--env-arg", value=TypedText, example="difficulty=hard", stored=False),
+    ] = field(default_factory=dict)
+    host: Annotated[str, Field(description="The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535, description="The port; 0 takes a free one.")] = 8000
+    reload: Annotated[
+        bool,
+        Field(
+            description="Restart when source in the folder of an environment, or below it, changes; sessions stay in "
+            "the store."
+        ),
+    ] = False
+
+
+@options
+class ServeOptions(Limits, ServingOptions, ListenOptions):
+    """The options of a server."""
+
+    workers: Annotated[int, Field(ge=1, description="Worker processes; each of them serves any session.")] = 1
+    allow_host: Annotated[
+        Sequence[str],
+        Field(
+            description="A host name that the server answers to, besides localhost; with another host to listen on, it "
+            "answers to these names only."
+        ),
+    ] = ()
+    api_keys: Annotated[
+        Path | None,
+        Field(
+            description="A file of API keys, one per line: NAME SHA256 [sessions=N] [calls=N]. A client needs one to "
+            "create a session or a thread; N is its limit per minute."
+        ),
+    ] = None

@@ -33,7 +33,7 @@ from stateroom.environment import Environment, make_environment
 from stateroom.errors import CannotListen, NotFound, shortened
 from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
-from stateroom.server.options import Options
+from stateroom.server.options import ApplicationOptions
 from stateroom.server.protocol import STOP_TIMEOUT, Protocol
 from stateroom.server.request import ASGIApp
 from stateroom.server.routes import Extension
@@ -81,7 +81,7 @@ class ApplicationFactory:
 
     environments: tuple[str | type[Environment[Any, Any]] | Environment[Any, Any], ...]
     """Registered names, module:Class or path.py:Class; in this process also classes and instances."""
-    options: Options
+    options: ApplicationOptions
     env_args: tuple[Mapping[str, Any], ...]
     """Arguments of the constructor of each."""
     extensions: tuple[Extension, ...] = ()
@@ -98,7 +98,7 @@ class ApplicationFactory:
     def longest_call(self) -> float:
         """Seconds that the slowest tool may take."""
         tools = [tool for environment in self._environments() for tool in environment.tools.values()]
-        return max([self.options.limits.seconds, *(tool.procedure.timeout or 0.0 for tool in tools)])
+        return max([self.options.timeout, *(tool.procedure.timeout or 0.0 for tool in tools)])
 
     def _environments(self) -> list[Environment[Any, Any]]:
         return [*map(make_environment, self.environments, self.env_args)]

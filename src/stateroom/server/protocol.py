@@ -87,7 +87,7 @@ class Protocol(HttpToolsProtocol):
         except HttpParserError:
             self.send_400_response("")
         if (self._head or self.scope is not None) and not self.transport.is_closing():
-            if self._head > self.limits.head * HOPELESS:
+            if self._head > self.limits.max_head * HOPELESS:
                 self.transport.close()
             elif self.scope is None:
                 self._idle_since = self.loop.time()
@@ -111,7 +111,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         app, before = self.app, self.cycle
-        most = self.limits.head
+        most = self.limits.max_head
         if self._head + self._uncounted > most and self._size() > most:
             self.url = b"/"  # some are too long to be parsed
             self.app = self.app if self.server_info is None else self.server_info.refuse_head
@@ -180,7 +180,7 @@ class Protocol(HttpToolsProtocol):
 
     def _wait_for_rest(self) -> None:
         """Hang up unless the request that has begun is complete in time."""
-        self._deadline = self.loop.call_later(self._timeout(self.limits.receive), self._refuse_late)
+        self._deadline = self.loop.call_later(self._timeout(self.limits.receive_timeout), self._refuse_late)
 
     def _refuse_late(self) -> None:
         self._deadline = None
@@ -188,8 +188,8 @@ class Protocol(HttpToolsProtocol):
         if self._is_answering():  # until then nothing more is read
             self._wait_for_rest()
         else:
-            message = f"the request was not complete within {self.limits.receive:g} s"
-            self._refuse(error_response(408, "request_timeout", message), self.limits.receive)
+            message = f"the request was not complete within {self.limits.receive_timeout:g} s"
+            self._refuse(error_response(408, "request_timeout", message), self.limits.receive_timeout)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -198,7 +198,7 @@ class Protocol(HttpToolsProtocol):
     def _wait_for_reading(self) -> None:
         """Drop the connection unless the client reads on."""
         self._unsent = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(self._timeout(self.limits.send), self._drop_stalled)
+        self._stalled = self.loop.call_later(self._timeout(self.limits.send_timeout), self._drop_stalled)
 
     def _drop_stalled(self) -> None:
         if self.transport.get_write_buffer_size() < self._unsent:

@@ -35,7 +35,7 @@ from stateroom.server.description.openapi import document
 from stateroom.server.description.schemas import Schema
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.gymnasium import Gymnasium
-from stateroom.server.options import Options
+from stateroom.server.options import ApplicationOptions
 from stateroom.server.request import ASGIApp, HTTPRequest, Receive, Scope, Send
 from stateroom.server.response import Endpoint, error_response, response_to
 from stateroom.server.services import Services
@@ -249,7 +249,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 class _AdminOnly:
     """Lets only those in who may use the admin API."""
 
-    def __init__(self, app: Router, options: Options) -> None:
+    def __init__(self, app: Router, options: ApplicationOptions) -> None:
         self._app = app
         self._options = options
         self.routes = app.routes
@@ -308,7 +308,7 @@ class MCPEndpoint:
     push to a client, and no MCP session to end.
     """
 
-    def __init__(self, served: ServedEnvironment, options: Options) -> None:
+    def __init__(self, served: ServedEnvironment, options: ApplicationOptions) -> None:
         self.served = served
         self.path = f"{served.prefix}/mcp"
         self._options = options
@@ -323,7 +323,7 @@ class MCPEndpoint:
             if (error.name or "").partition(".")[0] not in SDK:
                 raise
             return
-        self._server = ToolServer(self.served, self._options.limits.body, choose_task=self._options.choose_task)
+        self._server = ToolServer(self.served, self._options.max_body, choose_task=self._options.choose_task)
         await resources.enter_async_context(self._server.running())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

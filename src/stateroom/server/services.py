@@ -13,7 +13,7 @@ from stateroom.errors import Busy, SessionError
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.keys import Keys
 from stateroom.server.metrics import MeasuredStore, Metrics
-from stateroom.server.options import Options
+from stateroom.server.options import ApplicationOptions
 from stateroom.server.sweep import SessionCount, Sweeper
 from stateroom.server.tokens import Signer
 from stateroom.session import MAX_READS, Sessions
@@ -31,7 +31,7 @@ class Services:
     def __init__(
         self,
         environments: Sequence[Environment[Any, Any]],
-        options: Options,
+        options: ApplicationOptions,
         now: Callable[[], float],
         stopping: asyncio.Event,
     ) -> None:
@@ -66,7 +66,7 @@ class Services:
         measured = MeasuredStore(await resources.enter_async_context(open_store(self.options.store)), self.metrics)
         self._store = measured if wrap is None else wrap(measured)
         resources.callback(setattr, self, "_store", None)
-        self.count = SessionCount(self._store, self.options.limits.sessions, self.now)
+        self.count = SessionCount(self._store, self.options.max_sessions, self.now)
         for environment in self.all:
             served = self._serve(environment)
             resources.push_async_callback(served.sessions.stop)
@@ -77,15 +77,15 @@ class Services:
         await resources.enter_async_context(Sweeper(sessions, self.count, self.options.ttl, self.metrics))
 
     def _serve(self, environment: Environment[Any, Any]) -> ServedEnvironment:
-        options, limits = self.options, self.options.limits
+        options = self.options
         sessions = Sessions[Any](
             environment,
             self.store,
             ttl=options.ttl,
-            timeout=limits.seconds,
-            max_state=limits.state,
-            max_log=limits.log,
-            max_calls=max(MAX_READS, limits.calls // 8),
+            timeout=options.timeout,
+            max_state=options.max_state,
+            max_log=options.max_log,
+            max_calls=max(MAX_READS, options.max_calls // 8),
             now=self.now,
         )
         signer = Signer(options.secrets, environment.name, options.ttl, self.now)

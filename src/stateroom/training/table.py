@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stateroom.errors import CannotWrite, InvalidArguments, NotFound
+from stateroom.errors import CannotWrite, InvalidArguments, needs
 from stateroom.jsonl import line_of
 
 Row = dict[str, Any]
@@ -57,11 +57,9 @@ def _jsonl(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row], N
 
 @contextmanager
 def _parquet(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row], None]]:
-    try:
+    with needs("a Parquet file", "data"):
         import pyarrow as pa  # noqa: PLC0415 - an extra
         from pyarrow import parquet  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise NotFound(f"a Parquet file needs {error.name}: pip install 'stateroom[data]', or write .jsonl") from error
     text = pa.string()
     kinds = {
         "text": text,

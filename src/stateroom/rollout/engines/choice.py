@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateroom.errors import InvalidOption, NotFound
+from stateroom.errors import InvalidOption, needs
 from stateroom.rollout.engines.engine import Engine, Worker
 from stateroom.rollout.engines.tenure import Tenure
 from stateroom.rollout.engines.worker import Link, open_worker
@@ -30,10 +30,8 @@ def open_engine(plan: Run) -> Engine:
 
             return ProcessEngine(plan, int(rest) if rest else None)
         case "ray":
-            try:
+            with needs("the engine ray", "ray"):
                 from stateroom.rollout.engines.ray import RayEngine  # noqa: PLC0415 - an extra
-            except ModuleNotFoundError as error:
-                raise NotFound(f"the engine ray needs {error.name}: pip install 'stateroom[ray]'") from error
             return RayEngine(plan, rest or None)
     raise InvalidOption(
         "engine", f"there is no {plan.options.engine!r}, but local, processes, processes:N, ray and ray:ADDRESS"

@@ -118,7 +118,7 @@ class ModelApplication(ASGIApplication):
         self._resources.push_async_callback(self.source.close)
         store = await self._resources.enter_async_context(open_store(self._store))
         sessions = Sessions[ConversationState](ConversationEnvironment(), store)
-        count = SessionCount(store, self.limits.sessions, time.time)
+        count = SessionCount(store, self.limits.max_sessions, time.time)
         await self._resources.enter_async_context(Sweeper([sessions], count, WEEK))
         self.conversations = Conversations(sessions, count)
         routes = [
@@ -181,7 +181,7 @@ class ModelApplication(ASGIApplication):
         return _error_response(500, "server_error", "internal_error", message)
 
     def head_too_large(self) -> HTTPResponse:
-        message = f"the path and headers are larger than {self.limits.head:,} bytes"
+        message = f"the path and headers are larger than {self.limits.max_head:,} bytes"
         return _error_response(431, "invalid_request_error", "head_too_large", message)
 
     async def _on_error(self, request: Request, error: Exception) -> Response:
