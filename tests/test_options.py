@@ -18,6 +18,7 @@ from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import open_model
 from stateroom.options import Option, options, takes
 from stateroom.rollout import Run, RunDescription, RunFiles, RunOptions, run
+from stateroom.server import ServeOptions
 
 
 @options
@@ -133,6 +134,13 @@ def test_a_wrong_option_is_named(given: dict[str, Any], option: str) -> None:
     assert refused.value.option == option
     if option == "sise":
         assert "size" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "given", [RunOptions(api_key="s3cret", admin_token="s3cret"), ServeOptions(admin_token="s3cret")]
+)
+def test_a_secret_is_not_shown(given: Any) -> None:
+    assert "s3cret" not in repr(given)
 
 
 def test_an_option_that_a_command_refuses_is_named_by_its_flag() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -36,7 +37,7 @@ class StudioOptions:
         str | None,
         Field(description="The token that opens Studio; without one it answers on this machine only."),
         Option(variable="STATEROOM_STUDIO_TOKEN", stored=False),
-    ] = None
+    ] = field(default=None, repr=False)
 
 
 @options

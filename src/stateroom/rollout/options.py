@@ -197,12 +197,12 @@ class CollectOptions(EpisodeOptions):
         str | None,
         Field(description="The API key with which the server lets sessions be seeded."),
         Option(variable="STATEROOM_API_KEY", stored=False),
-    ] = None
+    ] = field(default=None, repr=False)
     admin_token: Annotated[
         str | None,
         Field(description="The server's admin token, with which sessions are forked."),
         Option(variable="STATEROOM_ADMIN_TOKEN", stored=False),
-    ] = None
+    ] = field(default=None, repr=False)
     output: Annotated[
         Path | None,
         Field(description="The rollouts file; the others are named after it."),

@@ -67,9 +67,9 @@ class ServingOptions:
     ttl: Annotated[float, Field(ge=0.1, description="Seconds that a session lives after its last use.")] = WEEK
     admin_token: Annotated[
         str | None,
-        Field(description="The bearer token of /admin; without one it answers on this machine only.", repr=False),
+        Field(description="The bearer token of /admin; without one it answers on this machine only."),
         Option(variable="STATEROOM_ADMIN_TOKEN", stored=False),
-    ] = None
+    ] = field(default=None, repr=False)
     model: Annotated[
         str | None,
         Field(
