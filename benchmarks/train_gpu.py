@@ -19,7 +19,7 @@ from typing import Any
 
 from stateroom.model import answers_in
 from stateroom.rollout import StoredRun
-from stateroom.training import How, Learning, Trainer, Training, read_curve
+from stateroom.training import How, Trainer, TrainOptions, read_curve
 
 ALGORITHMS: tuple[How, ...] = ("grpo", "tree", "vine")
 FEW = 0.1
@@ -85,14 +85,15 @@ def share_of_calls(folder: Path) -> float:
 
 def start_of(environment: str, model: Path, folder: Path, size: Size, report: Report) -> Path:
     """The model that reinforcement starts from: as it is, or after a supervised phase."""
-    training = Training(
+    training = TrainOptions(
         environment,
-        model,
-        folder / "supervised",
+        model=model,
+        output=folder / "supervised",
         steps=0,
         supervised=size.supervised,
         tasks_per_step=size.tasks_per_step,
-        learning=Learning(supervised_rate=2e-4, lora=32),
+        supervised_rate=2e-4,
+        lora=32,
         max_steps=12,
         max_tokens=size.max_tokens,
         held_out=size.held_out,
@@ -100,16 +101,16 @@ def start_of(environment: str, model: Path, folder: Path, size: Size, report: Re
         resume=True,
     )
     if f"{environment}/baseline" not in report:
-        baseline = replace(training, output=folder / "baseline", supervised=0)
-        Trainer(baseline).run()
-        shown = {"calls": share_of_calls(baseline.output), "reward": interval(held_out_rewards(baseline.output, 0))}
+        baseline = folder / "baseline"
+        Trainer(replace(training, output=baseline, supervised=0)).run()
+        shown = {"calls": share_of_calls(baseline), "reward": interval(held_out_rewards(baseline, 0))}
         report.add(f"{environment}/baseline", shown)
     if report[f"{environment}/baseline"]["calls"] >= FEW:
         return model
     if f"{environment}/supervised" not in report:
         trainer = Trainer(training)
         trainer.run()
-        rewards = held_out_rewards(training.output, size.supervised)
+        rewards = held_out_rewards(folder / "supervised", size.supervised)
         shown = {"steps": size.supervised, "model": str(trainer.checkpoint), "reward": interval(rewards)}
         report.add(f"{environment}/supervised", shown)
     return Path(report[f"{environment}/supervised"]["model"])
@@ -119,16 +120,18 @@ def reinforced(environment: str, how: How, seed: int, start: Path, folder: Path,
     """The figures of a training that ends when enough tokens are generated."""
     began = perf_counter()
     shares = 4 if how == "vine" else 1  # its continuations take tokens too
-    training = Training(
+    training = TrainOptions(
         environment,
-        start,
-        folder / f"{how}-{seed}",
-        how,
+        model=start,
+        output=folder / f"{how}-{seed}",
+        algorithm=how,
         tasks_per_step=size.tasks_per_step // shares or 1,
         group=size.group,
         steps=1000,
-        tokens=size.tokens,
-        learning=Learning(learning_rate=1e-4, lora=32, micro_batch=16),
+        token_budget=size.tokens,
+        learning_rate=1e-4,
+        lora=32,
+        micro_batch=16,
         max_steps=12,
         max_tokens=size.max_tokens,
         held_out=size.held_out,
@@ -140,7 +143,7 @@ def reinforced(environment: str, how: How, seed: int, start: Path, folder: Path,
     curve = Trainer(training).run()
     steps = int(curve.steps[-1]["step"])
     told = {"steps": steps, "tokens": sum(curve.column("tokens")), "seconds": perf_counter() - began}
-    return {**told, "reward": interval(held_out_rewards(training.output, steps))}
+    return {**told, "reward": interval(held_out_rewards(folder / f"{how}-{seed}", steps))}
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,9 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def calling_model(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same after some supervised steps: it calls tools, with random numbers."""
-    from stateroom.training import Learning, Trainer, Training  # noqa: PLC0415 - needs torch
+    from stateroom.training import Trainer, TrainOptions  # noqa: PLC0415 - needs torch
 
     folder = tmp_path_factory.mktemp("training")
-    learning = Learning(supervised_rate=2e-3)
-    Trainer(Training("counter", small_model, folder, steps=0, supervised=40, learning=learning)).run()
+    more: dict[str, Any] = {"steps": 0, "supervised": 40, "supervised_rate": 2e-3}
+    Trainer(TrainOptions("counter", model=small_model, output=folder, **more)).run()
     return folder / "checkpoints" / "00040"

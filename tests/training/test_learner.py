@@ -15,7 +15,7 @@ from stateroom.model.chat_template import CHATML, ChatTemplate
 from stateroom.model.transformers import Decoder, TransformersModel, load
 from stateroom.rollout import generate_tasks
 from stateroom.session import BackgroundLoop
-from stateroom.training import Collected, Collector, Learning, Sample, samples, sequences
+from stateroom.training import Collected, Collector, LearningOptions, Sample, samples, sequences
 from stateroom.training.learner import Batch, Learner
 
 pytestmark = [
@@ -106,7 +106,7 @@ SAMPLES = [
 
 def learner(folder: Path, **options: Any) -> Learner:
     network, _ = load(folder, "cpu", torch.float32)
-    return Learner(network, Learning(learning_rate=1e-2, warmup=0, **options), 0, str(folder))
+    return Learner(network, LearningOptions(learning_rate=1e-2, warmup=0, **options), 0, str(folder))
 
 
 def weights(learner: Learner) -> torch.Tensor:

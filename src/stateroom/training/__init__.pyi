@@ -15,9 +15,9 @@ from .export import (
     export_rows as export_rows,
 )
 from .loop import Trainer as Trainer
-from .plan import (
-    Learning as Learning,
-    Training as Training,
+from .options import (
+    LearningOptions as LearningOptions,
+    TrainOptions as TrainOptions,
 )
 from .rollouts import (
     Collected as Collected,

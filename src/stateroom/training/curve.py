@@ -47,5 +47,5 @@ def _summary_writer(folder: Path, start: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - for this alone
     except ModuleNotFoundError as error:
-        raise NotFound(f"--tensorboard needs {error.name}: pip install tensorboard") from error
+        raise NotFound(f"TensorBoard needs {error.name}: pip install tensorboard") from error
     return SummaryWriter(str(folder), purge_step=start)

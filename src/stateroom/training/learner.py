@@ -14,7 +14,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from stateroom.errors import NotFound
-from stateroom.training.plan import Learning
+from stateroom.training.options import LearningOptions
 from stateroom.training.rollouts import Sample
 
 REINFORCED, SUPERVISED = 0, 1
@@ -27,7 +27,7 @@ Losses = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None
 class Learner:
     """Changes a network, so that what had an advantage becomes more likely."""
 
-    def __init__(self, network: Any, options: Learning, seed: int, base: str) -> None:
+    def __init__(self, network: Any, options: LearningOptions, seed: int, base: str) -> None:
         """`base` is the path of the model that a LoRA adapter names as its own."""
         torch.manual_seed(seed)
         self.network = network if options.lora is None else _with_lora(network, options.lora, base)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -28,16 +27,17 @@ from typing import Any
 from urllib.parse import quote
 
 import torch
+from pydantic_core import to_jsonable_python
 
-from stateroom.environment import make_environment
-from stateroom.errors import CannotWrite, EnvironmentFailed, InvalidArguments
+from stateroom.errors import EnvironmentFailed, InvalidOption
 from stateroom.model import open_model
 from stateroom.model.transformers import TransformersModel, device_name, load
-from stateroom.rollout import StoredRun, generate_tasks, plan_run, run
+from stateroom.options import stored_options
+from stateroom.rollout import StoredRun, find_tasks, generate_tasks, new_path, plan_run, run
 from stateroom.session import BackgroundLoop
 from stateroom.training.curve import Curve, Figures
 from stateroom.training.learner import Learner
-from stateroom.training.plan import Row, Training
+from stateroom.training.options import TrainOptions
 from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, ended_episodes, samples
 from stateroom.training.teacher import Teacher
 
@@ -45,19 +45,17 @@ from stateroom.training.teacher import Teacher
 class Trainer:
     """Carries a training out. It blocks; sessions run on an event loop of its own."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: TrainOptions) -> None:
         self.training = training
-        self._folder = training.output
-        self._environment = make_environment(training.environment, training.env_args)
+        self._environment = training.make_environment()
+        self._tasks = None if training.input is None else find_tasks(self._environment, training.input)
+        self._folder = training.output or new_path(f"{self._environment.name}-training")
         if training.algorithm == "tree" and training.group % ENDS:
-            raise InvalidArguments(
-                f"group: tree grows trees with {ENDS} ends each, and {training.group} is no multiple"
-            )
-        last = self._prepare()
-        options, device = training.learning, device_name()
+            raise InvalidOption("group", f"tree grows trees with {ENDS} ends each, and {training.group} is no multiple")
+        last, device = self._prepare(), device_name()
         network, tokenizer = load(training.model, device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._tokenizer = tokenizer
-        self._learner = Learner(network, options, training.seed, str(training.model.absolute()))
+        self._learner = Learner(network, training, training.seed, str(training.model.absolute()))
         self.start: int = 0 if last is None else self._learner.load(last)["step"]
         """The first step to take."""
         self.end = training.supervised + training.steps
@@ -72,7 +70,7 @@ class Trainer:
             compiles=device != "cpu",
         )
         self._store = training.store or f"sqlite:///{quote(str(self._folder / 'sessions.db'))}"
-        self._settings = {"temperature": options.temperature, "max_output_tokens": training.max_tokens}
+        self._settings = {"temperature": training.temperature, "max_output_tokens": training.max_tokens}
         self._collector = Collector(
             training.environment, training.env_args, self._store, self._model, training.max_steps, self._settings
         )
@@ -95,7 +93,7 @@ class Trainer:
         return self.curve
 
     def _is_over(self, step: int) -> bool:
-        most = self.training.tokens
+        most = self.training.token_budget
         return step >= self.end or (most is not None and sum(self.curve.column("tokens")) >= most)
 
     def _step(self, step: int) -> Figures:
@@ -113,7 +111,7 @@ class Trainer:
 
     def _collected(self, step: int) -> Collected:
         """The episodes of a step, by the model."""
-        training, tasks, output, seed = self.training, self._tasks(step), self._rollouts(step), self._seed(step)
+        training, tasks, output, seed = self.training, self._tasks_of(step), self._rollouts(step), self._seed(step)
         match training.algorithm:
             case "vine":
                 repeated = [task for task in tasks for _ in range(training.group)]
@@ -130,7 +128,7 @@ class Trainer:
     def _taught(self, step: int) -> list[Rollout]:
         """The episodes of a step, by the teacher."""
         teacher = Teacher(open_model(self.training.teacher, self._environment.policies), self._model)
-        found = self._loop.run(self._run(self._tasks(step), teacher, self._rollouts(step), self._seed(step)))
+        found = self._loop.run(self._run(self._tasks_of(step), teacher, self._rollouts(step), self._seed(step)))
         return [Rollout(each.row, [1.0] * len(each.row["response"]["output"])) for each in ended_episodes(found)]
 
     def _held_out(self, step: int) -> float:
@@ -141,7 +139,7 @@ class Trainer:
         found = self._model.serve(self._loop, work)
         return sum(float(each.row["reward"]) for each in found.answers()) / len(tasks)
 
-    async def _run(self, tasks: list[Row], model: Any, output: Path, seed: int) -> StoredRun:
+    async def _run(self, tasks: list[dict[str, Any]], model: Any, output: Path, seed: int) -> StoredRun:
         plan = plan_run(
             self.training.environment,
             env_args=self.training.env_args,
@@ -159,17 +157,17 @@ class Trainer:
         await run(plan, lambda _: self._model.end() if model is self._model else None)
         return StoredRun(plan.files)
 
-    def _tasks(self, step: int) -> list[Row]:
+    def _tasks_of(self, step: int) -> list[dict[str, Any]]:
         """The tasks of a step."""
-        number, given = self.training.tasks_per_step, self.training.tasks
+        number, given = self.training.tasks_per_step, self._tasks
         if given is None:
             return generate_tasks(type(self._environment), number, self._seed(step))
         usable = given[: len(given) - self.training.held_out]
         return Random(self._seed(step)).choices(usable, k=number)
 
     @cached_property
-    def _held_out_tasks(self) -> list[Row]:
-        number, given = self.training.held_out, self.training.tasks
+    def _held_out_tasks(self) -> list[dict[str, Any]]:
+        number, given = self.training.held_out, self._tasks
         if given is not None:
             return given[-number:]
         return generate_tasks(type(self._environment), number, self._seed(-1))
@@ -189,23 +187,23 @@ class Trainer:
 
     def _prepare(self) -> Path | None:
         """Make the folder, or check that a training of it can continue; gives its last checkpoint."""
-        description, wanted = self._folder / "training.json", json.loads(json.dumps(self._described()))
+        description, wanted = self._folder / "training.json", self._described()
         if description.exists():
             if not self.training.resume:
-                raise CannotWrite(f"{self._folder} has a training: continue it with --resume, or choose another folder")
+                raise InvalidOption("output", f"{self._folder} has a training: resume it, or choose another folder")
             known = json.loads(description.read_text())
-            if other := [name for name in wanted if wanted[name] != known.get(name)]:
-                what = ", ".join(f"{name} was {known.get(name)}" for name in other)
-                raise InvalidArguments(f"--resume: the training in {self._folder} has other options: {what}")
+            for name, value in wanted.items():
+                if value != known.get(name):
+                    raise InvalidOption(name, f"the training in {self._folder} has {known.get(name)}")
         (self._folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         description.write_text(json.dumps(wanted, indent=2))
         return self.checkpoint
 
     def _described(self) -> dict[str, Any]:
         """What the steps of a training follow from; more steps may be taken than were first wanted."""
-        aside = ("environment", "model", "output", "tasks", "store", "steps", "tokens", "resume", "tensorboard")
-        told = {name: value for name, value in asdict(self.training).items() if name not in aside}
-        return {"environment": self._environment.name, "model": str(self.training.model.absolute()), **told}
+        given = {each.name: value for each, value in stored_options(self.training) if not each.option.may_change}
+        own = {"environment": self._environment.name, "model": self.training.model.absolute()}
+        return to_jsonable_python({**given, **own}, fallback=repr)  # type: ignore[no-any-return]
 
     def _save(self, step: int) -> None:
         """Write a checkpoint, in place of the one before."""

@@ -10,10 +10,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stateroom.agent import MAX_STEPS
-from stateroom.environment import Environment
 from stateroom.model import BatchModel, Item
 from stateroom.rollout import (
     NODE,
+    EnvironmentSpec,
     Node,
     Rule,
     StoredEpisode,
@@ -94,7 +94,7 @@ def _samples(rollout: Rollout) -> Iterator[Sample]:
 class Collector:
     """Runs the episodes of a model in training, with exact tokens: as ordinary runs, with sessions in a store."""
 
-    environment: str | type[Environment[Any, Any]] | Environment[Any, Any]
+    environment: EnvironmentSpec
     env_args: Mapping[str, Any]
     store: str
     model: BatchModel
