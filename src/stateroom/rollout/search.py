@@ -6,8 +6,9 @@ from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
 
 from stateroom.rollout.index import RunIndex, unpack
 from stateroom.rollout.metrics import Measurements
@@ -32,11 +33,10 @@ BINS = 20
 """Bars of a histogram."""
 
 
-@dataclass(frozen=True)
-class EpisodeFilter:
+class EpisodeFilter(BaseModel):
     """Which episodes to find; a field that is None leaves none out."""
 
-    task: int | None = None
+    task: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
     low: float | None = None
     """The lowest reward."""
     high: float | None = None
@@ -100,11 +100,11 @@ class Search:
 
     def _order(self, wanted: EpisodeFilter, sort: str, order: str) -> array[int]:
         """The ids of the episodes that are wanted; the last answer is kept, since a reader turns many pages of it."""
-        asked = self.index.version, wanted, sort, order
+        found = [*wanted.conditions()]
+        asked = self.index.version, found, sort, order
         known, ids = self._last
         if known == asked:
             return ids
-        found = [*wanted.conditions()]
         where = " AND ".join([EPISODES, *(condition for condition, _ in found)])
         given = tuple(value for _, values in found for value in values)
         column = "id" if sort == "line" else COLUMNS[COLUMNS.index(sort)]

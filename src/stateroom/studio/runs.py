@@ -58,23 +58,11 @@ class Page(Since):
     limit: api.Amount = 100
 
 
-class Rollouts(Page):
+class Rollouts(EpisodeFilter, Page):
     sort: Literal[
         "line", "task", "rollout", "reward", "failure", "session", "tool_calls", "turns", "tokens", "seconds", "cost"
     ] = "line"
     order: Literal["ascending", "descending"] = "ascending"
-    task: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
-    low: float | None = None
-    high: float | None = None
-    below: float | None = None
-    failure: str | None = None
-    failed: bool | None = None
-    tool: str | None = None
-    session: bool | None = None
-    chosen: bool | None = None
-
-    def filter(self) -> EpisodeFilter:
-        return EpisodeFilter(**self.model_dump(exclude={"since", "sort", "order", "offset", "limit"}))
 
 
 class File(api.Parameters):
@@ -183,7 +171,7 @@ class RunsAPI:
         if wanted.since == state["version"]:
             return Response(status_code=304)
         found, total = await asyncio.to_thread(
-            search.page, wanted.filter(), wanted.sort, wanted.order, wanted.offset, wanted.limit
+            search.page, wanted, wanted.sort, wanted.order, wanted.offset, wanted.limit
         )
         return _json({"rollouts": found, "total": total, **state})
 
