@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from stateroom.environment import Environment, Rooms, make_environment
+from stateroom.environment import Environment, SyncSessions, make_environment
 from stateroom.errors import needs
 from stateroom.options import takes
 from stateroom.rollout import Run, RunOptions, RunResult, missing_prompts
@@ -58,11 +58,11 @@ def open(
     *,
     env_args: Mapping[str, Any] | None = None,
     **limits: Any,
-) -> Rooms:
+) -> SyncSessions:
     """The sessions in a store, for code without `async`: `with stateroom.open("sqlite:///a.db", "counter") as rooms:`.
 
     It has the methods of `Sessions`, and its sessions those of `Session`; all of them block. Without an environment it
     opens sessions of registered environments. `limits` are options of `Sessions`, such as `ttl`.
     """
     made = None if environment is None else make_environment(environment, env_args or {})
-    return Rooms(url, made, **limits)
+    return SyncSessions(url, made, **limits)

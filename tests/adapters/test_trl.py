@@ -436,7 +436,7 @@ async def check_replays(store: Store, environment: str = "counter") -> list[floa
     sessions = Sessions[Any](make_environment(environment), store)
     rewards = []
     for head in await store.heads(limit=100):
-        session = await sessions.open(head.id, closed_too=True)
+        session = await sessions.open(head.id, include_closed=True)
         if session.verdict is not None:
             state = (await session.state_at()).model_dump()
             assert await replayed(environment, store, head.id) == (state, session.verdict.reward)

@@ -236,7 +236,7 @@ async def counted(server: ScriptedServer, url: str, *overrides: str, **arguments
 async def opened(store: Store, output: AgentLoopOutput, environment: str = "counter") -> Session[Any]:
     """The session of an episode, as another process finds it."""
     sessions = Sessions[Any](make_environment(environment), store)
-    return await sessions.open(output.extra_fields["stateroom_session"], closed_too=True)
+    return await sessions.open(output.extra_fields["stateroom_session"], include_closed=True)
 
 
 @pytest.mark.parametrize(("script", "reward"), [(solve, 1.0), (err, 0.0)])

@@ -25,7 +25,7 @@ def rollouts(stateroom: Any, tmp_path: Path) -> Path:
 
     async def edit() -> str:
         async with open_store(f"sqlite:///{tmp_path / 'out_sessions.db'}") as store:
-            session = await Sessions(CounterEnvironment(), store).open(first["_stateroom_session"], closed_too=True)
+            session = await Sessions(CounterEnvironment(), store).open(first["_stateroom_session"], include_closed=True)
             first_call = (await anext(session.log(kinds={"call"}))).revision
             fork = await session.fork(first_call)
             await fork.edit([{"place": ["value"], "value": 1000}], by="ada", reason="what if")

@@ -88,7 +88,7 @@ def test_a_killed_run_loses_nothing_that_was_finished(tmp_path: Path) -> None:
         async with open_store(f"sqlite:///{tmp_path / 'x_sessions.db'}") as store:
             sessions = Sessions(CounterEnvironment(), store)
             for row in rows:
-                session = await sessions.open(row["_stateroom_session"], closed_too=True)
+                session = await sessions.open(row["_stateroom_session"], include_closed=True)
                 assert session.state.value == row["expected_count"]
             live = [head for head in await store.heads(limit=100) if not head.closed]
             assert len(live) == 8

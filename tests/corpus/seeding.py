@@ -57,7 +57,7 @@ class Seeding:
     async def tell(self, sessions: Sessions[Any], names: list[str]) -> dict[str, Any]:
         """What sessions come to, as those tell it who have nothing of them at hand."""
         labels = {session: label for label, session in self.ids.items()}
-        opened = {name: await sessions.open(self.ids[name], closed_too=True) for name in names}
+        opened = {name: await sessions.open(self.ids[name], include_closed=True) for name in names}
         return {name: own(await tell(session, labels)) for name, session in opened.items()}
 
     async def long(self) -> None:

@@ -479,7 +479,7 @@ async def test_without_the_client_library_the_extra_is_named(tmp_path: Path, mon
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     for name in ("remote", "client"):
         monkeypatch.delitem(sys.modules, f"stateroom.rollout.{name}")
-    with pytest.raises(NotFound, match=r"without aiohttp: pip install 'stateroom\[server\]'"):
+    with pytest.raises(NotFound, match=r"aiohttp: pip install 'stateroom\[server\]'"):
         await run(plan(tmp_path, "http://127.0.0.1:1"))
     assert files_in(tmp_path) == []
 

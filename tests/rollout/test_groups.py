@@ -112,7 +112,7 @@ async def test_rows_say_where_the_members_come_from(tmp_path: Path) -> None:
         heads = await store.heads(limit=100)
         assert len(heads) == 10
         await store.delete(parents[0]["session"])
-        member = await Sessions[Any](given.environment, store).open(done[0]["_stateroom_session"], closed_too=True)
+        member = await Sessions[Any](given.environment, store).open(done[0]["_stateroom_session"], include_closed=True)
         kinds = [entry.kind async for entry in member.log()]
         assert kinds == ["seed", *["message", "call"] * done[0]["tool_calls"], "message", "verdict", "close"]
 

@@ -184,7 +184,9 @@ async def test_the_verdict_is_recorded_and_the_session_closed(collect: Collect, 
     _, files = await collect(SlateEnvironment(Critic("three")))
     await judge(SlateEnvironment(Critic()), files, store)
     [row] = (row for row in rows(files.rollouts) if row["word"] == "three")
-    session = await Sessions[Any](SlateEnvironment(Critic()), store).open(row["_stateroom_session"], closed_too=True)
+    session = await Sessions[Any](SlateEnvironment(Critic()), store).open(
+        row["_stateroom_session"], include_closed=True
+    )
     assert session.closed
     assert session.verdict is not None
     assert session.verdict.reward == row["reward"] == 0.5

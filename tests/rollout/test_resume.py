@@ -24,7 +24,7 @@ from stateroom.errors import (
     StoreUnavailable,
 )
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message, outputs_of
-from stateroom.rollout import Left, RunFiles, run
+from stateroom.rollout import ResumePlan, RunFiles, run
 from stateroom.rollout.resume import what_is_left
 from stateroom.session import Sessions
 from tests.plans import make_run
@@ -116,7 +116,7 @@ class Site:
         self.files = RunFiles(folder / f"{name}.jsonl")
         self.store = settings.pop("store", f"sqlite:///{folder / name}.db")
         self._settings = settings
-        self.left: list[Left] = []
+        self.left: list[ResumePlan] = []
 
     async def run(self, *, resume: bool = True, **more: Any) -> Any:
         tasks = [{"responses_create_params": {"input": str(n)}, "wanted": n} for n in range(EPISODES)]

@@ -140,7 +140,7 @@ async def test_every_node_can_be_found_in_the_store(tmp_path: Path) -> None:
         for task, nodes in trees.items():
             for node in nodes:
                 items[task, node["id"]] = [*items.get((task, node["parent"]), []), *node["items"]]
-                session = await sessions.open(node["session"], closed_too=True)
+                session = await sessions.open(node["session"], include_closed=True)
                 assert session.closed
                 way = (await session.state_at(node["revision"])).way
                 assert way == ways(items[task, node["id"]])

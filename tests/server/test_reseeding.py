@@ -26,7 +26,7 @@ def token(served: Any) -> str:
 
 
 async def entries(served: Any, session_id: str) -> list[Any]:
-    session = await served.services.environments["counter"].sessions.open(session_id, closed_too=True)
+    session = await served.services.environments["counter"].sessions.open(session_id, include_closed=True)
     return [entry async for entry in session.log()]
 
 

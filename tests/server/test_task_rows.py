@@ -25,7 +25,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def session_of(served: Any, name: str = "counter") -> Any:
     [head] = await served.services.store.heads()
-    return await served.services.environments[name].sessions.open(head.id, closed_too=True)
+    return await served.services.environments[name].sessions.open(head.id, include_closed=True)
 
 
 @pytest.mark.parametrize("field", ["initial_count", "expected_count"])

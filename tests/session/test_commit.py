@@ -5,7 +5,7 @@ import pytest
 from stateroom import Environment, Session, Sessions, State, tool
 from stateroom.errors import Conflict, SessionClosed, SessionLeased, SessionSealed
 from stateroom.session import commit as loop
-from stateroom.session.commit import ATTEMPTS, Superseded, commit
+from stateroom.session.commit import ATTEMPTS, RetryCommit, commit
 from stateroom.store import Store
 
 
@@ -38,7 +38,7 @@ class Writer:
     async def attempt(self) -> str:
         self.found.append(self.cached.state.value)
         if len(self.found) <= self.refused:
-            raise Superseded
+            raise RetryCommit
         return "written"
 
     async def write(self, **options: bool) -> str:

@@ -56,7 +56,7 @@ class Kept:
         elif label in self.villages:
             environment = VillageEnvironment()
         self.workers.append(Sessions(environment, self.store))
-        return await self.workers[-1].open(self.ids[label], closed_too=True)
+        return await self.workers[-1].open(self.ids[label], include_closed=True)
 
     async def cabinets(self, *, live: bool) -> AsyncIterator[tuple[str, Session[Any], dict[str, Any]]]:
         """The sessions of the cabinet that could go on, or those that could not, with what was told of each."""

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
-from stateroom.session import Occurred, Session, cached_session, refold
+from stateroom.session import EventRecord, Session, cached_session, refold
 from stateroom.session.history import occurred
 from stateroom.session.maintenance import Retention, RetentionPolicy
 from stateroom.session.transcript import Transcript, entry_data
@@ -126,7 +126,7 @@ def deposited(amount: int) -> Deposited:
     return Deposited(amount=amount, at=NOON, proof=b"\xff")
 
 
-async def events_of(session: Session[Account], after: int = 0) -> list[Occurred]:
+async def events_of(session: Session[Account], after: int = 0) -> list[EventRecord]:
     return [each async for each in session.events(after)]
 
 
@@ -139,7 +139,7 @@ async def test_what_tools_emit_is_in_the_log(session: Session[Account], store: S
     assert (await session.call("deposit", {"amounts": [1, 2]})).output == 13
     await session.call("do_nothing")
     await session.call("rename", {"names": ["a", "b"]})
-    expected = [Occurred(2, deposited(1)), Occurred(2, deposited(2)), Occurred(4, Renamed(names=["a", "b"]))]
+    expected = [EventRecord(2, deposited(1)), EventRecord(2, deposited(2)), EventRecord(4, Renamed(names=["a", "b"]))]
     assert await events_of(session) == expected
     assert await events_of(session, after=2) == expected[2:]
     assert await events_of(session, after=4) == []
@@ -199,7 +199,7 @@ async def test_a_repeated_call_emits_nothing_more(session: Session[Account]) -> 
 async def test_a_change_of_a_shared_state_goes_with_the_events(session: Session[Account]) -> None:
     assert (await session.call("visit")).output == 1
     assert (await session.app()).count == 1
-    assert await events_of(session) == [Occurred(2, Renamed(names=["visitor 1"]))]
+    assert await events_of(session) == [EventRecord(2, Renamed(names=["visitor 1"]))]
 
 
 @pytest.mark.parametrize("name", ["rename", "rename_if_possible"])
@@ -263,7 +263,7 @@ async def test_large_values_in_events_are_read_back(session: Session[Account], s
     names = ["x" * 100_000, "y" * 100_000]
     assert (await session.call("rename", {"names": names})).output == names
     elsewhere = await Sessions[Account](Bank(), store).open(session.id)
-    assert await events_of(elsewhere) == [Occurred(2, Renamed(names=names))]
+    assert await events_of(elsewhere) == [EventRecord(2, Renamed(names=names))]
 
 
 # Code that has changed since.

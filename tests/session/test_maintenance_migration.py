@@ -42,7 +42,7 @@ async def test_all_are_migrated_once(store: Store) -> None:
     assert [await store.maintenance.export(session.id) for session in made] == before
     assert await outcomes(migrator(store).carry_out()) == {"migrated": 5, "ended": 2}
     assert await outcomes(migrator(store).carry_out()) == {"current": 5, "ended": 2}
-    again = [await shop(3, store).open(session.id, closed_too=True) for session in made]
+    again = [await shop(3, store).open(session.id, include_closed=True) for session in made]
     assert [session.state.total for session in again] == [0, 1, 3, 6, 10, 3]
     assert [entry.kind async for entry in again[0].log()] == ["seed", "call", "call", "migrated"]
     assert [await check_session(store, await store.head(session.id)) for session in made] == [[]] * 6

@@ -41,7 +41,7 @@ async def prune(store: Store, now: Callable[[], float] = time.time, **policy: An
 
 async def reopened(store: Store, session: str) -> Session[Notes]:
     """A session as another process sees it."""
-    return await sessions_of(store).open(session, closed_too=True)
+    return await sessions_of(store).open(session, include_closed=True)
 
 
 async def revisions(session: Session[Notes]) -> list[int]:

@@ -331,7 +331,7 @@ async def test_a_closed_session_can_be_read_and_forked_but_not_changed(
     assert (session.state.value, await value_at(session, 1)) == (4, 3)
     assert await kinds(session) == ["seed", "call", "close"]
     assert (await session.fork()).state.value == 4
-    assert (await (await sessions.open(session.id, closed_too=True)).fork(at=1)).state.value == 3
+    assert (await (await sessions.open(session.id, include_closed=True)).fork(at=1)).state.value == 3
 
 
 @pytest.mark.every_store

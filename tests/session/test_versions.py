@@ -119,7 +119,7 @@ async def test_code_of_two_generations_takes_turns_until_one_migrates(old: Sessi
 async def test_an_old_session_that_has_ended_can_be_read_and_forked(old: Session[Any], store: Store) -> None:
     await old.verify()
     await old.close()
-    session = await shop(3, store).open(old.id, closed_too=True)
+    session = await shop(3, store).open(old.id, include_closed=True)
     assert (session.state.total, session.verdict and session.verdict.reward) == (6, 6)
     fork = await session.fork()
     await buy(fork, 1)

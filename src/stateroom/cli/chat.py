@@ -161,7 +161,7 @@ class Chat:
         """Go on in a session, or in a fork of one that has ended; what was said is shown."""
         store = await self._open()
         self._prepare(store, read_entry(await History(store).seed(await store.head(session))).input)
-        found = await self._threads.sessions.open(session, closed_too=True)
+        found = await self._threads.sessions.open(session, include_closed=True)
         ended = found.closed or found.verdict is not None
         self._enter(await found.fork() if ended else found, since=0)
         await self._show()

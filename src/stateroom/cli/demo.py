@@ -113,7 +113,7 @@ async def _fork(plan: Run, session_id: str, at: int) -> str:
     """Fork a finished episode before its refund, and settle the order otherwise."""
     async with open_store(plan.store) as store:
         sessions = Sessions[Any](plan.environment, store)
-        session = await sessions.open(session_id, closed_too=True)
+        session = await sessions.open(session_id, include_closed=True)
         fork = await session.fork(at=at)
         order = next(iter(session.state.settled))
         await fork.call("refund", {"order_id": order, "amount": 10})

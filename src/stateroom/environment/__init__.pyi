@@ -14,7 +14,7 @@ from .registry import (
     load_class as load_class,
     registered as registered,
 )
-from .rooms import Rooms as Rooms
+from .sync_sessions import SyncSessions as SyncSessions
 from .task import Task as Task
 from .tool import (
     RESERVED as RESERVED,

@@ -83,7 +83,7 @@ from .result import (
     EpisodeResult as EpisodeResult,
     RunResult as RunResult,
 )
-from .resume import Left as Left
+from .resume import ResumePlan as ResumePlan
 from .rows import (
     PARENT as PARENT,
     SESSION as SESSION,

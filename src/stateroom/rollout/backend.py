@@ -92,7 +92,7 @@ class LocalBackend:
         if self._stateless:
             return await self.seed(row, seed=seed, began=began)
         try:
-            return await self.sessions_of(row).open(row[SESSION], closed_too=True)
+            return await self.sessions_of(row).open(row[SESSION], include_closed=True)
         except UnknownSession:  # it was not seeded yet
             return None
 

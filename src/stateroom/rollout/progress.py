@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from stateroom.rollout.plan import Run
-from stateroom.rollout.resume import Left
+from stateroom.rollout.resume import ResumePlan
 from stateroom.rollout.runner import Report, run
 
 SOON = 2.0
@@ -102,7 +102,7 @@ class ProgressBar:
 async def run_with_progress(plan: Run, bar: ProgressBar) -> Report:
     """Run all episodes of a plan, and show their progress."""
 
-    def begin(left: Left) -> None:
+    def begin(left: ResumePlan) -> None:
         bar.total, bar.done = left.episodes, left.over
         timers.append(asyncio.get_running_loop().call_later(SOON, bar.start))  # the first episode may take long
 

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 from weakref import finalize
 
-from stateroom.environment import Rooms, variant_of
+from stateroom.environment import SyncSessions, variant_of
 from stateroom.errors import NotFound
 from stateroom.jsonl import read_lines
 from stateroom.model import Item
@@ -116,11 +116,11 @@ class RunResult:
             raise NotFound(f"this run has no sessions of its own: {why}; each episode has its `conversation`")
         if plan.store.startswith("memory:"):
             raise NotFound("the sessions of this run were in memory; give another store, or none for a file")
-        return self._rooms.sessions(variant_of(plan.environment, row)).open(row[SESSION], closed_too=True)
+        return self._rooms.sessions(variant_of(plan.environment, row)).open(row[SESSION], include_closed=True)
 
     @cached_property
-    def _rooms(self) -> Rooms:
-        rooms = Rooms(self.plan.store)
+    def _rooms(self) -> SyncSessions:
+        rooms = SyncSessions(self.plan.store)
         # On a thread, since the garbage collector may run on the loop that it closes; not at exit, when none can start.
         finalize(self, lambda: Thread(target=rooms.close, daemon=True).start()).atexit = False
         return rooms

@@ -18,7 +18,7 @@ from stateroom.rollout.spool import SpooledRows
 
 
 @dataclass
-class Left:
+class ResumePlan:
     """What a run has left to do."""
 
     rows: Iterable[Row]
@@ -43,7 +43,7 @@ class Left:
         return self.unfinished + self.over
 
 
-def what_is_left(files: RunFiles) -> Left:
+def what_is_left(files: RunFiles) -> ResumePlan:
     """What a run has left to do, by its files, which are repaired for it.
 
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
@@ -66,7 +66,7 @@ def what_is_left(files: RunFiles) -> Left:
     for key in ended:
         over.add(key)
     unfinished = array("I", (place for place, key in enumerate(inputs) if key not in over))
-    return Left(LazyMap(inputs.at, unfinished), len(unfinished), inputs.tasks, measurements.rows(), len(ended))
+    return ResumePlan(LazyMap(inputs.at, unfinished), len(unfinished), inputs.tasks, measurements.rows(), len(ended))
 
 
 def _failures(path: Path, finished: _Keys) -> tuple[set[Key], set[int]]:

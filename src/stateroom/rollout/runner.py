@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from stateroom.errors import InvalidOption
 from stateroom.jsonl import Appender
 from stateroom.rollout.description import described, refuse_other_run
-from stateroom.rollout.engines import Crew, Finished, ToolFailed, open_engine
+from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool, open_engine
 from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.inputs import RowsOf
 from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.plan import Run
-from stateroom.rollout.resume import Left, what_is_left
+from stateroom.rollout.resume import ResumePlan, what_is_left
 from stateroom.rollout.rows import COST, PARENT, Row
 from stateroom.rollout.spool import SpooledRows
 
@@ -55,7 +55,7 @@ class Report:
 async def run(
     plan: Run,
     on_episode: Callable[[Finished], None] = lambda finished: None,
-    on_start: Callable[[Left], None] = lambda left: None,
+    on_start: Callable[[ResumePlan], None] = lambda left: None,
 ) -> Report:
     """Run all episodes, `concurrency` at a time, and write each as it ends.
 
@@ -70,7 +70,7 @@ async def run(
             _refuse_other_groups(plan, left.rows)
         else:
             plan.check_model()
-            left = Left(RowsOf(plan.files.inputs), plan.task_count * plan.rollouts, plan.task_count)
+            left = ResumePlan(RowsOf(plan.files.inputs), plan.task_count * plan.rollouts, plan.task_count)
             plan.files.prepare(force=plan.options.force, resume=plan.options.resume)
         on_start(left)
         started = perf_counter()
@@ -78,7 +78,7 @@ async def run(
         rows = SpooledRows(left.done, plan.files.rollouts.parent)
         spent = sum(row.get(COST, 0.0) for row in rows) if plan.options.max_cost is not None else 0.0
         report = Report(left.episodes, tool_failures, left.failed, rows=rows, earlier=len(rows), cost=spent)
-        crew = await stack.enter_async_context(Crew(open_engine(plan)))
+        workers = await stack.enter_async_context(WorkerPool(open_engine(plan)))
         if not resumes:
             plan.files.begin(plan.inputs())
             stack.enter_context(plan.files.lock())
@@ -87,7 +87,7 @@ async def run(
         failures = stack.enter_context(Appender(plan.files.failures))
         collect, most = _Collector(report, rollouts, failures, on_episode).collect, plan.options.max_cost
         may_start = None if most is None else lambda: report.cost < most
-        await crew.run(left.rows, collect, resumes=plan.options.resume, may_start=may_start)
+        await workers.run(left.rows, collect, resumes=plan.options.resume, may_start=may_start)
         report.not_started = report.episodes - len(report.rows) - report.failed - len(report.waiting)
         report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
         plan.files.write_metrics(plan.agent, report.metrics)

@@ -76,7 +76,7 @@ class FirstScorer:
         self._inputs = inputs
 
     async def score(self, row: Row) -> Scored:
-        session = await self._sessions.open(_session_of(row), closed_too=True)
+        session = await self._sessions.open(_session_of(row), include_closed=True)
         verdict = await session.verify(row.get("response"))
         await session.close()
         return Scored(verdict, session.revision, task_of(row, self._inputs), frozenset(), session.edited)

@@ -140,7 +140,7 @@ class AdminActions:
             raise wrong_field("environment", f"{wanted.environment!r} {problem}; there are: {', '.join(known)}")
         with await served.count.admit():
             seeding = served.sessions.seed(wanted.row, owner=wanted.owner, by=wanted.by)
-            session = await served.from_author("seed", seeding)
+            session = await served.guard_user_code("seed", seeding)
         served.metrics.created(served.name)
         return await self._head(session.id)
 
@@ -157,9 +157,10 @@ class AdminActions:
         return api.json_body({"reply": said, "revision": session.revision})
 
     async def verify(self, request: Request) -> Response:
-        wanted, (served, session) = api.read_body(request, Verification), await self._opened(request, closed_too=True)
+        wanted = api.read_body(request, Verification)
+        served, session = await self._opened(request, include_closed=True)
         response = None if wanted.response is None else checked_response({"response": wanted.response})
-        verdict = await served.from_author("verify", session.verify(response, by=wanted.by))
+        verdict = await served.guard_user_code("verify", session.verify(response, by=wanted.by))
         return api.json_body({"verdict": vars(verdict), "revision": session.revision})
 
     async def edit(self, request: Request) -> Response:
@@ -168,7 +169,7 @@ class AdminActions:
         return await self._head(session.id)
 
     async def fork(self, request: Request) -> Response:
-        wanted, (served, session) = api.read_body(request, NewForks), await self._opened(request, closed_too=True)
+        wanted, (served, session) = api.read_body(request, NewForks), await self._opened(request, include_closed=True)
         edit = None if wanted.edit is None else Edit(wanted.edit.changes, wanted.edit.by, wanted.edit.reason)
         with await served.count.admit(wanted.n):
             work = session.fork(wanted.at, n=wanted.n, pending=wanted.pending, edit=edit, by=wanted.by)
@@ -212,7 +213,7 @@ class AdminActions:
         return api.agent_status(await session.agent.cancel(wanted.reason, by=wanted.by))
 
     async def close(self, request: Request) -> Response:
-        wanted, (served, session) = api.read_body(request, Action), await self._opened(request, closed_too=True)
+        wanted, (served, session) = api.read_body(request, Action), await self._opened(request, include_closed=True)
         await served.close(session, by=wanted.by)
         return await self._head(session.id)
 
@@ -227,10 +228,12 @@ class AdminActions:
             served.sessions.forget(session)
         return api.json_body({"deleted": session})
 
-    async def _opened(self, request: Request, *, closed_too: bool = False) -> tuple[ServedEnvironment, Session[Any]]:
+    async def _opened(
+        self, request: Request, *, include_closed: bool = False
+    ) -> tuple[ServedEnvironment, Session[Any]]:
         session = request.path_params["session"]
         served = await self.services.environment_of(session)
-        return served, await served.sessions.open(session, closed_too=closed_too)
+        return served, await served.sessions.open(session, include_closed=include_closed)
 
     async def _head(self, session: str) -> Response:
         return api.json_body(head_data(await self.services.store.head(session), self.services.now()))
@@ -239,6 +242,6 @@ class AdminActions:
 async def _edited(served: ServedEnvironment, work: Awaitable[Any]) -> Any:
     """Await an edit. What is wrong with it is told by its place."""
     try:
-        return await served.from_author("edit", work)
+        return await served.guard_user_code("edit", work)
     except InvalidState as error:
         raise InvalidArguments(str(error), {format_path(error.path) or "state": str(error)}) from error

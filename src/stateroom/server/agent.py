@@ -204,7 +204,7 @@ class AgentAPI:
             served.keys.admit_session(request)
             with nullcontext() if served.stateless else await served.count.admit():
                 work = served.sessions.seed(row, seed=seed, began=EPOCH, session_id=ids[0])
-                session: Session[Any] = await served.from_author("seed", work)
+                session: Session[Any] = await served.guard_user_code("seed", work)
             served.metrics.created(served.name)
             return session
 

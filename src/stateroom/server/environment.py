@@ -134,12 +134,12 @@ class ServedEnvironment:
             raise Unauthorized(NO_TOKEN)
         return found.subject if found else None
 
-    async def session(self, subject: str | None, task: Any = None, *, closed_too: bool = False) -> Session[Any]:
+    async def session(self, subject: str | None, task: Any = None, *, include_closed: bool = False) -> Session[Any]:
         """The session of a token. Without a state there may be no token, and `task` is the session's task."""
         if not self.stateless:
             if subject is None:
                 raise Unauthorized(NO_TOKEN)
-            return self.sessions.loaded(subject) or await self.sessions.open(subject, closed_too=closed_too)
+            return self.sessions.loaded(subject) or await self.sessions.open(subject, include_closed=include_closed)
         if subject is None:
             progress = Progress(getrandbits(63), self.sessions.runtime.now())
             return self.sessions.stateless(new_session_id(), progress, task)
@@ -250,7 +250,7 @@ class ServedEnvironment:
             return await self.new_session(request, row)
         made = await self.new_session(request, row, replaces=held)
         with suppress(SessionError):  # the old session may have expired, or been swept
-            await self.close(await self.sessions.open(held, closed_too=True), replaced_by=made[0].id)
+            await self.close(await self.sessions.open(held, include_closed=True), replaced_by=made[0].id)
         return made
 
     async def new_session(
@@ -276,7 +276,7 @@ class ServedEnvironment:
             subject = f"{session.id}~{progress.seed}~{progress.began!r}"
         else:
             with await self.count.admit():
-                session = await self.from_author(
+                session = await self.guard_user_code(
                     "seed",
                     self.sessions.seed(
                         row,
@@ -341,12 +341,12 @@ class ServedEnvironment:
 
         Raises `Conflict` if it was seeded with another row.
         """
-        session = await self.first_session(ids, closed_too=ended)
+        session = await self.first_session(ids, include_closed=ended)
         if session is None:
             try:
                 return await seed()
             except StoreError:
-                session = await self.first_session(ids, closed_too=ended)
+                session = await self.first_session(ids, include_closed=ended)
                 if session is None:  # else another request with the same name was faster
                     raise
         store = self.sessions.store
@@ -366,11 +366,11 @@ class ServedEnvironment:
 
         return await self.session_once(ids, row, new)
 
-    async def first_session(self, ids: list[str], *, closed_too: bool = False) -> Session[Any] | None:
+    async def first_session(self, ids: list[str], *, include_closed: bool = False) -> Session[Any] | None:
         """The session that has one of these ids."""
         for session_id in ids:
             with suppress(UnknownSession):
-                return await self.sessions.open(session_id, closed_too=closed_too)
+                return await self.sessions.open(session_id, include_closed=include_closed)
         return None
 
     def _addresses(self, request: HTTPRequest) -> dict[str, Any]:
@@ -419,7 +419,7 @@ class ServedEnvironment:
         session = await self.session(self.subject_of(request))
         return json_response({"instructions": await session.instructions()})
 
-    async def from_author(self, what: str, work: Awaitable[Any]) -> Any:
+    async def guard_user_code(self, what: str, work: Awaitable[Any]) -> Any:
         """Await an author's function. Of an unexpected error only the name is told."""
         try:
             return await work

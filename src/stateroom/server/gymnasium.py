@@ -63,7 +63,7 @@ class Gymnasium:
         body = request.json()
         response = checked_response(body)
         calls, step_id = calls_of(response), _step_id(body)
-        session = await self.environment.session(subject, closed_too=not calls)
+        session = await self.environment.session(subject, include_closed=not calls)
         outputs: list[dict[str, str]] = []
         answer, reward = None, 0.0
         if calls:
@@ -100,12 +100,12 @@ class Gymnasium:
         """
         subject = self.environment.subject_of(request)
         if subject is not None and not self.environment.stateless:
-            session = await self.environment.sessions.open(subject, closed_too=True)
+            session = await self.environment.sessions.open(subject, include_closed=True)
             if session.verdict is not None:
                 await self.environment.close(session)
         elif subject is not None:
             ids = self.threads.signer.session_ids(self._thread_name(await self.environment.session(subject)))
-            thread = await self.threads.first_session(ids, closed_too=True)
+            thread = await self.threads.first_session(ids, include_closed=True)
             if thread is not None and any(entry.call_id == LAST for entry in await thread.agent.said()):
                 await self.threads.close(thread)
         return HTTPResponse(200, b"{}")

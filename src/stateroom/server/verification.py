@@ -62,9 +62,9 @@ class Verification:
         elif subject is None:
             return await self._judge_alone(row, response)
         else:
-            session = await served.session(subject, closed_too=True)  # a closed session keeps its verdict
+            session = await served.session(subject, include_closed=True)  # a closed session keeps its verdict
             work = session.verify(response, row=task_fields(row))
-        verdict: Verdict = await served.from_author("verify", work)
+        verdict: Verdict = await served.guard_user_code("verify", work)
         return verdict
 
     async def _judge_alone(self, row: dict[str, Any], response: Any) -> Verdict:
@@ -72,7 +72,7 @@ class Verification:
         served = self.environment
         if self._reads_only_the_response:
             alone = served.sessions.stateless(new_session_id(), Progress(0, 0.0), self._task(row))
-            verdict: Verdict = await served.from_author("verify", alone.verify(response))
+            verdict: Verdict = await served.guard_user_code("verify", alone.verify(response))
             if self._reads_only_the_response:  # else it has just looked back at the session, and there is none
                 return verdict
         if served.gym_compat:

@@ -36,8 +36,8 @@ from .episode import (
 )
 from .history import (
     Checkpoint as Checkpoint,
+    EventRecord as EventRecord,
     History as History,
-    Occurred as Occurred,
     refold as refold,
 )
 from .lifecycle import (

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stateroom.errors import Conflict, DuplicateCall, InvalidMove, SessionError
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession
-from stateroom.session.commit import Superseded, commit
+from stateroom.session.commit import RetryCommit, commit
 from stateroom.session.history import History
 from stateroom.session.lifecycle import STANDARD, AgentStatus, Item, Lifecycle, Update
 from stateroom.session.log import UNSTORABLE, LogEntry, checked_user
@@ -47,7 +47,7 @@ class SessionAgent:
 
     async def refresh(self) -> None:
         """Load what other processes have done: they may have continued the agent's work."""
-        await self._cache.refresh(self._cached, closed_too=True)
+        await self._cache.refresh(self._cached, include_closed=True)
 
     async def say(
         self, update: Update, *, after: AgentStatus | None = None, call_id: str | None = None, **changes: Any
@@ -129,7 +129,7 @@ class SessionAgent:
 
         What a rewind has undone is not among it. Raises `UnknownRevision` if some of it was pruned.
         """
-        await self._cache.refresh(self._cached, closed_too=True)
+        await self._cache.refresh(self._cached, include_closed=True)
         head = self._cached.head
         history = History(self._cached.store)
         return await history.line(head.id, head.revision, after=max(since - 1, 0), kinds=SAID)
@@ -159,13 +159,13 @@ class SessionAgent:
             if breaks_lease and cached.is_leased_elsewhere(runtime.now()):
                 if holder := (await cached.store.head(cached.head.id)).holder:
                     await cached.store.release(cached.head.id, holder)
-                raise Superseded
+                raise RetryCommit
             try:
                 facts, status = enter(cached.progress.agent, cached.head.revision + 1)
             except InvalidMove:
                 if await cached.is_newest():
                     raise
-                raise Superseded from None
+                raise RetryCommit from None
             after = StateAt(cached.state, replace(cached.progress, agent=status, made=()), cached.outdated)
             try:
                 step = cached.prepare(kind, {**facts, "agent": status.plain()}, after=after, call_id=call_id)
@@ -176,7 +176,7 @@ class SessionAgent:
             except DuplicateCall:
                 return cached.progress.agent
             except Conflict:
-                raise Superseded from None
+                raise RetryCommit from None
             return status
 
         async with cached.lock:

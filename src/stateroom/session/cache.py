@@ -60,33 +60,33 @@ class SessionCache:
             self.drop(session_id)
         await self.resources.stop()
 
-    async def look(self, cached: CachedSession, *, closed_too: bool = True) -> Head:
+    async def look(self, cached: CachedSession, *, include_closed: bool = True) -> Head:
         """The newest head of a session that may be used, and whose life is renewed; its state stays as it is here."""
         fresh = cached.is_fresh and cached.head.expires > self.runtime.now()  # others may have renewed it
         head = cached.head if fresh else await self.runtime.store.head(cached.head.id)
         if head.created != cached.head.created:  # it was deleted, and another one seeded that has its id
             self.drop(head.id)
             raise UnknownSession(head.id)
-        self.refuse_ended(head, closed_too)
+        self.refuse_ended(head, include_closed)
         return await self.renewed(head)
 
-    async def refresh(self, cached: CachedSession, *, closed_too: bool = False, unread: bool = False) -> None:
+    async def refresh(self, cached: CachedSession, *, include_closed: bool = False, unread: bool = False) -> None:
         """Bring a session up to date, if it may be used, and renew its life.
 
         Its newest state is loaded then, unless it may stay `unread`; for that, the caller has the session's lock.
         """
-        head = await self.look(cached, closed_too=closed_too)
+        head = await self.look(cached, include_closed=include_closed)
         if (cached.state is None and not unread) or head.revision != cached.head.revision:
             await cached.refresh(unread=unread)
         else:
             cached.head = head  # its lease may be news
         # Nothing is awaited after this: until the caller does, the state is loaded.
 
-    def refuse_ended(self, head: Head, closed_too: bool) -> None:
+    def refuse_ended(self, head: Head, include_closed: bool) -> None:
         """Raise if a session has expired, or is closed."""
         if head.expires <= self.runtime.now():
             raise SessionExpired(head.id)
-        if head.closed and not closed_too:
+        if head.closed and not include_closed:
             raise SessionClosed(head.id)
 
     async def renewed(self, head: Head) -> Head:
@@ -113,7 +113,7 @@ class SessionCache:
             if cached.resources and self.sessions.get(cached.head.id) is not cached:
                 await cached.resources.stop()
 
-    async def mend(self, *tampered: CachedSession) -> None:
+    async def reload_tampered(self, *tampered: CachedSession) -> None:
         """Read again what an author's code may have tampered with: these, and all that share states with others."""
         forks = [other.head for other in self.sessions.values() if other.head.parent is not None]
         related = {*(each.head.id for each in tampered), *(head.id for head in forks), *(head.parent for head in forks)}

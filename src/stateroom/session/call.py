@@ -13,7 +13,7 @@ import msgspec
 from stateroom.errors import Conflict, DuplicateCall, TooLarge, UnknownSession
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession, PreparedCommit
-from stateroom.session.commit import Superseded
+from stateroom.session.commit import RetryCommit
 from stateroom.session.environment import SessionTool
 from stateroom.session.invocation import NOTHING, CallContext, ToolRun, run_tool
 from stateroom.session.log import UNSTORABLE, progress_after
@@ -69,7 +69,7 @@ class Call(msgspec.Struct, gc=False):
         except Failed as failure:
             if failure.tampered or await cached.is_newest():
                 raise
-            raise Superseded from None  # it failed on a state that is no longer the newest
+            raise RetryCommit from None  # it failed on a state that is no longer the newest
         try:
             if ran.shared:
                 await self.commit_shared(ran, views)
@@ -79,9 +79,9 @@ class Call(msgspec.Struct, gc=False):
         except SharedConflict as error:
             if error.rejects:
                 raise Failed(f"{tool.name} failed: {CHANGED.format(error.name)}", "shared_conflict") from None
-            raise Superseded from None
+            raise RetryCommit from None
         except (Conflict, DuplicateCall):
-            raise Superseded from None
+            raise RetryCommit from None
 
     def run(self, arguments: dict[str, Any], views: Mapping[str, View]) -> Awaitable[ToolRun]:
         """Run the tool on the state that is loaded, with arguments that are bound."""

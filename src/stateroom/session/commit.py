@@ -18,7 +18,7 @@ ATTEMPTS = 20
 """Attempts per write before `Conflict` or `SessionLeased` is raised."""
 
 
-class Superseded(Exception):
+class RetryCommit(Exception):
     """Another writer came first: the attempt is made again on the newest revision."""
 
 
@@ -41,7 +41,7 @@ async def commit(
     2. a session that has its verdict is refused with `SessionSealed`, unless `sealed_too`;
     3. while another process has the lease, this one waits, unless `leased_too`.
 
-    An attempt that raises `Superseded` is made again: at once the first time, then after growing pauses. After
+    An attempt that raises `RetryCommit` is made again: at once the first time, then after growing pauses. After
     `attempts` of them `Conflict` is raised, which says `what` was refused; and `SessionLeased` after `ATTEMPTS` pauses
     for the lease.
     """
@@ -61,7 +61,7 @@ async def commit(
             continue
         try:
             return await attempt()
-        except Superseded:
+        except RetryCommit:
             cached.stale = True
     raise too_busy(runtime, cached, what, attempts)
 
@@ -76,7 +76,7 @@ async def append_entry(
         try:
             await cached.append(prepared)
         except Conflict:
-            raise Superseded from None
+            raise RetryCommit from None
         return prepared.commit.entry.revision
 
     return await commit(runtime, cached, attempt, kind, sealed_too=kind in AFTER_VERDICT, unread=True)

@@ -203,7 +203,7 @@ class Rehearsal:
         session: str,
         task: Callable[[], Any],
         seeded: Callable[[], Awaitable[StateAt]],
-        mend: Callable[[], Awaitable[None]],
+        reload_tampered: Callable[[], Awaitable[None]],
     ) -> None:
         self._environment = environment
         self._runner = runner
@@ -211,7 +211,7 @@ class Rehearsal:
         self._session = session
         self._task = task
         self._seeded = seeded
-        self._mend = mend
+        self._reload_tampered = reload_tampered
         """Is to be called when an action may have changed committed state in memory."""
 
     async def after(self, actions: Iterable[Action], *, external: bool, skip_failures: bool) -> Any:
@@ -229,7 +229,7 @@ class Rehearsal:
                 why = str(failure)
                 if isinstance(failure, Failed):
                     if failure.tampered:
-                        await self._mend()
+                        await self._reload_tampered()
                     if failure.code == "needs_input":
                         why = f"it asks a person, who is not there: {why}"
                 if skip_failures and not _is_refusal(failure):

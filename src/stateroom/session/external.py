@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stateroom.errors import Conflict, DuplicateCall, SchemaChanged, TooLarge
 from stateroom.session.call import CHANGED, Call
 from stateroom.session.cause import Cause
-from stateroom.session.commit import Superseded, append_entry, commit
+from stateroom.session.commit import RetryCommit, append_entry, commit
 from stateroom.session.invocation import ToolRun
 from stateroom.session.log import UNSTORABLE, person
 from stateroom.session.progress import ASKED, STARTED
@@ -85,7 +85,7 @@ class ExternalCall(Call, gc=False):
             raise
         except Failed as failure:
             if failure.tampered:
-                await cache.mend(cached)
+                await cache.reload_tampered(cached)
             if failure.code == "needs_input":
                 await self._append("asked", {"question": str(failure)}, self.call_id + ASKED + told)
                 raise
@@ -115,7 +115,7 @@ class ExternalCall(Call, gc=False):
             except DuplicateCall:  # another process, told to try again too, was quicker
                 return await self._recorded()
             except Conflict:
-                raise Superseded from None
+                raise RetryCommit from None
 
         return await commit(
             self.cache.runtime, cached, attempt, tool.name, sealed_too=True, unread=True, attempts=PATIENT

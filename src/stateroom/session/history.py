@@ -436,7 +436,7 @@ def line_to(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
 
 
 @dataclass(frozen=True)
-class Occurred:
+class EventRecord:
     """An event, and the revision of the session that it came with."""
 
     revision: int
@@ -447,7 +447,7 @@ class Occurred:
 
 async def occurred(
     store: Store, session: str, state_type: type[State], *, after: int, until: int
-) -> AsyncIterator[Occurred]:
+) -> AsyncIterator[EventRecord]:
     """The events after a revision that led to the state at another, in order; what was rewound is not among them.
 
     Raises `UnknownRevision` if some of them were pruned, and `SchemaChanged` if one cannot be read any more.
@@ -467,10 +467,10 @@ async def occurred(
             except SchemaChanged as error:
                 where = f"event {facts[0]!r} at revision {entry.revision} of session {session!r}"
                 raise SchemaChanged(f"{where} cannot be read: {error}") from error.__cause__
-            yield Occurred(entry.revision, event, entry.at)
+            yield EventRecord(entry.revision, event, entry.at)
 
 
-async def refold(seeded: S, events: AsyncIterable[Occurred]) -> S:
+async def refold(seeded: S, events: AsyncIterable[EventRecord]) -> S:
     """What events make of a seeded state: the state of a session as the current classes would have it."""
     state, call, revision = seeded, list[Event](), 0
     async for each in events:

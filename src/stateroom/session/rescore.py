@@ -87,7 +87,9 @@ class Rescorer:
 
         call = CallContext(standing.state, standing.progress, session, revision, task, None, None, shared)
         first_state = partial(self._first, session)
-        rehearsal = partial(Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._mend)
+        rehearsal = partial(
+            Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._reload_tampered
+        )
         episode = Episode(task(), response, rehearsal)
         path = partial(load_path, self._reader, session, revision, environment.tools, response)
         holding = SessionResources(self._manager)
@@ -107,7 +109,7 @@ class Rescorer:
         standing, _ = await self._reader.read(session, 1)
         return standing
 
-    async def _mend(self) -> None:
+    async def _reload_tampered(self) -> None:
         """Keep nothing in memory that may have been tampered with."""
         self._reader.forget()
 

@@ -101,7 +101,7 @@ def contents(versions: Mapping[str, ResourceVersion]) -> Iterator[Large]:
             yield content
 
 
-def why_not_again(then: Mapping[str, ResourceVersion], now: Mapping[str, ResourceVersion]) -> str | None:
+def restart_blocker(then: Mapping[str, ResourceVersion], now: Mapping[str, ResourceVersion]) -> str | None:
     """Why resources that have these versions now cannot be what they were then, if they cannot."""
     for name, version in then.items():
         if "used" in version and identity(version) != identity(now.get(name, NO_VERSION)):

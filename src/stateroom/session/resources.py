@@ -31,7 +31,7 @@ from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.history import History
 from stateroom.session.invocation import CallContext, ToolRun, run_tool
 from stateroom.session.log import UNSTORABLE
-from stateroom.session.resource import NO_VERSION, Resource, ResourceVersion, Used, identity, saved_as, why_not_again
+from stateroom.session.resource import NO_VERSION, Resource, ResourceVersion, Used, identity, restart_blocker, saved_as
 from stateroom.session.result import Code, Failed
 from stateroom.session.runner import Runner
 from stateroom.state import decode, digest_of, encode
@@ -213,7 +213,7 @@ class SessionResources:
         """
         versions = {name: version for name, version in call.progress.resources.items() if name in procedure.resources}
         there = {name: {"used": one.identity} for name, one in self._held.items() if one.sure and not one.restarted}
-        if why := why_not_again(versions, there):
+        if why := restart_blocker(versions, there):
             raise SessionError(call.session, f"session {call.session!r} cannot be judged here: {why}")
         self._distrust(procedure)
         call = await self.lend(procedure, call)

@@ -35,12 +35,12 @@ from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession, PreparedCommit
 from stateroom.session.call import Call
-from stateroom.session.commit import Superseded, append_entry, commit
+from stateroom.session.commit import RetryCommit, append_entry, commit
 from stateroom.session.edit import Edit
 from stateroom.session.environment import SessionTool
 from stateroom.session.episode import Verdict
 from stateroom.session.external import ExternalCall
-from stateroom.session.history import Checkpoint, History, Occurred, occurred
+from stateroom.session.history import Checkpoint, EventRecord, History, occurred
 from stateroom.session.invocation import NOTHING, READ_ONLY, plain_arguments
 from stateroom.session.lease import SECONDS, Lease
 from stateroom.session.lifecycle import INITIAL, AgentStatus
@@ -55,9 +55,9 @@ from stateroom.session.log import (
 )
 from stateroom.session.progress import Progress
 from stateroom.session.reader import StateAt
-from stateroom.session.resource import why_not_again
+from stateroom.session.resource import restart_blocker
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
-from stateroom.session.undo import Travel, redo, undo
+from stateroom.session.undo import RewindTarget, redo, undo
 from stateroom.session.verification import Verification
 from stateroom.state import Difference, DraftContext, EditChange, State, diff, draft_of
 from stateroom.store import Head
@@ -213,7 +213,7 @@ class Session(Generic[S]):
                 cached.calls_in_flight -= 1
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure, Failed) and failure.tampered:
-                await cache.mend(cached)
+                await cache.reload_tampered(cached)
             return result_of_failure(failure)
 
     async def reply(self, message: str, *, call_id: str, by: str | None = None) -> str | None:
@@ -245,7 +245,7 @@ class Session(Generic[S]):
             return hook_text(hook, await result)
         except Failed as failure:
             if failure.tampered:
-                await self._cache.mend(self._cached)
+                await self._cache.reload_tampered(self._cached)
             raise hook_failure(hook, failure) from failure
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
@@ -261,7 +261,7 @@ class Session(Generic[S]):
         """
         cache, cached = self._cache, self._cached
         async with cached.lock:
-            await cache.refresh(cached, closed_too=True)
+            await cache.refresh(cached, include_closed=True)
             attempt = Verification(cache, cached, response, row, by).attempt
             verdict = await commit(cache.runtime, cached, attempt, "its verdict", sealed_too=True)
             if cached.resources:
@@ -285,7 +285,7 @@ class Session(Generic[S]):
                 if prepared is not None:
                     await cached.append(prepared)
             except Conflict:
-                raise Superseded from None
+                raise RetryCommit from None
             return cached.head.revision
 
         async with cached.lock:
@@ -296,7 +296,7 @@ class Session(Generic[S]):
         try:
             return edit.prepare(cached)
         except TamperedState:  # by a validator
-            await self._cache.mend(cached)
+            await self._cache.reload_tampered(cached)
             raise
 
     async def record(self, name: str, data: Any = None, *, user: str | None = None, by: str | None = None) -> int:
@@ -351,10 +351,10 @@ class Session(Generic[S]):
         A large state that is not in memory is loaded when it is needed: by the next call, or by `state_at()`.
         """
 
-        async def find(head: Head) -> Travel:
-            return Travel(await self._resolve(to))
+        async def find(head: Head) -> RewindTarget:
+            return RewindTarget(await self._resolve(to))
 
-        await self._travel(find, by, "a rewind")
+        await self._rewind(find, by, "a rewind")
 
     async def undo(self, steps: int = 1, *, by: str | None = None) -> int:
         """Take back the last steps; gives how many, which are fewer if there are no more, or none.
@@ -362,31 +362,31 @@ class Session(Generic[S]):
         A step is a call, an edit, or something that was said to the agent, with all that the agent did about it. An
         undo is a rewind, so all that holds for one holds here. What a rewind has left behind is no step.
         """
-        return await self._travel(partial(undo, History(self._cached.store), steps), by, "an undo")
+        return await self._rewind(partial(undo, History(self._cached.store), steps), by, "an undo")
 
     async def redo(self, steps: int = 1, *, by: str | None = None) -> int:
         """Do again what was undone last; gives the number of steps. A new step, or a rewind, leaves nothing to redo."""
-        return await self._travel(partial(redo, History(self._cached.store), steps), by, "a redo")
+        return await self._rewind(partial(redo, History(self._cached.store), steps), by, "a redo")
 
-    async def _travel(self, find: Callable[[Head], Awaitable[Travel | None]], by: str | None, what: str) -> int:
+    async def _rewind(self, find: Callable[[Head], Awaitable[RewindTarget | None]], by: str | None, what: str) -> int:
         """Make the state what it was where `find` says, if it finds anything; gives the number of steps."""
         cache, cached, whole = self._cache, self._cached, self._cache.resources.restarts
 
         async def attempt() -> int:
-            travel = await find(cached.head)
-            if travel is None:
+            target = await find(cached.head)
+            if target is None:
                 return 0
-            before = await self._state_at(travel.to, whole=whole)
-            if why := why_not_again(before.progress.resources, cached.progress.resources):
-                raise CannotRewind(self.id, travel.to, why)
+            before = await self._state_at(target.to, whole=whole)
+            if why := restart_blocker(before.progress.resources, cached.progress.resources):
+                raise CannotRewind(self.id, target.to, why)
             pending = cached.progress.pending
-            facts = {**travel.facts(), **({"pending": list(pending)} if pending else {}), **person(by)}
+            facts = {**target.facts(), **({"pending": list(pending)} if pending else {}), **person(by)}
             after = replace(before, progress=before.progress.rewound(pending, cached.head.revision + 1))
             try:
                 await cached.append(cached.prepare("rewind", facts, after=after))
             except Conflict:
-                raise Superseded from None
-            return travel.steps
+                raise RetryCommit from None
+            return target.steps
 
         async with cached.lock:
             await cache.refresh(cached, unread=not whole)
@@ -434,12 +434,12 @@ class Session(Generic[S]):
         """
         cache, cached = self._cache, self._cached
         async with cached.lock:
-            await cache.refresh(cached, closed_too=True, unread=True)
+            await cache.refresh(cached, include_closed=True, unread=True)
             revision = cached.head.revision if at is None else await self._resolve(at)
             standing = await self._state_at(revision, whole=cache.reaches_outside or edit is not None)
         if standing.progress.pending and pending == "refuse":
             raise CannotFork(self.id, revision, f"what became of call {standing.progress.pending[0]!r} is not known")
-        if why := why_not_again(standing.progress.resources, {}):
+        if why := restart_blocker(standing.progress.resources, {}):
             raise CannotFork(self.id, revision, why)
         if ids is not None and len(ids) != n:
             raise InvalidArguments(f"ids: {len(ids)} ids need n={len(ids)}, not n={n}")
@@ -506,7 +506,7 @@ class Session(Generic[S]):
     async def state_at(self, revision: int | None = None) -> S:
         """The state as it was at a revision, to be read; the newest by default, which `state` then has."""
         if revision is None:
-            await self._cache.refresh(self._cached, closed_too=True)
+            await self._cache.refresh(self._cached, include_closed=True)
             return self.state
         await self._cache.look(self._cached)
         return draft_of((await self._cached.at(revision)).state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
@@ -556,7 +556,7 @@ class Session(Generic[S]):
         async for entry in found:
             yield entry
 
-    async def events(self, after: int = 0) -> AsyncIterator[Occurred]:
+    async def events(self, after: int = 0) -> AsyncIterator[EventRecord]:
         """The events that led to the current state, in order, or only those after a revision.
 
         A fork's begin with its parent's. What a rewind has undone is not among them, but in the log. Raises

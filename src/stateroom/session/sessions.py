@@ -209,7 +209,7 @@ class Sessions(Generic[S]):
                 state, patch = commit(draft)
         except Exception:
             if has_tampered(draft):
-                await self.cache.mend()
+                await self.cache.reload_tampered()
             raise
         finally:
             context.closed = ENDED
@@ -236,21 +236,21 @@ class Sessions(Generic[S]):
             lacking = ", ".join(str(found["loc"][0]) for found in error.errors())
             raise BadTask(f"the state has no default for {lacking}") from None
 
-    async def open(self, session_id: str, *, closed_too: bool = False) -> Session[S]:
+    async def open(self, session_id: str, *, include_closed: bool = False) -> Session[S]:
         """A handle on a session that was seeded before, here or in any other process.
 
         A closed one can be opened too, to be read and forked, if that is asked for.
         """
         cached = self.cache.sessions.get(session_id) if isinstance(session_id, str) else None
         if cached is None:
-            read = await self._read(checked_text("session_id", session_id), closed_too)
+            read = await self._read(checked_text("session_id", session_id), include_closed)
             cached = self.cache.sessions.get(session_id) or read  # another task may have opened it meanwhile
         else:
-            await self.cache.refresh(cached, closed_too=closed_too)
+            await self.cache.refresh(cached, include_closed=include_closed)
             cached = self.cache.sessions.get(session_id) or cached
         return Session(self.cache, self.cache.add(cached))
 
-    async def _read(self, session_id: str, closed_too: bool) -> CachedSession:
+    async def _read(self, session_id: str, include_closed: bool) -> CachedSession:
         """A session, read from the store."""
         if self.environment.state_type is None:
             raise UnknownSession(session_id)
@@ -259,7 +259,7 @@ class Sessions(Generic[S]):
             history.outline(session_id), self.store.entries(session_id, until=1)
         )
         head = document.head
-        self.cache.refuse_ended(head, closed_too)
+        self.cache.refuse_ended(head, include_closed)
         if head.environment != self.environment.name:
             raise SessionError(
                 session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"

@@ -38,7 +38,7 @@ from stateroom.errors import (
 )
 from stateroom.lru import LRU
 from stateroom.session.cached_session import CachedSession, new_session
-from stateroom.session.commit import ATTEMPTS, Superseded, back_off, commit
+from stateroom.session.commit import ATTEMPTS, RetryCommit, back_off, commit
 from stateroom.session.containment import contained
 from stateroom.session.history import History
 from stateroom.session.log import LogEntry, checked_text, write_body
@@ -112,7 +112,7 @@ class Shared:
             try:
                 await self._commit("intent", facts, made.patch)
             except Conflict:
-                raise Superseded from None
+                raise RetryCommit from None
             self._change = facts, made
             return cached.head.revision
 

@@ -16,7 +16,7 @@ from stateroom.session.log import CHANGES, LogEntry
 from stateroom.store import Head
 
 
-class Travel(NamedTuple):
+class RewindTarget(NamedTuple):
     """Where a rewind leads."""
 
     to: int
@@ -30,20 +30,20 @@ class Travel(NamedTuple):
         return {"to": self.to} if self.undone is None else {"to": self.to, "undone": self.undone}
 
 
-async def undo(history: History, steps: int, head: Head) -> Travel | None:
+async def undo(history: History, steps: int, head: Head) -> RewindTarget | None:
     """The way back by some steps, or by as many as there are; None if there are none."""
     _check(steps)
     last = await _last_undo(history, head)
     undone = head.revision if last is None else last[1]
-    travel: Travel | None = None
+    target: RewindTarget | None = None
     async for place in _places(history, head, head.revision):
-        travel = Travel(place, undone, travel.steps + 1 if travel else 1)
-        if travel.steps == steps:
+        target = RewindTarget(place, undone, target.steps + 1 if target else 1)
+        if target.steps == steps:
             break
-    return travel
+    return target
 
 
-async def redo(history: History, steps: int, head: Head) -> Travel | None:
+async def redo(history: History, steps: int, head: Head) -> RewindTarget | None:
     """The way forward by some steps that were undone, or by as many as there are; None if there are none."""
     _check(steps)
     last = await _last_undo(history, head)
@@ -56,7 +56,7 @@ async def redo(history: History, steps: int, head: Head) -> Travel | None:
         if place == here:
             break
     steps = min(steps, len(places) - 1)
-    return Travel(places[-1 - steps], undone, steps)
+    return RewindTarget(places[-1 - steps], undone, steps)
 
 
 def _check(steps: int) -> None:

@@ -12,7 +12,7 @@ from stateroom.errors import BadVerdict, Conflict, DuplicateCall, InvalidArgumen
 from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession
-from stateroom.session.commit import Superseded
+from stateroom.session.commit import RetryCommit
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.invocation import CallContext
 from stateroom.session.log import UNSTORABLE, VERDICT, person, read_entry, task_row
@@ -32,7 +32,7 @@ class Verification:
         self._by = by
 
     async def attempt(self) -> Verdict:
-        """The verdict that there is, or one on the state as it is now; `Superseded` if that was changed meanwhile."""
+        """The verdict that there is, or one on the state as it is now; `RetryCommit` if that was changed meanwhile."""
         cached, response = self._cached, self._response
         if response is None:
             response = await SessionAgent(self._cache, cached).response()
@@ -47,7 +47,7 @@ class Verification:
         try:
             await cached.append(cached.prepare("verdict", {**facts, **person(self._by)}, call_id=VERDICT))
         except (Conflict, DuplicateCall):
-            raise Superseded from None  # what was judged is no longer what is there
+            raise RetryCommit from None  # what was judged is no longer what is there
         except UNSTORABLE as error:
             raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
         return verdict
@@ -112,5 +112,5 @@ class Verification:
             cached.head.id,
             task,
             partial(cached.at, 1),
-            partial(self._cache.mend, cached),
+            partial(self._cache.reload_tampered, cached),
         )

@@ -119,7 +119,7 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
     before = len(patch)
     for name in shape.fields:
         value, old = fields[name], base[name]
-        looks_at_change = name in shape.lookers and len(patch) > before
+        looks_at_change = name in shape.context_validated_fields and len(patch) > before
         if value is old and not looks_at_change:
             continue
         touched.append(name)
@@ -137,7 +137,7 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
             patch.append(("set", here, value))
             continue
         settled = _settle_over(value, old) if stands else value
-        before_it = _before(draft, name) if name in shape.lookers else {}
+        before_it = _before(draft, name) if name in shape.context_validated_fields else {}
         admitted = shape.admit_field(name, settled, before_it, here)
         if stands and _is_same(admitted, settled) and not (isinstance(value, tuple) and len(patch) > mark[0]):
             continue  # the smaller operations say it all

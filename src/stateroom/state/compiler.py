@@ -96,7 +96,7 @@ class _Compiler:
             with self._now(config=model.model_config, is_part=False, looks=False):
                 shape.fields[name] = self.field(field, f"{where}.{name}")
                 if self.looks:
-                    shape.lookers.add(name)
+                    shape.context_validated_fields.add(name)
         return shape
 
     @contextmanager

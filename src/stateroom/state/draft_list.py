@@ -62,9 +62,9 @@ class DraftList(list[Any]):
         self.checked: dict[int, Any] = {}
         """Valid copies of what was put in, by where it is now, made by a commit."""
         self.past: Past = []
-        if item.ordered and not (self.whole or item.heaped):
+        if item.ordered and not (self.whole or item.orderable_mutable):
             self.seen = base.copy()
-        elif item.heaped or len(base) <= UNCOMPARED:
+        elif item.orderable_mutable or len(base) <= UNCOMPARED:
             self._touch_all()
 
     def follow(self, items: list[Any]) -> bool:

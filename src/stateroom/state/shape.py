@@ -44,7 +44,7 @@ class Shape:
     ordered = True
     """True when what stands here may know `<`, so that C code (`heapq`) may move it unseen."""
 
-    heaped = False
+    orderable_mutable = False
     """True when it can change and is still likely to be on a heap: a model that defines `<`, a tuple."""
 
     config: ConfigDict | None = None
@@ -269,7 +269,7 @@ class TupleShape(Shape):
         self.items = items
         self.repeated = repeated
         self.leaf = all(item.leaf for item in items)
-        self.heaped = not self.leaf
+        self.orderable_mutable = not self.leaf
 
     def never_changes(self, seen: set[ModelShape]) -> bool:
         return all(item.never_changes(seen) for item in self.items)
@@ -313,7 +313,7 @@ class ModelShape(Shape):
     def __init__(self, model: type[BaseModel]) -> None:
         super().__init__(model)
         self.model = model
-        self.ordered = self.heaped = model.__lt__ is not object.__lt__ or model.__gt__ is not object.__gt__  # type: ignore[operator]
+        self.ordered = self.orderable_mutable = model.__lt__ is not object.__lt__ or model.__gt__ is not object.__gt__  # type: ignore[operator]
         self.fields: dict[str, Shape] = {}
         self.draft_class: type | None = None
         """The class of the model's drafts, once there was one."""
@@ -324,13 +324,13 @@ class ModelShape(Shape):
         self.guarded = len(self.rules) < len(checks)
         self.guards: set[str] = set()
         """Fields that the author checks with a validator of the model."""
-        self.lookers: set[str] = set()
+        self.context_validated_fields: set[str] = set()
         """Fields with a validator that may look at the fields before them: it runs when one of those has changed."""
         for check in decorators.field_validators.values():
             names = model.model_fields if "*" in check.info.fields else check.info.fields
             self.guards.update(names)
             if takes_info(check.func, check.info.mode):
-                self.lookers.update(names)
+                self.context_validated_fields.update(names)
 
     def schema(self, shared: Schemas) -> CoreSchema:
         name = f"{self.model.__qualname__} {id(self)}"
@@ -403,7 +403,7 @@ class ModelShape(Shape):
         return {
             name: TypeAdapter(field.rebuild_annotation(), config=config).validator.validate_python
             for name, field in self.model.model_fields.items()
-            if self.fields[name].leaf and name not in self.guards | self.lookers
+            if self.fields[name].leaf and name not in self.guards | self.context_validated_fields
         }
 
     def validate_field(self, name: str, value: Any, before: Mapping[str, Any], path: Path) -> Any:
@@ -441,7 +441,7 @@ class ModelShape(Shape):
     @cached_property
     def is_checked_by_fields(self) -> bool:
         """Whether it is fixed, and no check of the author's may look at more than one field."""
-        return self.fixed and not (self.guarded or self.rules or self.guards or self.lookers)
+        return self.fixed and not (self.guarded or self.rules or self.guards or self.context_validated_fields)
 
     def never_changes(self, seen: set[ModelShape]) -> bool:
         if self in seen:

@@ -35,7 +35,7 @@ class UnionShape(Shape):
         self.leaf = all(member.leaf for member in self.members)
         self.guarded = any(shape.guarded for shape in members if type(shape) is UnionShape)
         self.ordered = any(member.ordered for member in self.members)
-        self.heaped = any(member.heaped for member in self.members)
+        self.orderable_mutable = any(member.orderable_mutable for member in self.members)
         self._by_kind: dict[type, Shape] = {}
 
     def never_changes(self, seen: set[ModelShape]) -> bool:

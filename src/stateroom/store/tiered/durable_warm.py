@@ -238,7 +238,7 @@ class DurableWarmStore(Store):
             return await tier.prune(session, below)
 
     async def delete(self, session: str) -> None:
-        async with self.transfer.held(session, lost_too=True) as tier:
+        async with self.transfer.held(session, include_lost=True) as tier:
             if tier is self.warm and not await tier.children(session):
                 with suppress(UnknownSession):  # first: a copy without its session would count as lost
                     await self.cold.delete(session)
@@ -297,13 +297,13 @@ class DurableWarmStore(Store):
             mark = mark_of(head)
             if mark and mark.kind == "away" and mark.expires <= now:
                 with suppress(UnknownSession, BadData):
-                    resting = await self.transfer.resting(head.id, lost_too=True)
+                    resting = await self.transfer.resting(head.id, include_lost=True)
                     if resting and resting.holder == head.holder:
                         await set_head(self.cold, visible(resting))  # for the sweep
 
     async def adopt(self, session: str) -> Head:
         """Put the copy of a session that the warm tier has lost to rest; returns its head."""
-        head = await self.transfer.resting(session, lost_too=True)
+        head = await self.transfer.resting(session, include_lost=True)
         if head is not None and kind_of(head) == "away":
             await set_head(self.cold, visible(head))
         return await self.head(session)
@@ -341,7 +341,7 @@ class DurableWarmMaintenance(Maintenance):
         return found
 
     async def _loss(self, session: str) -> list[str]:
-        head = await self.store.transfer.resting(session, lost_too=True)
+        head = await self.store.transfer.resting(session, include_lost=True)
         mark = mark_of(head) if head else None
         if head is None or mark is None or mark.kind != "away" or mark.closed:  # of a closed one the copy is whole
             return []

@@ -67,10 +67,10 @@ class Transfer:
 
     # Where a session is.
 
-    async def resting(self, session: str, *, lost_too: bool = False) -> Head | None:
+    async def resting(self, session: str, *, include_lost: bool = False) -> Head | None:
         """The head in the cold tier of a session that the warm one did not have; None if that has it now.
 
-        A session that the warm tier has lost is an error, except with `lost_too`.
+        A session that the warm tier has lost is an error, except with `include_lost`.
         """
         seen = None
         while True:
@@ -79,7 +79,7 @@ class Transfer:
             if mark is None or mark.kind != "away":
                 return head
             if mark.token == seen:
-                if mark.closed or lost_too:  # nothing can have been added to one that was closed
+                if mark.closed or include_lost:  # nothing can have been added to one that was closed
                     return head
                 raise StoreError(
                     f"session {session!r} is lost: it went to the warm tier ({self.warm.shown}) at revision "
@@ -157,13 +157,13 @@ class Transfer:
     # Holding.
 
     @asynccontextmanager
-    async def held(self, session: str, *, lost_too: bool = False) -> AsyncIterator[Tier]:
+    async def held(self, session: str, *, include_lost: bool = False) -> AsyncIterator[Tier]:
         """The tier that has the session, which others cannot change or move inside the block."""
         token = new_token()
         while True:
             tier, head = self.warm, await find(self.warm, session)
             if head is None:
-                tier, head = self.cold, await self.resting(session, lost_too=lost_too)
+                tier, head = self.cold, await self.resting(session, include_lost=include_lost)
             if head is None:
                 continue
             kind = kind_of(head)

@@ -1,4 +1,4 @@
-"""`Crew`: the workers of a run. It shares out rows, and gives what comes of each, exactly once."""
+"""`WorkerPool`: the workers of a run. It shares out rows, and gives what comes of each, exactly once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AHEAD = 2
 """Rows that wait at a worker, for each that it finished since it was last given some: it never waits for its driver."""
 
 
-class Crew:
+class WorkerPool:
     """The workers of an engine. Use it as an async context manager; the first worker starts then."""
 
     def __init__(self, engine: Engine) -> None:

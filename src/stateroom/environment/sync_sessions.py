@@ -1,4 +1,4 @@
-"""`Rooms`: the sessions in a store, for code without `async`."""
+"""`SyncSessions`: the sessions in a store, for code without `async`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateroom.session import BackgroundLoop, Blocking, Sessions
 from stateroom.store import Head, Store, open_store
 
 
-class Rooms:
+class SyncSessions:
     """The sessions in a store, for code without `async`: it has the methods of `Sessions`, and they block.
 
     Without an environment it can open sessions of registered environments, but seed none.
@@ -41,12 +41,12 @@ class Rooms:
             self._sessions[id(environment)] = Blocking(made, self._loop)
         return self._sessions[id(environment)]
 
-    def open(self, session_id: str, *, closed_too: bool = False) -> Any:
+    def open(self, session_id: str, *, include_closed: bool = False) -> Any:
         """A blocking `Session` that was seeded before; its environment is that of these rooms, or a registered one."""
         environment = self.environment
         if environment is None:
             environment = self._named(self._loop.run(self._store.head(session_id)).environment)
-        return self.sessions(environment).open(session_id, closed_too=closed_too)
+        return self.sessions(environment).open(session_id, include_closed=include_closed)
 
     def _named(self, name: str) -> Environment[Any, Any]:
         if name not in registered():
