@@ -64,6 +64,5 @@ class Talk:
 
     def end(self) -> None:
         """Ends it, and all that it has started."""
-        with suppress(ProcessLookupError):
+        with self._process, suppress(ProcessLookupError):  # its pipes are closed, whoever else may hold them
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
