@@ -19,9 +19,9 @@ from typing import Any
 
 from stateroom.model import answers_in
 from stateroom.rollout import StoredRun
-from stateroom.training import How, Trainer, TrainOptions, read_curve
+from stateroom.training import AdvantageMethod, Trainer, TrainOptions, read_curve
 
-ALGORITHMS: tuple[How, ...] = ("grpo", "tree", "vine")
+ALGORITHMS: tuple[AdvantageMethod, ...] = ("grpo", "tree", "vine")
 FEW = 0.1
 """The share of answers that must be tool calls; below, there is a supervised phase."""
 
@@ -116,7 +116,9 @@ def start_of(environment: str, model: Path, folder: Path, size: Size, report: Re
     return Path(report[f"{environment}/supervised"]["model"])
 
 
-def reinforced(environment: str, how: How, seed: int, start: Path, folder: Path, size: Size) -> dict[str, Any]:
+def reinforced(
+    environment: str, how: AdvantageMethod, seed: int, start: Path, folder: Path, size: Size
+) -> dict[str, Any]:
     """The figures of a training that ends when enough tokens are generated."""
     began = perf_counter()
     shares = 4 if how == "vine" else 1  # its continuations take tokens too

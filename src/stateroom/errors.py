@@ -5,12 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import ClassVar
 
 Path = tuple[object, ...]
 
 
 class StateroomError(Exception):
-    """The base of all errors that Stateroom raises on purpose."""
+    """The base of all errors that Stateroom raises on purpose. What a class does not say it has from its base."""
+
+    status: ClassVar[int] = 500
+    """The status of a response."""
+    code: ClassVar[str | None] = None
+    """The code of a response, for programs; None: a fault of the server or the environment."""
+    failure: ClassVar[str | None] = None
+    """The class of failures of episodes; None: that of what failed."""
+    transient: ClassVar[bool] = False
+    """Whether an episode that failed so can be resumed later, for the failure is not its own."""
+
+    def __init_subclass__(
+        cls,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        failure: str | None = None,
+        transient: bool | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        cls.status = cls.status if status is None else status
+        cls.code = code or cls.code
+        cls.failure = failure or cls.failure
+        cls.transient = cls.transient if transient is None else transient
 
 
 class DefinitionError(StateroomError):
@@ -41,7 +65,7 @@ class ToolError(StateroomError):
     """Raised by a tool to tell the model, in the author's own words, why the call failed."""
 
 
-class InvalidArguments(StateroomError):
+class InvalidArguments(StateroomError, status=422, code="invalid_arguments"):
     """The arguments of a tool call do not fit the tool's parameters; `fields` says what is wrong with which."""
 
     def __init__(self, message: str, fields: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -58,11 +82,11 @@ class InvalidOption(InvalidArguments):
         self.message = message
 
 
-class TimedOut(StateroomError):
+class TimedOut(StateroomError, status=504, code="timeout", failure="environment"):
     """A function of the author's took longer than it may."""
 
 
-class BadTask(StateroomError):
+class BadTask(StateroomError, status=422, code="invalid_task"):
     """A row of task data cannot be used."""
 
 
@@ -70,15 +94,15 @@ class MissingField(BadTask, AttributeError):
     """A field of a task was read that its row lacks, because it is to come with the request that verifies."""
 
 
-class EnvironmentFailed(StateroomError):
+class EnvironmentFailed(StateroomError, failure="environment"):
     """A function of the author's raised what it was not meant to."""
 
 
-class TooLarge(StateroomError):
+class TooLarge(StateroomError, status=413, code="too_large"):
     """A state, or a request, is larger than it may be."""
 
 
-class Unauthorized(StateroomError):
+class Unauthorized(StateroomError, status=401, code="unauthorized"):
     """A request came without a token, or with one that is forged, altered, out of date or of another environment."""
 
 
@@ -86,7 +110,7 @@ class UnknownKey(Unauthorized):
     """A request came without an API key where one is needed, or with one that is not known."""
 
 
-class RateLimited(StateroomError):
+class RateLimited(StateroomError, status=429, code="rate_limited"):
     """An API key has had as much as it may in this minute; `seconds` from now there is more."""
 
     def __init__(self, message: str, seconds: int) -> None:
@@ -94,35 +118,35 @@ class RateLimited(StateroomError):
         self.seconds = seconds
 
 
-class Forbidden(StateroomError):
+class Forbidden(StateroomError, status=403, code="forbidden"):
     """This client, or this origin, may not make the request."""
 
 
-class Busy(StateroomError):
+class Busy(StateroomError, status=503, code="busy", transient=True):
     """As much is going on as may; the same request will do a little later."""
 
 
-class BadVerdict(StateroomError):
+class BadVerdict(StateroomError, failure="environment"):
     """A verifier returned something that is not a reward."""
 
 
-class ModelFailed(StateroomError):
+class ModelFailed(StateroomError, status=502, code="model_failed", failure="model"):
     """A model, or a policy that stands for one, raised, refused a request, or gave an answer that is of no use."""
 
 
-class ModelUnavailable(StateroomError):
+class ModelUnavailable(StateroomError, status=503, code="model_unavailable", failure="model", transient=True):
     """A model cannot be reached, or is too busy, just now."""
 
 
-class JudgeFailed(StateroomError):
+class JudgeFailed(StateroomError, status=500, code="judge_failed", failure="judge", transient=True):
     """A judge's model gave no score that can be read: the episode has no reward yet."""
 
 
-class ContextOverflow(StateroomError):
+class ContextOverflow(StateroomError, status=413, code="context_overflow", failure="model"):
     """What a model must be shown does not fit into the tokens that it may be shown."""
 
 
-class InvalidMove(StateroomError):
+class InvalidMove(StateroomError, status=409, code="invalid_move"):
     """An agent's lifecycle has no such move from where it stands."""
 
     def __init__(self, phase: str, event: str, possible: str) -> None:
@@ -131,7 +155,7 @@ class InvalidMove(StateroomError):
         self.event = event
 
 
-class NotFound(StateroomError):
+class NotFound(StateroomError, status=404, code="not_found"):
     """A name given by the user (an environment, a policy, a file) does not exist."""
 
 
@@ -156,7 +180,7 @@ class CannotListen(StateroomError):
     """A server cannot have the address that it is to listen on."""
 
 
-class ServerUnavailable(StateroomError):
+class ServerUnavailable(StateroomError, failure="server", transient=True):
     """A server cannot be reached, or is too busy, just now."""
 
 
@@ -168,11 +192,11 @@ class ServerFailed(StateroomError):
     """A server answered that an episode cannot go on."""
 
 
-class SchemaChanged(StateroomError):
+class SchemaChanged(StateroomError, status=409, code="schema_changed"):
     """What is stored is of another schema than the code that reads it, and no migration leads from one to the other."""
 
 
-class SessionError(StateroomError):
+class SessionError(StateroomError, status=409, code="session_error"):
     """The base of errors about one session."""
 
     def __init__(self, session: str, message: str) -> None:
@@ -180,46 +204,46 @@ class SessionError(StateroomError):
         self.session = session
 
 
-class UnknownSession(SessionError):
+class UnknownSession(SessionError, status=410, code="unknown_session"):
     """No session has this id."""
 
     def __init__(self, session: str) -> None:
         super().__init__(session, f"there is no session {session!r} in this store")
 
 
-class SessionExpired(SessionError):
+class SessionExpired(SessionError, status=410, code="session_expired"):
     """The session outlived its time to live."""
 
     def __init__(self, session: str) -> None:
         super().__init__(session, f"session {session!r} has expired")
 
 
-class SessionClosed(SessionError):
+class SessionClosed(SessionError, status=410, code="session_closed"):
     """The session was closed."""
 
     def __init__(self, session: str) -> None:
         super().__init__(session, f"session {session!r} is closed")
 
 
-class SessionSealed(SessionError):
+class SessionSealed(SessionError, status=409, code="session_sealed"):
     """The session was judged: its state can be read and forked, but no longer changed."""
 
     def __init__(self, session: str, message: str = "nothing can be changed any more") -> None:
         super().__init__(session, f"session {session!r} has its verdict: {message}")
 
 
-class SessionLeased(SessionError):
+class SessionLeased(SessionError, status=503, code="session_leased", failure="store", transient=True):
     """Another worker has the session for itself just now."""
 
     def __init__(self, session: str) -> None:
         super().__init__(session, f"session {session!r} is held by another worker; try again a little later")
 
 
-class UnknownRevision(SessionError):
+class UnknownRevision(SessionError, status=404, code="unknown_revision"):
     """The session has no such revision or checkpoint."""
 
 
-class CannotFork(SessionError):
+class CannotFork(SessionError, status=409, code="cannot_fork"):
     """A fork would not be what the session was at that revision."""
 
     def __init__(self, session: str, revision: int, why: str) -> None:
@@ -227,7 +251,7 @@ class CannotFork(SessionError):
         self.revision = revision
 
 
-class CannotRewind(SessionError):
+class CannotRewind(SessionError, status=409, code="cannot_rewind"):
     """A session could not be again what it was at that revision."""
 
     def __init__(self, session: str, revision: int, why: str) -> None:
@@ -235,7 +259,7 @@ class CannotRewind(SessionError):
         self.revision = revision
 
 
-class Conflict(SessionError):
+class Conflict(SessionError, status=409, code="conflict", failure="store", transient=True):
     """Somebody else committed to the session first; `revision` is the one that was expected."""
 
     def __init__(self, session: str, revision: int, message: str | None = None) -> None:
@@ -251,7 +275,7 @@ class DuplicateCall(SessionError):
         self.call_id = call_id
 
 
-class StoreError(StateroomError):
+class StoreError(StateroomError, failure="store", transient=True):
     """The base of errors about a store as a whole."""
 
 
@@ -259,7 +283,7 @@ class UnknownStore(StoreError):
     """A store URL cannot be understood, or names a scheme that nothing here serves."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailable(StoreError, status=503, code="store_unavailable"):
     """A store cannot be opened, read or written just now."""
 
 
@@ -274,9 +298,14 @@ class OutdatedRecord(StoreError):
         super().__init__(f"there is another session {session!r} already, or a later moment of this one")
 
 
-class StoreFull(StoreError):
+class StoreFull(StoreError, status=503, code="busy"):
     """A bounded store holds as many sessions as it may."""
 
+
+ERRORS: tuple[type[StateroomError], ...] = tuple(
+    kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, StateroomError)
+)
+"""All classes of errors."""
 
 LONGEST_TEXT = 10_000
 """Characters of an error's text, or of a line of a log, that are kept."""

@@ -13,6 +13,7 @@ import pytest
 from stateroom import Environment, State
 from stateroom.errors import EngineFailed, InvalidOption, StoreUnavailable
 from stateroom.model import message
+from stateroom.pauses import Pauses
 from stateroom.rollout import Report, Run, RunFiles, plan_run, run
 from stateroom.rollout.engines.processes import ProcessEngine
 from tests.servers.vllm import VLLM, Limits, by_policy, serving
@@ -78,7 +79,7 @@ async def test_tool_failures_of_all_workers_are_in_one_file(tmp_path: Path) -> N
 
 
 async def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.rollout.engines.worker_pool.FIRST_PAUSE", 0)
+    monkeypatch.setattr("stateroom.rollout.engines.worker_pool.PAUSES", Pauses(0.0, 0.0))
     model = f"{FLAKY}:Killer"
     plan = plan_run(f"{FLAKY}:FlakyEnvironment", model=model, input=[{}], engine="processes:1", output=tmp_path / "a")
     with pytest.raises(EngineFailed, match="has died; what is done is kept for --resume"):
@@ -150,7 +151,7 @@ async def test_the_workers_share_the_limits_of_a_models_server(tmp_path: Path) -
 
 
 async def test_a_worker_that_is_lost_gives_back_its_permits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.rollout.engines.worker_pool.FIRST_PAUSE", 0)
+    monkeypatch.setattr("stateroom.rollout.engines.worker_pool.PAUSES", Pauses(0.0, 0.0))
 
     async def answers(seed: int, conversation: Any, tools: Any) -> list[Any]:
         return [message("done")]

@@ -14,6 +14,7 @@ from aiohttp import web
 from stateroom.errors import BadTask, NotFound, ServerUnavailable
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, function_call, message, outputs_of
+from stateroom.pauses import Pauses
 from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run
 from stateroom.rollout.remote import remote_backend
 from tests.patience import PATIENCE
@@ -122,7 +123,7 @@ async def start() -> AsyncIterator[Start]:
 
 @pytest.fixture
 async def stranger(start: Start, monkeypatch: pytest.MonkeyPatch) -> Stranger:
-    monkeypatch.setattr(client, "BACKOFF", 0.001)
+    monkeypatch.setattr(client, "PAUSES", Pauses(0.0, 0.0))
     made = Stranger()
     made.url = await start(made.app())
     return made

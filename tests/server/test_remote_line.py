@@ -12,6 +12,7 @@ import pytest
 
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.model import open_model
+from stateroom.pauses import Pauses
 from stateroom.rollout import Run, RunFiles, client, generate_tasks, run
 from tests.plans import make_run
 
@@ -145,7 +146,7 @@ async def test_a_bad_line_changes_nothing(serve: Any, tmp_path: Path, trouble: s
 async def test_a_server_that_goes_away_fails_the_episodes_that_are_left(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "BACKOFF", 0.001)
+    monkeypatch.setattr(client, "PAUSES", Pauses(0.0, 0.0))
     served = await serve()
 
     async def stops(number: int, request: bytes, pass_on: Callable[[], Awaitable[bytes]]) -> bytes | None:

@@ -14,6 +14,7 @@ from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.gallery.counter import CounterEnvironment
 from stateroom.gallery.refund import RefundEnvironment
 from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message, outputs_of
+from stateroom.pauses import Pauses
 from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run
 from stateroom.session import STANDARD, Lifecycle
 from tests.plans import make_run
@@ -370,7 +371,7 @@ class PlayedEnvironment(TalkEnvironment):
 async def test_a_model_that_fails_as_a_user_fails_the_episode_for_now_or_for_good(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, terminal: bool, told: str
 ) -> None:
-    monkeypatch.setattr("stateroom.rollout.client.BACKOFF", 0.0)
+    monkeypatch.setattr("stateroom.rollout.client.PAUSES", Pauses(0.0, 0.0))
     monkeypatch.setattr("stateroom.rollout.client._retry_after", lambda reply: 0.0)
     served = await serve(PlayedEnvironment("Hello.", error))
     there = plan(tmp_path, "there", TalkEnvironment(), Talks, tasks=[{}], repeats=1, server=served.url)

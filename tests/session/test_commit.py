@@ -88,14 +88,14 @@ async def test_a_verdict_is_seen_first_then_a_lease_and_then_the_attempt_is_made
         session._cached.stale = True
         with pytest.raises(SessionLeased):
             await writer.write()
-        assert await writer.write(leased_too=True) == "written"
+        assert await writer.write(while_leased=True) == "written"
         await elsewhere.verify()
         session._cached.stale = True
         with pytest.raises(SessionSealed):
             await writer.write()
         with pytest.raises(SessionLeased):
-            await writer.write(sealed_too=True)
-        assert await writer.write(sealed_too=True, leased_too=True) == "written"
+            await writer.write(after_verdict=True)
+        assert await writer.write(after_verdict=True, while_leased=True) == "written"
     assert len(writer.found) == 2, "nothing else was attempted"
 
 

@@ -30,11 +30,11 @@ from stateroom.state import (
     decode,
     draft_of,
     encode,
+    ensure_untampered,
     event_facts,
     fold,
     patched,
     read_event,
-    refuse_tampering,
 )
 from tests.state.test_drafts_property import exact, places
 
@@ -292,7 +292,7 @@ def test_tampering_by_a_method_is_noticed_whatever_the_tool_does_about_it() -> N
     with suppress(ValueError):
         table.emit(Marked(name="x"))
     with pytest.raises(TamperedState):
-        refuse_tampering(table)
+        ensure_untampered(table)
 
 
 # What a tool has taken out of the state.

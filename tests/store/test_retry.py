@@ -17,6 +17,7 @@ from stateroom.errors import (
     StoreUnavailable,
     UnknownSession,
 )
+from stateroom.pauses import Pauses
 from stateroom.store import Commit, Entry, Head, Store, WrappedStore, open_store
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
@@ -100,7 +101,7 @@ class TestRetryStore(StoreConformance):
             return ForgetfulStore(await bare(url))
 
         monkeypatch.setattr(SQLiteStore, "open", opened)
-        monkeypatch.setattr("stateroom.store.retry.FIRST_PAUSE", 0.0)
+        monkeypatch.setattr("stateroom.store.retry.PAUSES", Pauses(0.0, 0.0))
         return f"sqlite:///{tmp_path / 'rooms.db'}"
 
 
@@ -301,7 +302,7 @@ async def test_stores_over_a_network_are_patient(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("seed", range(10))
 async def test_no_commit_is_lost_or_done_twice(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Writers to one session, over lines on which two of three messages get lost in one way or the other."""
-    monkeypatch.setattr("stateroom.store.retry.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stateroom.store.retry.PAUSES", Pauses(0.0, 0.0))
     random = Random(seed)
     shared = MemoryStore()
     await shared.create(a_head(), [SEED])

@@ -105,7 +105,7 @@ class Context:
             if not window.size.within(bounds.target):
                 shorter = strategy.apply(window, bounds)
                 window = await shorter if inspect.isawaitable(shorter) else shorter
-        self._refuse_overflow(window, anchor)
+        self._ensure_fits(window, anchor)
         return window
 
     def fit_now(self, window: Window, anchor: Anchor = NOT_ANCHORED) -> Window:
@@ -128,7 +128,7 @@ class Context:
         tokens = inf if self.budget is None else anchor.allowance(int(self.budget * share))
         return Size(tokens, inf if self.messages is None else int(self.messages * share))
 
-    def _refuse_overflow(self, window: Window, anchor: Anchor) -> None:
+    def _ensure_fits(self, window: Window, anchor: Anchor) -> None:
         if self.fits(window, anchor):
             return
         if self.messages is not None and len(window) > self.messages:

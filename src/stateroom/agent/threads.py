@@ -167,7 +167,7 @@ class Threads:
 
     async def delete(self, thread: Which) -> None:
         """Delete a thread and its conversation. Its forks stay."""
-        head = await self._head(thread, ended_too=True)
+        head = await self._head(thread, include_ended=True)
         await self.store.delete(head.id)
         self.sessions.forget(head.id)
 
@@ -258,12 +258,12 @@ class Threads:
     async def _session(self, thread: Which) -> Session[Any]:
         return await self.sessions.open(_id(thread))
 
-    async def _head(self, thread: Which, *, ended_too: bool = False) -> Head:
+    async def _head(self, thread: Which, *, include_ended: bool = False) -> Head:
         head, environment = await self.store.head(_id(thread)), self.sessions.environment.name
         if head.environment != environment:
             raise SessionError(head.id, f"session {head.id!r} belongs to {head.environment}, not to {environment}")
         status = head.status(self.sessions.runtime.now())
-        if status != "live" and not ended_too:
+        if status != "live" and not include_ended:
             raise SessionClosed(head.id) if status == "closed" else SessionExpired(head.id)
         return head
 

@@ -89,7 +89,7 @@ class Tiktoken:
         with needs("an encoding", "tokens"):
             import tiktoken  # noqa: PLC0415 - an extra
         if isinstance(encoding, str):
-            _refuse_download(encoding)
+            _ensure_downloaded(encoding)
             encoding = tiktoken.get_encoding(encoding)
         self._encoding = encoding
         self.name = encoding.name
@@ -112,7 +112,7 @@ _ENCODINGS = {**{name: name for name in _VOCABULARIES}, "p50k_edit": "p50k_base"
 """The vocabulary of each encoding."""
 
 
-def _refuse_download(encoding: str) -> None:
+def _ensure_downloaded(encoding: str) -> None:
     """Raise `NotFound` unless `tiktoken` finds the vocabulary of an encoding on disk."""
     vocabulary = _ENCODINGS.get(encoding)
     if vocabulary is None:

@@ -19,7 +19,7 @@ from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, errors, print_json
 from stateroom.config import Node, import_gym
 from stateroom.jsonl import replace_lines
-from stateroom.rollout import refuse_existing
+from stateroom.rollout import ensure_new
 from stateroom.store import HIDDEN, hide_secrets
 
 FREE = (("args",), ("settings",))
@@ -79,7 +79,7 @@ def import_(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        refuse_existing(output)
+        ensure_new(output)
         replace_lines(output, [text.encode()])
     for note in found.notes:
         errors.print(f"to do: {note}", style="yellow", soft_wrap=True)

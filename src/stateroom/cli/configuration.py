@@ -216,7 +216,7 @@ def run_options(configuration: Configuration, name: str, given: Given[RunOptions
     """The options of each environment of a run in a file, by the environment's name."""
     section = _given(configuration.values.runs[name])
     names = section.pop("environments")
-    _refuse_for_several(names, given.typed)
+    _ensure_one(names, given.typed)
     known = {**given.variables, **section, **given.typed}
     model = configuration.model(known.get("model"))
     settings = {**model.pop("settings", {}), **section.pop("settings", {}), **given.typed.get("settings", {})}
@@ -240,7 +240,7 @@ def serve_options(configuration: Configuration, names: Sequence[str], given: Giv
     section = {} if configuration.values.serve is None else _given(configuration.values.serve)
     own = section.pop("environments", [])
     entries = [configuration.environment(each) for each in names or own]
-    _refuse_for_several(entries, given.typed)
+    _ensure_one(entries, given.typed)
     known = {**given.variables, **section, **given.typed}
     models = {role: configuration.model(known[role]) for role in ("model", "agent") if role in known}
     keys = sorted({each["api_key_env"] for each in models.values() if "api_key_env" in each})
@@ -257,7 +257,7 @@ def serve_options(configuration: Configuration, names: Sequence[str], given: Giv
     )
 
 
-def _refuse_for_several(environments: Sequence[Any], chosen: Container[str]) -> None:
+def _ensure_one(environments: Sequence[Any], chosen: Container[str]) -> None:
     """Refuse options that are about one environment if there are several."""
     for name in ("env_args", "input"):
         if len(environments) > 1 and name in chosen:

@@ -12,7 +12,7 @@ from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, counted, errors, print_json
 from stateroom.cli.show import RunPath
 from stateroom.rollout import ProgressBar, StoredRun
-from stateroom.training import FORMATS, How, To, export_rows, write_table
+from stateroom.training import FORMATS, AdvantageMethod, To, export_rows, write_table
 
 
 def export(
@@ -31,7 +31,8 @@ def export(
         ),
     ] = None,
     how: Annotated[
-        How, typer.Option("--advantages", help="grpo and jsonl: how advantages are estimated; vine and tree of trees.")
+        AdvantageMethod,
+        typer.Option("--advantages", help="grpo and jsonl: how advantages are estimated; vine and tree of trees."),
     ] = "grpo",
     min_reward: Annotated[
         float | None,

@@ -40,7 +40,7 @@ def profile(
     tasks = sorted(profile_runs(found), key=lambda each: (each.environment, each.solve_rate, each.task))
     chosen = [each for each in tasks if each.signal]
     if output is not None:
-        _refuse_several({each.environment for each in tasks})
+        _ensure_one({each.environment for each in tasks})
         replace_lines(output, (line_of(each.row()) for each in chosen))
     if json_output:
         print_json({"runs": len(found), "signal": len(chosen), "tasks": [_data(each) for each in tasks]})
@@ -50,7 +50,7 @@ def profile(
         console.print(f"{counted(len(chosen), 'task', 'tasks')} in {output}", soft_wrap=True)
 
 
-def _refuse_several(environments: set[str]) -> None:
+def _ensure_one(environments: set[str]) -> None:
     """Refuse to mix the tasks of several environments: a task file is of one."""
     if len(environments) > 1:
         names = ", ".join(sorted(environments))

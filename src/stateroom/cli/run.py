@@ -31,8 +31,8 @@ from stateroom.rollout import (
     Run,
     RunOptions,
     agent_metrics,
+    concat_runs,
     run_with_progress,
-    together,
 )
 from stateroom.store import without_secrets
 
@@ -138,7 +138,7 @@ def _overall(done: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
         "episodes": sum(report.episodes for report in reports),
         "failed": sum(report.failed for report in reports),
         **measured_speed(sum(report.elapsed for report in reports), new),
-        "metrics": agent_metrics(together(report.rows for report in reports), solved_threshold),
+        "metrics": agent_metrics(concat_runs(report.rows for report in reports), solved_threshold),
     }
 
 

@@ -193,7 +193,7 @@ class _Parser:
         assert isinstance(node, yaml.ScalarNode)
         return self._scalar(node, origin)
 
-    def _refuse_twice(self, node: yaml.MappingNode) -> None:
+    def _ensure_unique_keys(self, node: yaml.MappingNode) -> None:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
@@ -204,7 +204,7 @@ class _Parser:
         """The keys and values of a mapping: its own, and those of others by `<<: *anchor`."""
         if id(node) in self._pairs:
             return self._pairs[id(node)]
-        self._refuse_twice(node)
+        self._ensure_unique_keys(node)
         own: dict[str, yaml.Node] = {}
         others: dict[str, yaml.Node] = {}
         for key, value in node.value:

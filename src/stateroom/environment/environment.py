@@ -391,19 +391,19 @@ class Environment(Generic[S, T]):
         if isinstance(row, self.task_type):
             return row  # type: ignore[return-value]
         if type(row) is dict and ENV_ARGS in row:
-            self._refuse_other_arguments(row)
+            self._ensure_own_arguments(row)
         return validated(self.task_type, row)  # type: ignore[return-value]
 
     def parse_incomplete_task(self, row: Any) -> T:
         """The same for a row that may lack required fields; to read one of these raises `MissingField`."""
-        self._refuse_other_arguments(row)
+        self._ensure_own_arguments(row)
         return validated_without(self.task_type, row)  # type: ignore[return-value]
 
     def missing_fields(self, row: Any) -> list[str]:
         """The required fields of a task that a row does not have."""
         return missing_fields(self.task_type, row)
 
-    def _refuse_other_arguments(self, row: Any) -> None:
+    def _ensure_own_arguments(self, row: Any) -> None:
         """Raise `BadTask` if a row asks for an instance with other constructor arguments."""
         given = self.arguments_of(row)
         made = self.made_with or {}

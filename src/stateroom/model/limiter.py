@@ -15,6 +15,7 @@ import msgspec
 
 from stateroom.errors import ModelUnavailable
 from stateroom.model.address import ModelLimits
+from stateroom.pauses import Pauses
 
 BURST = 1.0
 """Seconds' worth of requests and tokens that may be sent at once."""
@@ -46,7 +47,7 @@ class Timing:
 
     def pause(self, troubles: int, limits: ModelLimits) -> float:
         """A random pause below a bound that doubles, so that processes that failed together do not retry together."""
-        return self.between(0.0, min(limits.longest_pause, limits.first_pause * 2 ** min(troubles - 1, 30)))
+        return self.between(0.0, Pauses(limits.first_pause, limits.longest_pause).bound(troubles))
 
 
 class Report(msgspec.Struct, frozen=True):

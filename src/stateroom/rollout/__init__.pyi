@@ -21,7 +21,7 @@ from .episode import (
 from .failures import ToolFailures as ToolFailures
 from .files import (
     RunFiles as RunFiles,
-    refuse_existing as refuse_existing,
+    ensure_new as ensure_new,
 )
 from .index import (
     NODE as NODE,
@@ -32,10 +32,10 @@ from .metrics import (
     Price as Price,
     agent_metrics as agent_metrics,
     aggregate as aggregate,
+    concat_runs as concat_runs,
     numbers as numbers,
     pass_at_k as pass_at_k,
     standard_error as standard_error,
-    together as together,
 )
 from .options import (
     CollectOptions as CollectOptions,

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from random import random
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
@@ -16,12 +15,13 @@ import aiohttp
 from yarl import URL
 
 from stateroom.errors import NotFound, ServerFailed, ServerUnavailable, Unauthorized
+from stateroom.pauses import Pauses
 
 ATTEMPTS = 4
 """Times that a request is sent at most."""
 
-BACKOFF = 0.1
-"""Seconds before the second attempt, with jitter; they double with each further one."""
+PAUSES = Pauses(first=0.2, longest=2.0)
+"""Between attempts."""
 
 LONGEST_WAIT = 90.0
 """A server that asks for a longer wait, in seconds, is not asked again."""
@@ -108,7 +108,7 @@ class ServerConnection:
         attempt = 0
         while True:
             attempt += 1
-            wait = BACKOFF * 2 ** (attempt - 1) * (0.5 + random())
+            wait = PAUSES.after(attempt)
             try:
                 reply = await self._request(method, path, data, headers)
             except aiohttp.ClientConnectorError as error:  # nothing was sent

@@ -115,7 +115,7 @@ def described(plan: Plan, tasks: int, episodes: int, **more: Any) -> Iterator[No
         yield
 
 
-def refuse_other_run(plan: Plan) -> None:
+def ensure_same_run(plan: Plan) -> None:
     """Raise `InvalidOption` if the files of a plan are those of a run that gives other rows: the two would be mixed."""
     before = RunDescription.read(plan.files)
     if before is None:

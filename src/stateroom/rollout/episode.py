@@ -17,10 +17,10 @@ from stateroom.rollout.rows import (
     PARENT,
     SESSION,
     TIMES,
-    TRANSIENT,
     Row,
     failure_fields,
     given_row,
+    is_transient,
     response_fields,
     verdict_fields,
 )
@@ -71,7 +71,7 @@ async def run_episode(plan: EpisodePlan, start: Start, row: Row, watch: Watch = 
         failure = {**known, **failure_fields(error), **session_fields(session)}
         if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
             failure["_ng_failure_terminal"] = False
-        return Ended(failure, line_of(failure), session=None if isinstance(error, TRANSIENT) else session)
+        return Ended(failure, line_of(failure), session=None if is_transient(error) else session)
 
 
 async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: float, watch: Watch) -> Ended:

@@ -78,7 +78,7 @@ class RunFiles:
         elif resume and not self.begun:
             self.rollouts.unlink(missing_ok=True)
         for path in self.all:
-            refuse_existing(path)
+            ensure_new(path)
         try:
             self.rollouts.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -131,7 +131,7 @@ class RunFiles:
         return {name: str(path) for name, path in named.items() if path.exists()}
 
 
-def refuse_existing(path: Path) -> None:
+def ensure_new(path: Path) -> None:
     """Raise `CannotWrite` if there is a file."""
     if path.exists():
         raise CannotWrite(f"{path} is there already; give another --output, or replace it with --force")

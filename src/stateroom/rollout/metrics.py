@@ -175,7 +175,7 @@ def agent_metrics(rows: Iterable[Mapping[str, Any]], solved_threshold: float = S
     return _overall(figures, repeats_of(figures), solved_threshold)
 
 
-def together(runs: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[Row]:
+def concat_runs(runs: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[Row]:
     """The rows of several runs as those of one: each run's tasks are others than those of the runs before."""
     first = 0
     for rows in runs:

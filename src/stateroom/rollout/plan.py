@@ -226,7 +226,7 @@ def make_plan(kind: type[P], options: CollectOptions, files_kind: type[RunFiles]
     files = files_kind(new_path(environment.name, ".jsonl") if options.output is None else Path(options.output))
     resumes = getattr(options, "resume", False) and files.begun
     if resumes and options.store is None and options.server is None:
-        _refuse_lost(environment, files)
+        _ensure_sessions_are_kept(environment, files)
     tasks = [] if resumes else find_tasks(environment, options.input)
     chosen = replace(
         options,
@@ -239,7 +239,7 @@ def make_plan(kind: type[P], options: CollectOptions, files_kind: type[RunFiles]
     return kind(environment, chosen.open_model(environment), chosen, tasks, files, **more)
 
 
-def _refuse_lost(environment: Environment[Any, Any], files: RunFiles) -> None:
+def _ensure_sessions_are_kept(environment: Environment[Any, Any], files: RunFiles) -> None:
     """Refuse to resume a run whose sessions are not in the default store: all its episodes would start over."""
     if environment.state_type is not None and not files.sessions.exists():
         raise InvalidOption("store", f"give the one that this run had: its sessions are not in {files.sessions}")

@@ -216,7 +216,7 @@ class Replayer:
             raise SessionError(session, f"session {session!r} is of {head.environment}, not of {environment.name}")
         entries = [entry async for entry in history.entries(session)]
         for entry in entries:
-            self._refuse_shared(session, entry)
+            self._ensure_unshared(session, entry)
         seeded = await history.outline(session, 1)
         edits = await history.line(session, kinds={"edit"})
         replay.edited = [f"by {entry.facts['by']} at revision {entry.revision}" for entry in edits]
@@ -224,7 +224,7 @@ class Replayer:
         stored = _StoredSession(Reader(store, environment.state_type), session, seeded)
         await self._replay(replay, stored, entries[0].input, seeded.progress, [*merged(entries[1:], calls)])
 
-    def _refuse_shared(self, session: str, entry: LogEntry) -> None:
+    def _ensure_unshared(self, session: str, entry: LogEntry) -> None:
         """Refuse a call that depends on what other sessions have changed since."""
         if entry.kind != "call":
             return

@@ -18,7 +18,7 @@ from stateroom.environment import Environment
 from stateroom.errors import BadTask, CannotWrite, NotFound, StoreUnavailable
 from stateroom.jsonl import Appender, line_of, quick_line_of, read_lines, repair, replace_lines
 from stateroom.rollout.description import RunDescription, arguments_of, changed_arguments
-from stateroom.rollout.files import RunFiles, refuse_existing
+from stateroom.rollout.files import RunFiles, ensure_new
 from stateroom.rollout.inputs import inputs_of
 from stateroom.rollout.metrics import SOLVED, Measurements, aggregate_lazily
 from stateroom.rollout.plan import agent_ref
@@ -126,11 +126,11 @@ async def rescore_rollouts(
     honestly go to the failures file, with the reason. After an interruption, the same call continues; `CannotWrite` if
     `files` were made from other rollouts, or with another environment or revision.
     """
-    _refuse_missing(rollouts)
+    _ensure_exists(rollouts)
     if environment.state_type is None and at is not None:
         raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
     if at is not None or names_sessions(rollouts):
-        _refuse_no_store(environment, store)
+        _ensure_store(environment, store)
     report = RescoreReport(changed_arguments=changed_arguments(environment, RunFiles(rollouts)))
     seen: set[Key] = set()
     digest_of = partial(_digest, environment, at)
@@ -147,7 +147,7 @@ async def rescore_rollouts(
                 try:
                     with contained:
                         row = parse_row(line, number)
-                        _refuse_duplicate(row, seen)
+                        _ensure_unique(row, seen)
                         if digest not in done:
                             new = _rescored_row(row, await scorer.score(row), digest)
                             scored.write(quick_line_of(new))
@@ -185,21 +185,21 @@ def _description(
 
 def names_sessions(rollouts: Path) -> bool:
     """Whether rollouts name their sessions, as those of other programs do not; `NotFound` if there is no such file."""
-    _refuse_missing(rollouts)
+    _ensure_exists(rollouts)
     return any(b'"%b"' % SESSION.encode() in line for _, line in read_lines(rollouts))
 
 
-def _refuse_no_store(environment: Environment[Any, Any], store: Store | None) -> None:
+def _ensure_store(environment: Environment[Any, Any], store: Store | None) -> None:
     if environment.state_type is not None and store is None:
         raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
 
 
-def _refuse_missing(rollouts: Path) -> None:
+def _ensure_exists(rollouts: Path) -> None:
     if not rollouts.is_file():
         raise NotFound(f"there is no rollouts file {rollouts}")
 
 
-def _refuse_duplicate(row: Row, seen: set[Key]) -> None:
+def _ensure_unique(row: Row, seen: set[Key]) -> None:
     key = key_of(row)
     if key in seen:
         raise BadTask("an episode of the same task and rollout index was there before")
@@ -253,7 +253,7 @@ def _resume(rollouts: Path, files: RunFiles, digest_of: Callable[[bytes], str], 
         with Appender(path) as scored:
             scored.write(b"")  # so that the file exists even if no row can be scored
         return set()
-    _refuse_other_rows(path)
+    _ensure_same_rows(path)
     repair(path)
     done: set[str] = set()
     for number, line in read_lines(path):
@@ -269,12 +269,12 @@ def _resume(rollouts: Path, files: RunFiles, digest_of: Callable[[bytes], str], 
     return done
 
 
-def _refuse_other_rows(path: Path) -> None:
+def _ensure_same_rows(path: Path) -> None:
     """Refuse a file that has other rows than rescored ones, before anything in it is changed."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.endswith(b"\n") and REVERIFIED not in parse_row(line, number):
-                refuse_existing(path)
+                ensure_new(path)
 
 
 # First verdicts for episodes whose judge failed.
@@ -294,8 +294,8 @@ async def score_failures(
     Those that get one move from the failures file to the rollouts file; the others stay, and the report says why. After
     an interruption, the same call continues. No other process may write to the run's files meanwhile.
     """
-    _refuse_missing(files.rollouts)
-    _refuse_no_store(environment, store)
+    _ensure_exists(files.rollouts)
+    _ensure_store(environment, store)
     with files.lock():
         return await _score_failures(environment, files, store, solved_threshold, concurrency, on_row)
 
@@ -325,7 +325,7 @@ async def _score_failures(
             async def score(row: Row) -> None:
                 try:
                     with contained:
-                        _refuse_scored(row)
+                        _ensure_unscored(row)
                         done = _scored_row(row, await scorer.score(row))
                         rollouts.write(line_of(done))
                         report.rows.append({**measurements.add(done), "_before": None})
@@ -375,7 +375,7 @@ def _is_unscored(row: Row) -> bool:
     return row.get("_ng_failure_class") == "judge"
 
 
-def _refuse_scored(row: Row) -> None:
+def _ensure_unscored(row: Row) -> None:
     if "reward" in row:
         raise BadTask("the episode has a reward, and rescoring it failed: run the same reverify command again")
 

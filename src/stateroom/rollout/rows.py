@@ -8,22 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from stateroom.errors import (
-    BadTask,
-    BadVerdict,
-    Busy,
-    Conflict,
-    ContextOverflow,
-    EnvironmentFailed,
-    JudgeFailed,
-    ModelFailed,
-    ModelUnavailable,
-    ServerUnavailable,
-    SessionLeased,
-    StateroomError,
-    StoreError,
-    TimedOut,
-)
+from stateroom.errors import BadTask, EnvironmentFailed, ModelFailed, StateroomError
 from stateroom.jsonl import parse_object
 from stateroom.session import Verdict, cause_of
 
@@ -69,9 +54,6 @@ TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
 FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error", "cause"})
 """Fields that say why an episode failed."""
-
-TRANSIENT = (Busy, StoreError, ServerUnavailable, ModelUnavailable, JudgeFailed, SessionLeased, Conflict)
-"""Failures that are not the episode's own: it can be resumed later."""
 
 WRAPPERS = (EnvironmentFailed, ModelFailed)
 """Errors of ours whose cause may be one of the author's."""
@@ -216,8 +198,8 @@ def response_fields(response: Any) -> Row:
 def failure_fields(error: BaseException, otherwise: str = "environment") -> Row:
     """Why an episode failed. `otherwise` is the class of an error of ours that has none of its own."""
     fields: Row = {
-        "_ng_failure_class": _failure_class(error, otherwise),
-        "_ng_failure_terminal": not isinstance(error, TRANSIENT),
+        "_ng_failure_class": (error.failure or otherwise) if isinstance(error, StateroomError) else "environment",
+        "_ng_failure_terminal": not is_transient(error),
         "error": f"{type(error).__name__}: {error}",
     }
     if not isinstance(error, StateroomError) or (isinstance(error, WRAPPERS) and error.__cause__ is not None):
@@ -227,21 +209,9 @@ def failure_fields(error: BaseException, otherwise: str = "environment") -> Row:
     return fields
 
 
-def _failure_class(error: BaseException, otherwise: str) -> str:
-    match error:
-        case ModelFailed() | ModelUnavailable() | ContextOverflow():
-            return "model"
-        case JudgeFailed():
-            return "judge"
-        case ServerUnavailable():
-            return "server"
-        case StoreError() | SessionLeased() | Conflict():
-            return "store"
-        case BadVerdict() | TimedOut() | EnvironmentFailed():
-            return "environment"
-        case StateroomError():
-            return otherwise
-    return "environment"
+def is_transient(error: BaseException) -> bool:
+    """Whether a failure is not the episode's own: it can be resumed later."""
+    return isinstance(error, StateroomError) and error.transient
 
 
 # Rows that are scored again.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from stateroom.errors import InvalidOption
 from stateroom.jsonl import Appender
-from stateroom.rollout.description import described, refuse_other_run
+from stateroom.rollout.description import described, ensure_same_run
 from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool, open_engine
 from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.inputs import RowsOf
@@ -65,9 +65,9 @@ async def run(
         resumes = plan.options.resume and plan.files.begun  # else it never began, and starts
         if resumes:
             stack.enter_context(plan.files.lock())
-            refuse_other_run(plan)
+            ensure_same_run(plan)
             left = what_is_left(plan.files)
-            _refuse_other_groups(plan, left.rows)
+            _ensure_same_groups(plan, left.rows)
         else:
             plan.check_model()
             left = ResumePlan(RowsOf(plan.files.inputs), plan.task_count * plan.rollouts, plan.task_count)
@@ -95,7 +95,7 @@ async def run(
     return report
 
 
-def _refuse_other_groups(plan: Run, rows: Iterable[Row]) -> None:
+def _ensure_same_groups(plan: Run, rows: Iterable[Row]) -> None:
     """Refuse to resume a run of groups without them, or the reverse; its rows are all alike."""
     if plan.keeps_sessions and any((PARENT in row) != (plan.options.group is not None) for row in islice(rows, 1)):
         how = "without" if plan.options.group is not None else "with"

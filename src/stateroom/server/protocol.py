@@ -25,8 +25,8 @@ from stateroom.server.options import Limits
 from stateroom.server.request import WATCHED
 from stateroom.server.response import HTTPResponse, error_response
 
-OUTBOX = "stateroom.outbox"
-"""The key of the server's state with the outbox that its connections share."""
+WRITE_BATCH = "stateroom.write_batch"
+"""The key of the server's state with the batch of writes that its connections share."""
 
 STOP_TIMEOUT = 5
 """Seconds that a client has to complete its request, or to read on, when the server stops."""
@@ -54,7 +54,7 @@ class Protocol(HttpToolsProtocol):
         self.limits = Limits() if server is None else server.limits
         self.access = None if server is None else server.access_log
         self.server_info = server
-        self.outbox: Outbox = self.app_state.setdefault(OUTBOX, Outbox(self.loop))
+        self.batch: WriteBatch = self.app_state.setdefault(WRITE_BATCH, WriteBatch(self.loop))
         self._head: float = 0
         """Bytes of an incomplete head; below zero while a body arrives."""
         self._packet = self._uncounted = 0
@@ -122,7 +122,7 @@ class Protocol(HttpToolsProtocol):
             super().on_headers_complete()
         finally:
             self.app = app
-        self.scope[SEND_WHOLE] = partial(_send_whole, self.cycle, self.outbox)  # type: ignore[literal-required]
+        self.scope[SEND_WHOLE] = partial(_send_whole, self.cycle, self.batch)  # type: ignore[literal-required]
         if self.pipeline:
             while self._earlier and self._earlier[0].response_complete:
                 self._earlier.popleft()
@@ -158,7 +158,7 @@ class Protocol(HttpToolsProtocol):
 
     def _close_after_responses(self) -> bool:
         """Hang up when all complete requests are answered; False if there are none."""
-        self.outbox.flush()
+        self.batch.flush()
         if self.pipeline and self.cycle.more_body:  # the last one is incomplete, and others come before it
             self.pipeline.popleft()
             self.cycle = self._earlier.pop()
@@ -184,7 +184,7 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse_late(self) -> None:
         self._deadline = None
-        self.outbox.flush()
+        self.batch.flush()
         if self._is_answering():  # until then nothing more is read
             self._wait_for_rest()
         else:
@@ -259,7 +259,7 @@ class Protocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         if self.server_info is not None:
             self.server_info.stopping.set()
-        self.outbox.flush()
+        self.batch.flush()
         super().shutdown()
         self._stopping = True
         if self._deadline is not None:
@@ -278,7 +278,7 @@ class _BodyOnly:
         self.on_message_complete = protocol.on_message_complete
 
 
-class Outbox:
+class WriteBatch:
     """Responses that wait for the end of this turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -297,7 +297,9 @@ class Outbox:
             on_response()
 
 
-def _send_whole(cycle: RequestResponseCycle, outbox: Outbox, response: HTTPResponse, cookies: Iterable[bytes]) -> bool:
+def _send_whole(
+    cycle: RequestResponseCycle, batch: WriteBatch, response: HTTPResponse, cookies: Iterable[bytes]
+) -> bool:
     """Send a response at once; False if it must take the usual way, as the client does not keep up with reading."""
     if cycle.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
         return False
@@ -313,8 +315,8 @@ def _send_whole(cycle: RequestResponseCycle, outbox: Outbox, response: HTTPRespo
     if not cycle.keep_alive:
         parts.append(b"connection: close\r\n")
     parts += (b"\r\n", body)
-    if not outbox.waiting:
-        outbox.loop.call_soon(outbox.flush)
-    outbox.waiting.append((cycle, b"".join(parts), cycle.on_response))
+    if not batch.waiting:
+        batch.loop.call_soon(batch.flush)
+    batch.waiting.append((cycle, b"".join(parts), cycle.on_response))
     cycle.message_event.set()
     return True

@@ -38,7 +38,7 @@ class Disconnected(Exception):
     """The client disconnected before it had a response."""
 
 
-class BadJSON(InvalidArguments):
+class BadJSON(InvalidArguments, status=400, code="invalid_json"):
     """The body is not JSON."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stateroom import errors
-from stateroom.server.request import BadJSON, HTTPRequest, Send
+from stateroom.server.request import HTTPRequest, Send
 from stateroom.session import Code
 from stateroom.state import to_json
 
@@ -29,38 +29,6 @@ STATUS_OF_RESULT: dict[Code | None, int] = {
     "needs_input": 409,
 }
 """The status of a failed call. The body is for the model, whatever the status."""
-
-STATUS_OF_ERROR: dict[type[Exception], tuple[int, str]] = {
-    BadJSON: (400, "invalid_json"),
-    errors.InvalidArguments: (422, "invalid_arguments"),
-    errors.BadTask: (422, "invalid_task"),
-    errors.Unauthorized: (401, "unauthorized"),
-    errors.Forbidden: (403, "forbidden"),
-    errors.RateLimited: (429, "rate_limited"),
-    errors.NotFound: (404, "not_found"),
-    errors.UnknownRevision: (404, "unknown_revision"),
-    errors.UnknownSession: (410, "unknown_session"),
-    errors.SessionExpired: (410, "session_expired"),
-    errors.SessionClosed: (410, "session_closed"),
-    errors.SessionSealed: (409, "session_sealed"),
-    errors.SessionLeased: (503, "session_leased"),
-    errors.CannotFork: (409, "cannot_fork"),
-    errors.CannotRewind: (409, "cannot_rewind"),
-    errors.Conflict: (409, "conflict"),
-    errors.InvalidMove: (409, "invalid_move"),
-    errors.SessionError: (409, "session_error"),
-    errors.SchemaChanged: (409, "schema_changed"),
-    errors.TooLarge: (413, "too_large"),
-    errors.ContextOverflow: (413, "context_overflow"),
-    errors.ModelFailed: (502, "model_failed"),
-    errors.ModelUnavailable: (503, "model_unavailable"),
-    errors.JudgeFailed: (500, "judge_failed"),
-    errors.Busy: (503, "busy"),
-    errors.StoreFull: (503, "busy"),
-    errors.StoreUnavailable: (503, "store_unavailable"),
-    errors.TimedOut: (504, "timeout"),
-}
-"""Status and code by error. Any other error is a fault of the server or the environment: 500."""
 
 RETRY_AFTER = (b"retry-after", b"1")
 
@@ -93,11 +61,9 @@ def json_response(value: Any) -> HTTPResponse:
 
 def response_to(error: Exception, what: str) -> HTTPResponse:
     """The response to a request that failed; `what` names the request in the log."""
-    for kind in type(error).__mro__:
-        if kind in STATUS_OF_ERROR:
-            status, code = STATUS_OF_ERROR[kind]
-            fields = error.fields if isinstance(error, errors.InvalidArguments) else None
-            return error_response(status, code, str(error), fields, _headers_for(error))
+    if isinstance(error, errors.StateroomError) and error.code is not None:
+        fields = error.fields if isinstance(error, errors.InvalidArguments) else None
+        return error_response(error.status, error.code, str(error), fields, _headers_for(error))
     logger.error("%s failed", what, exc_info=error)
     if isinstance(error, errors.StateroomError):
         return error_response(500, "environment_error", str(error))

@@ -64,7 +64,7 @@ class SessionAgent:
             checked_user(update.user)
 
         def enter(status: AgentStatus, revision: int) -> Entered:
-            self._refuse_other(status, after)
+            self._ensure_status(status, after)
             return update.facts(), status.after(update, lifecycle, **changes)
 
         return await self._enter("message", enter, call_id=call_id)
@@ -73,7 +73,7 @@ class SessionAgent:
         """Let the model's view of the conversation start from these items. All that was said stays in the log."""
 
         def enter(status: AgentStatus, revision: int) -> Entered:
-            self._refuse_other(status, after)
+            self._ensure_status(status, after)
             return window, replace(status, view=revision)
 
         return await self._enter("compaction", enter)
@@ -138,7 +138,7 @@ class SessionAgent:
         """All that was said as a Responses object, for a verifier; None if nothing was said."""
         return response_of(await self.said()) if self._cached.progress.agent.said else None
 
-    def _refuse_other(self, status: AgentStatus, expected: AgentStatus | None) -> None:
+    def _ensure_status(self, status: AgentStatus, expected: AgentStatus | None) -> None:
         if expected is not None and status != expected:
             head = self._cached.head
             message = f"another process has continued the agent's work in session {head.id!r}"
@@ -180,7 +180,7 @@ class SessionAgent:
             return status
 
         async with cached.lock:
-            return await commit(runtime, cached, attempt, f"a {kind}", leased_too=breaks_lease)
+            return await commit(runtime, cached, attempt, f"a {kind}", while_leased=breaks_lease)
 
 
 class AgentInMemory:

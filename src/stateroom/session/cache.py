@@ -67,22 +67,22 @@ class SessionCache:
         if head.created != cached.head.created:  # it was deleted, and another one seeded that has its id
             self.drop(head.id)
             raise UnknownSession(head.id)
-        self.refuse_ended(head, include_closed)
+        self.ensure_live(head, include_closed)
         return await self.renewed(head)
 
-    async def refresh(self, cached: CachedSession, *, include_closed: bool = False, unread: bool = False) -> None:
+    async def refresh(self, cached: CachedSession, *, include_closed: bool = False, load_state: bool = True) -> None:
         """Bring a session up to date, if it may be used, and renew its life.
 
-        Its newest state is loaded then, unless it may stay `unread`; for that, the caller has the session's lock.
+        Its newest state is loaded then, if `load_state`; without, the caller has the session's lock.
         """
         head = await self.look(cached, include_closed=include_closed)
-        if (cached.state is None and not unread) or head.revision != cached.head.revision:
-            await cached.refresh(unread=unread)
+        if (cached.state is None and load_state) or head.revision != cached.head.revision:
+            await cached.refresh(load_state=load_state)
         else:
             cached.head = head  # its lease may be news
         # Nothing is awaited after this: until the caller does, the state is loaded.
 
-    def refuse_ended(self, head: Head, include_closed: bool) -> None:
+    def ensure_live(self, head: Head, include_closed: bool) -> None:
         """Raise if a session has expired, or is closed."""
         if head.expires <= self.runtime.now():
             raise SessionExpired(head.id)

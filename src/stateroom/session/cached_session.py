@@ -80,7 +80,7 @@ class PreparedCommit(msgspec.Struct, frozen=True, gc=False):
     commit: Commit
     after: StateAt
     weight: Weight
-    judged: dict[str, Any] | None
+    verdict_facts: dict[str, Any] | None
     """What a verdict says."""
 
 
@@ -117,7 +117,7 @@ class CachedSession:
         grows; the others are shared with forks."""
         self.seeded = Entry(0, "seed", 0.0, b"")
         """The seed entry with its large values, as bytes, which take less memory than the decoded task."""
-        self.judged: dict[str, Any] | None = None
+        self.verdict_facts: dict[str, Any] | None = None
         """What the entry with the verdict says, if there is one: it seals the session."""
         self.lease: HeldLease | None = None
         """The lease, if this process has it."""
@@ -159,9 +159,9 @@ class CachedSession:
         self.stale = self.stale or not newest
         return newest
 
-    def refuse_if_sealed(self) -> None:
+    def ensure_unsealed(self) -> None:
         """Raise if the session has its verdict."""
-        if self.judged is not None:
+        if self.verdict_facts is not None:
             raise SessionSealed(self.head.id)
 
     def forget(self) -> None:
@@ -179,8 +179,8 @@ class CachedSession:
         if self._weight.log >= self.limits.max_log:
             self.stale = True  # perhaps some of it was pruned: the next use looks
 
-    async def refresh(self, *, unread: bool = False) -> None:
-        """Load what others have committed; the state too, unless it may stay `unread`."""
+    async def refresh(self, *, load_state: bool = True) -> None:
+        """Load what others have committed, and the state too if `load_state`."""
         while True:
             known, state, progress = self.head.revision, self.state, self.progress
             head = await self.store.head(self.head.id)
@@ -197,7 +197,7 @@ class CachedSession:
                 one = each.entry
                 progress = progress_after(progress, one.kind, one.call_id, one.facts, one.revision)
             anew = state is None or self.outdated or pruned or any(_begins_anew(each.entry) for each in stored)
-            if anew and not unread:
+            if anew and load_state:
                 after, document = await self.reader.read(head.id, head.revision)
                 weight, digests = document.weight, digests | document.digests
             else:
@@ -210,7 +210,7 @@ class CachedSession:
         self._weight = weight
         self.digests[0].update(digests)
         self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
-        self.judged = verdicts[0].facts if verdicts else self.judged
+        self.verdict_facts = verdicts[0].facts if verdicts else self.verdict_facts
         self.head = head
         self.set_newest(after)
 
@@ -260,7 +260,7 @@ class CachedSession:
             call_id = OWN_CALL_ID + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)
         blobs = self._unstored({**body.blobs, **saved}) if body.blobs or saved else NO_BLOBS
-        judged = decode(encode_json(facts)) if kind == "verdict" else None
+        verdict_facts = decode(encode_json(facts)) if kind == "verdict" else None
         reward = float(facts["verdict"]["reward"]) if kind == "verdict" else None
         moves = "agent" in facts or (kind == "rewind" and head.phase is not None)
         phase = after.progress.agent.phase if moves and after.progress.agent.phase != head.phase else None
@@ -270,7 +270,7 @@ class CachedSession:
         is_small = fits and (weight.tail <= MIN_SNAPSHOT or _is_small(weight))
         if unread or (not migrates and (is_small or after.outdated)):
             commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close", phase, reward)
-            return PreparedCommit(commit, after, weight, judged)
+            return PreparedCommit(commit, after, weight, verdict_facts)
         references = References(large)
         snapshot = Snapshot(entry.revision, write_document(after.state, after.progress, references, log=weight.log))
         both = self._unstored({**blobs, **references.blobs})
@@ -280,7 +280,7 @@ class CachedSession:
             raise TooLarge(f"the state would be larger than the {limits.max_state:,} bytes that it may have")
         after = StateAt(after.state, after.progress)
         commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close", phase, reward)
-        return PreparedCommit(commit, after, weight, judged)
+        return PreparedCommit(commit, after, weight, verdict_facts)
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
         """Those of the large values that are not known to be stored."""
@@ -297,15 +297,15 @@ class CachedSession:
         commit = first.commit
         head = replace(self.head, revision=commit.entry.revision)
         await self.store.create(head, [commit.entry], commit.snapshot, commit.blobs)
-        self._take(first)
+        self._apply_commit(first)
 
     async def append(self, prepared: PreparedCommit) -> None:
         """Make a commit that was prepared."""
         self.stale = True  # until the store has said yes, whatever happens
         await self.store.append(prepared.commit)
-        self._take(prepared)
+        self._apply_commit(prepared)
 
-    def _take(self, prepared: PreparedCommit) -> None:
+    def _apply_commit(self, prepared: PreparedCommit) -> None:
         """Hold what a commit has made."""
         commit, entry = prepared.commit, prepared.commit.entry
         self._weight = prepared.weight
@@ -319,7 +319,7 @@ class CachedSession:
         )
         if entry.call_id is not None and not entry.call_id.startswith(OWN_CALL_ID):
             self.calls[0].add(entry.call_id)
-        self.judged = prepared.judged or self.judged
+        self.verdict_facts = prepared.verdict_facts or self.verdict_facts
         self.set_newest(prepared.after)
 
     def in_memory(self, revision: int) -> StateAt | None:
@@ -335,7 +335,7 @@ class CachedSession:
         self.digests[0].update(document.digests)
         return found
 
-    async def refuse_pruned(self, revision: int) -> None:
+    async def ensure_kept(self, revision: int) -> None:
         """Raise `UnknownRevision` if the session's past at a revision was pruned.
 
         A process that prunes a session takes its lease. So what was whole is whole while the fence is the same.
@@ -346,7 +346,7 @@ class CachedSession:
                 self._whole_under = head.fence
             if self._whole_under == head.fence:
                 return
-        await history.refuse_pruned(head, revision)
+        await history.ensure_kept(head, revision)
 
     @property
     def is_small(self) -> bool:

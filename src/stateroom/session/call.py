@@ -50,7 +50,7 @@ class Call(msgspec.Struct, gc=False):
         """Run a tool that only looks at the newest state."""
         views = await self.cache.shared.views(self.cached, self.tool.procedure.shared, self.asker())
         await self.cache.refresh(self.cached)
-        self.cached.refuse_if_sealed()
+        self.cached.ensure_unsealed()
         ran = await self.run(self.tool.bind(self.given), views)
         return Result(True, ran.output)
 

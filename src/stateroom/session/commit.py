@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import random
 from typing import Any, TypeVar
 
 from stateroom.errors import Conflict, SessionLeased, SessionSealed
+from stateroom.pauses import Pauses
 from stateroom.session.cached_session import CachedSession
 from stateroom.session.log import AFTER_VERDICT
 from stateroom.session.runtime import Runtime
 
 R = TypeVar("R")
+
+PAUSES = Pauses(first=0.004, longest=0.05)
+"""Between attempts to commit."""
 
 ATTEMPTS = 20
 """Attempts per write before `Conflict` or `SessionLeased` is raised."""
@@ -28,18 +31,18 @@ async def commit(
     attempt: Callable[[], Awaitable[R]],
     what: str,
     *,
-    sealed_too: bool = False,
-    leased_too: bool = False,
-    unread: bool = False,
+    after_verdict: bool = False,
+    while_leased: bool = False,
+    load_state: bool = True,
     attempts: int = ATTEMPTS,
 ) -> R:
     """Make an attempt to write until it succeeds; the caller has the session's lock.
 
     Before each attempt, in this order:
 
-    1. what others have committed is loaded, if this process might lack it (without the state, if `unread`);
-    2. a session that has its verdict is refused with `SessionSealed`, unless `sealed_too`;
-    3. while another process has the lease, this one waits, unless `leased_too`.
+    1. what others have committed is loaded, if this process might lack it (without the state, unless `load_state`);
+    2. a session that has its verdict is refused with `SessionSealed`, unless `after_verdict`;
+    3. while another process has the lease, this one waits, unless `while_leased`.
 
     An attempt that raises `RetryCommit` is made again: at once the first time, then after growing pauses. After
     `attempts` of them `Conflict` is raised, which says `what` was refused; and `SessionLeased` after `ATTEMPTS` pauses
@@ -50,10 +53,10 @@ async def commit(
         if number:
             await back_off(number)
         if cached.stale:
-            await cached.refresh(unread=unread)
-        if cached.judged is not None and not sealed_too:  # also by a verdict for whose lock this has waited
+            await cached.refresh(load_state=load_state)
+        if cached.verdict_facts is not None and not after_verdict:  # also by a verdict for whose lock this has waited
             raise SessionSealed(cached.head.id)
-        if cached.head.holder is not None and not leased_too and cached.is_leased_elsewhere(runtime.now()):
+        if cached.head.holder is not None and not while_leased and cached.is_leased_elsewhere(runtime.now()):
             cached.stale = True
             waited += 1
             if waited == ATTEMPTS:
@@ -79,13 +82,13 @@ async def append_entry(
             raise RetryCommit from None
         return prepared.commit.entry.revision
 
-    return await commit(runtime, cached, attempt, kind, sealed_too=kind in AFTER_VERDICT, unread=True)
+    return await commit(runtime, cached, attempt, kind, after_verdict=kind in AFTER_VERDICT, load_state=False)
 
 
 async def back_off(number: int) -> None:
-    """Wait before attempt `number`, with jitter, so that writers in step fall out of it."""
+    """Wait before attempt `number`; the second is made at once."""
     if number > 1:
-        await asyncio.sleep(random() * min(0.001 * 2 ** min(number, 6), 0.05))
+        await asyncio.sleep(PAUSES.after(number - 1))
 
 
 def too_busy(runtime: Runtime, cached: CachedSession, what: str, attempts: int = ATTEMPTS) -> SessionLeased | Conflict:

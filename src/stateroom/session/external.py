@@ -100,8 +100,8 @@ class ExternalCall(Call, gc=False):
             nonlocal ran
             if cached.head.revision != ran.revision:
                 changed = cached.state is not ran.base or cached.progress.resources != ran.progress.resources
-                if cached.judged is not None or changed:  # never merged by accident
-                    meanwhile = "the session got its verdict" if cached.judged else "others changed the state"
+                if cached.verdict_facts is not None or changed:  # never merged by accident
+                    meanwhile = "the session got its verdict" if cached.verdict_facts else "others changed the state"
                     message = f"{tool.name} took effect, but {meanwhile} meanwhile: its change was refused"
                     return await self._fail(message, "tool_failed")
                 ran = replace(ran, revision=cached.head.revision, progress=cached.progress)
@@ -118,7 +118,7 @@ class ExternalCall(Call, gc=False):
                 raise RetryCommit from None
 
         return await commit(
-            self.cache.runtime, cached, attempt, tool.name, sealed_too=True, unread=True, attempts=PATIENT
+            self.cache.runtime, cached, attempt, tool.name, after_verdict=True, load_state=False, attempts=PATIENT
         )
 
     async def _fail(self, message: str, code: Code, cause: Cause | None = None) -> Result:
@@ -129,7 +129,7 @@ class ExternalCall(Call, gc=False):
         return Result(False, None, message, code, cause=cause)
 
     async def _recorded(self) -> Result:
-        await self.cached.refresh(unread=True)
+        await self.cached.refresh(load_state=False)
         return result_of_entry(await self.cached.find_call(self.call_id))
 
     async def _append(self, kind: str, facts: dict[str, Any], call_id: str) -> None:

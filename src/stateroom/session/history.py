@@ -157,7 +157,7 @@ class History:
         first = head.parent_revision + 1  # this entry is never pruned
         return head.revision <= first or bool(await self.store.entries(head.id, after=first, until=first + 1))
 
-    async def refuse_pruned(self, head: Head, revision: int) -> None:
+    async def ensure_kept(self, head: Head, revision: int) -> None:
         """Raise `UnknownRevision` if the session's past at a revision was pruned; quick, whatever the state's size."""
         while head.parent is not None and revision <= head.parent_revision:
             head = await self.store.head(head.parent)

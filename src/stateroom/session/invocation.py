@@ -39,8 +39,8 @@ from stateroom.state import (
     State,
     commit,
     draft_of,
+    ensure_untampered,
     leave_spares,
-    refuse_tampering,
 )
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ async def run_tool(
 def _finish(draft: Any, context: DraftContext, reads: bool) -> Change:
     """What became of a draft; raises if that may not be."""
     if reads:
-        refuse_tampering(draft)
+        ensure_untampered(draft)
         leave_spares(draft)
         return Change(draft._draft_base, [])
     if isinstance(context, EventContext):
@@ -238,7 +238,7 @@ def has_tampered(*drafts: Any) -> bool:
     """Whether what a function did to its drafts may have changed committed state in memory."""
     try:
         for draft in drafts:
-            refuse_tampering(draft)
+            ensure_untampered(draft)
     except TamperedState:
         return True
     return False

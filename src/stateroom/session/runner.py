@@ -17,13 +17,14 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from math import inf
 from queue import Empty, SimpleQueue
-from random import uniform
 from time import perf_counter
 from typing import Any
 
 from stateroom.errors import Busy, StateroomError, TimedOut
+from stateroom.pauses import Pauses
 from stateroom.session.containment import Asked, PathNotLoaded, contained
 from stateroom.session.environment import Procedure
 
@@ -42,8 +43,8 @@ HARDER = 10
 MOST_THREADS = 1024
 """Functions that can be at work, or stuck, on threads at once."""
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
-"""Seconds between two looks for a thread that is free, which grow."""
+PAUSES = Pauses(first=0.02, longest=0.5)
+"""Between two looks for a thread that is free."""
 
 IDLE_SECONDS = 5.0
 """How long a worker thread waits for more work before it ends."""
@@ -204,12 +205,10 @@ class _Workers:
 
     async def run_later(self, function: Callable[[], Any], timeout: float) -> asyncio.Future[Any]:
         """Run a function as soon as a thread is free; `Busy` if none is in time."""
-        pause = SHORTEST_PAUSE
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while True:
-                    await asyncio.sleep(uniform(pause / 2, pause))
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                for looks in count(1):
+                    await asyncio.sleep(PAUSES.after(looks))
                     if (work := self.run(function)) is not None:
                         return work
         raise Busy(f"{MOST_THREADS} tools are at work already, or stuck; try again later")

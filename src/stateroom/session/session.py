@@ -104,7 +104,7 @@ class Session(Generic[S]):
 
         Fields that are to come with the verdict are missing until then: to read one raises `MissingField`.
         """
-        return self._cache.runtime.task_of(self._cached.seeded, self._cached.judged)
+        return self._cache.runtime.task_of(self._cached.seeded, self._cached.verdict_facts)
 
     @property
     def agent(self) -> SessionAgent:
@@ -142,7 +142,7 @@ class Session(Generic[S]):
     @property
     def verdict(self) -> Verdict | None:
         """The verdict, if it is known here that there is one."""
-        judged = self._cached.judged
+        judged = self._cached.verdict_facts
         return None if judged is None else Verdict(**judged["verdict"])
 
     @property
@@ -182,7 +182,7 @@ class Session(Generic[S]):
         cache, cached = self._cache, self._cached
         if cached.head.closed or cached.head.expires <= cache.runtime.now():
             await cache.refresh(cached)  # raises, unless another process has renewed it
-        if cached.judged is not None:
+        if cached.verdict_facts is not None:
             raise SessionSealed(cached.head.id)
         if user is not None:
             checked_user(user)
@@ -263,7 +263,7 @@ class Session(Generic[S]):
         async with cached.lock:
             await cache.refresh(cached, include_closed=True)
             attempt = Verification(cache, cached, response, row, by).attempt
-            verdict = await commit(cache.runtime, cached, attempt, "its verdict", sealed_too=True)
+            verdict = await commit(cache.runtime, cached, attempt, "its verdict", after_verdict=True)
             if cached.resources:
                 cached.resources.stop()  # not awaited: the verdict does not wait until they have stopped
             return verdict
@@ -309,7 +309,7 @@ class Session(Generic[S]):
         try:
             facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **told, **person(by)}
             async with self._cached.lock:
-                await self._cache.refresh(self._cached, unread=True)
+                await self._cache.refresh(self._cached, load_state=False)
                 return await append_entry(self._cache.runtime, self._cached, "record", facts)
         except UNSTORABLE as error:
             message = f"should be JSON: {error}"
@@ -332,7 +332,7 @@ class Session(Generic[S]):
         """
         checked_name("name", name)
         async with self._cached.lock:
-            await self._cache.refresh(self._cached, unread=True)
+            await self._cache.refresh(self._cached, load_state=False)
             try:
                 call_id = CHECKPOINT + name if name else None
                 facts = {"name": name, **person(by)}
@@ -389,8 +389,8 @@ class Session(Generic[S]):
             return target.steps
 
         async with cached.lock:
-            await cache.refresh(cached, unread=not whole)
-            return await commit(cache.runtime, cached, attempt, what, unread=not whole)
+            await cache.refresh(cached, load_state=whole)
+            return await commit(cache.runtime, cached, attempt, what, load_state=whole)
 
     @overload
     async def fork(
@@ -434,7 +434,7 @@ class Session(Generic[S]):
         """
         cache, cached = self._cache, self._cached
         async with cached.lock:
-            await cache.refresh(cached, include_closed=True, unread=True)
+            await cache.refresh(cached, include_closed=True, load_state=False)
             revision = cached.head.revision if at is None else await self._resolve(at)
             standing = await self._state_at(revision, whole=cache.reaches_outside or edit is not None)
         if standing.progress.pending and pending == "refuse":
@@ -470,7 +470,7 @@ class Session(Generic[S]):
         cached = self._cached
         if cached.in_memory(revision) or cached.is_small or whole:
             return await cached.at(revision)
-        await cached.refuse_pruned(revision)
+        await cached.ensure_kept(revision)
         agent = await History(cached.store).agent(cached.head, revision) if cached.head.phase else INITIAL
         return StateAt(None, Progress(0, 0.0, agent=AgentStatus(agent.phase)))
 

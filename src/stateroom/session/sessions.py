@@ -259,7 +259,7 @@ class Sessions(Generic[S]):
             history.outline(session_id), self.store.entries(session_id, until=1)
         )
         head = document.head
-        self.cache.refuse_ended(head, include_closed)
+        self.cache.ensure_live(head, include_closed)
         if head.environment != self.environment.name:
             raise SessionError(
                 session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
@@ -271,7 +271,7 @@ class Sessions(Generic[S]):
         cached.seeded = await history.seed(head, first)
         if document.last_kind in LATE:
             judged = await history.find_own_call(session_id, VERDICT)
-            cached.judged = judged.facts if judged else None
+            cached.verdict_facts = judged.facts if judged else None
         cached.head = await self.cache.renewed(cached.head)
         return cached
 

@@ -320,7 +320,7 @@ class SharedStates:
         if type(state) is not wanted:
             raise DefinitionError(f"{where} must return a {wanted.__name__}, not {type(state).__name__}")
         with contained:
-            copy: State = shape_of(wanted).admit(state, ())  # valid, and shared with nobody
+            copy: State = shape_of(wanted).validate_copy(state, ())  # valid, and shared with nobody
             return copy
 
     async def commit(

@@ -37,10 +37,10 @@ class Verification:
         if response is None:
             response = await SessionAgent(self._cache, cached).response()
         added = self._added_fields()
-        if cached.judged is not None:
-            if cached.judged.get("response", digest(response)) != digest(response):
+        if cached.verdict_facts is not None:
+            if cached.verdict_facts.get("response", digest(response)) != digest(response):
                 raise SessionSealed(cached.head.id, "it was given for another response")
-            return Verdict(**cached.judged["verdict"])
+            return Verdict(**cached.verdict_facts["verdict"])
         if cached.head.closed:
             raise SessionClosed(cached.head.id)
         verdict, facts = await self._judge(response, added)
@@ -58,9 +58,9 @@ class Verification:
             return {}
         cached, row = self._cached, self._row
         seed = read_entry(cached.seeded)
-        known = task_row(seed, cached.judged)
+        known = task_row(seed, cached.verdict_facts)
         added = {name: row[name] for name in seed.facts.get("lacks", ()) if name in row and name not in known}
-        task = self._cache.runtime.task_of(cached.seeded, cached.judged)
+        task = self._cache.runtime.task_of(cached.seeded, cached.verdict_facts)
         for name, value in row.items():
             if name in added or (name in known and same(known[name], value)):
                 continue

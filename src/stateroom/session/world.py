@@ -139,5 +139,5 @@ def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State
             raise DefinitionError(f"{told}; write a {hook} that returns a {wanted.__name__}, or give a default")
         state = wanted.model_construct(**fields)
     with contained:
-        copy: State = shape_of(wanted).admit(state, ())
+        copy: State = shape_of(wanted).validate_copy(state, ())
         return copy

@@ -14,7 +14,7 @@ from .commit import (
     ENDED as ENDED,
     Change as Change,
     commit as commit,
-    refuse_tampering as refuse_tampering,
+    ensure_untampered as ensure_untampered,
 )
 from .comparison import (
     Comparison as Comparison,

@@ -59,7 +59,7 @@ def changes_in(draft: Any) -> Patch:
     return patch
 
 
-def refuse_tampering(draft: Any) -> None:
+def ensure_untampered(draft: Any) -> None:
     """Raise if C code may have handed out committed items of a list in a draft, which a tool could have changed."""
     if isinstance(draft, DraftModel):
         base, fields = draft._draft_base.__dict__, draft.__dict__
@@ -71,7 +71,7 @@ def refuse_tampering(draft: Any) -> None:
     else:
         children = list(draft) if isinstance(draft, tuple) else []
     for child in children:
-        refuse_tampering(child)
+        ensure_untampered(child)
 
 
 def _keep_rules(state: Any, ruled: list[Path]) -> Change:
@@ -159,7 +159,7 @@ def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch,
         whole = shape.model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
     except ValidationError as error:
         raise invalid(error, path, settled) from None
-    for name, value in shape.settle(whole, path).__dict__.items():
+    for name, value in shape.freeze(whole, path).__dict__.items():
         if not _is_same(value, settled.__dict__[name]):
             here = (*path, name)
             draft._draft_checked[name] = value
@@ -187,7 +187,7 @@ def _check_list(draft: DraftList, path: Path, patch: Patch, ruled: list[Path]) -
     draft.checked = {}
     splices, order = draft.changes(path)
     for start, stop, places in splices:
-        values = [item.admit(at(place), (*path, place)) for place in places]
+        values = [item.validate_copy(at(place), (*path, place)) for place in places]
         draft.checked.update(zip(places, values, strict=True))
         patch.append(("splice", path, start, stop, values))
     if order is not None:
@@ -211,8 +211,8 @@ def _check_dict(draft: DraftDict, path: Path, patch: Patch, ruled: list[Path]) -
         if type(key) is str and key in base and key not in draft.deleted:
             checked[key] = _replaced(base[key], value, part, here, patch)
             continue
-        admitted = shape.key.admit(key, here)
-        checked[admitted] = part.admit(value, here)
+        admitted = shape.key.validate_copy(key, here)
+        checked[admitted] = part.validate_copy(value, here)
         patch.append(("set", (*path, admitted), checked[admitted]))
     for key, child in draft.touched.items():
         if key in checked:  # assigned in another spelling of the key
@@ -235,7 +235,7 @@ def _replaced(old: Any, value: Any, shape: Shape, path: Path, patch: Patch) -> A
             changes = {name: shape.admit_field(name, after[name], {}, (*path, name)) for name in names}
             patch += [("set", (*path, name), change) for name, change in changes.items()]
             return shape.changed(old, changes)
-    admitted = shape.admit(value, path)
+    admitted = shape.validate_copy(value, path)
     patch.append(("set", path, admitted))
     return admitted
 
@@ -246,7 +246,7 @@ def _check_set(draft: DraftSet, path: Path, patch: Patch) -> None:
     base = draft._draft_base
     shape = cast(Any, draft._draft_shape)
     removed = base - draft
-    added = {shape.item.admit(member, path) for member in set(draft) - base}
+    added = {shape.item.validate_copy(member, path) for member in set(draft) - base}
     if added or removed:
         set.clear(draft)
         set.update(draft, base - removed, added)
@@ -263,7 +263,7 @@ def _check_child(child: Any, shape: Shape, path: Path, patch: Patch, ruled: list
     if not is_tuple and not _is_guarded(shape, child):
         return child
     settled = _settle(child)
-    admitted = shape.admit(settled, path)
+    admitted = shape.validate_copy(settled, path)
     if not is_tuple and _is_same(admitted, settled):
         return child  # the smaller operations say it all
     del patch[mark[0] :], ruled[mark[1] :]

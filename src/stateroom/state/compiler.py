@@ -60,7 +60,7 @@ def shape_of_model(model: type[BaseModel]) -> ModelShape:
     if known is None:
         compiler = _Compiler()
         known = compiler.model(model, model.__name__)
-        compiler.refuse_ambiguity()
+        compiler.ensure_unambiguous()
         for checked, shape in compiler.open.items():  # only now: a class is marked when all it reaches is good
             checked.__stateroom_shape__ = shape  # type: ignore[attr-defined]
     assert isinstance(known, ModelShape)
@@ -90,7 +90,7 @@ class _Compiler:
                 model.model_rebuild()
             except (PydanticUserError, PydanticUndefinedAnnotation) as error:
                 raise DefinitionError(f"{where}: {error.message.splitlines()[0]}") from None
-        _refuse_hidden_state(model, where)
+        _ensure_no_hidden_state(model, where)
         shape = self.open[model] = ModelShape(model)
         for name, field in model.model_fields.items():
             with self._now(config=model.model_config, is_part=False, looks=False):
@@ -106,7 +106,7 @@ class _Compiler:
         yield
         vars(self).update(before)
 
-    def refuse_ambiguity(self) -> None:
+    def ensure_unambiguous(self) -> None:
         """Refuse a union in which what is stored does not tell the type, once all fields are known."""
         for union, where in self.unions:
             for why in union.mixed_up():
@@ -272,7 +272,7 @@ def _is_key(annotation: Any) -> bool:
     return annotation in (str, int) or (isinstance(annotation, type) and issubclass(annotation, Enum))
 
 
-def _refuse_hidden_state(model: type[BaseModel], where: str) -> None:
+def _ensure_no_hidden_state(model: type[BaseModel], where: str) -> None:
     if issubclass(model, RootModel):
         raise DefinitionError(f"{where}: {model.__name__} is a RootModel; use the type that it wraps")
     if model.model_config.get("extra") == "allow":

@@ -36,9 +36,9 @@ class EventContext(DraftContext, eq=False, kw_only=True):
     def emit(self, draft: Any, event: Event) -> None:
         if self.closed is not self.by_events or draft._draft_base is not self.base:
             super().emit(draft, event)  # which refuses it
-        self._refuse_failed()
+        self._ensure_not_failed()
         applier_of(type(self.base), self.base.__appliers__, event)  # an event that nothing applies does no harm
-        happened = shape_of_model(type(event)).admit(event, ())  # valid, and shared with nobody
+        happened = shape_of_model(type(event)).validate_copy(event, ())  # valid, and shared with nobody
         self.failed, self.closed = happened, None
         try:
             _happen(draft, self.base, happened)
@@ -50,14 +50,14 @@ class EventContext(DraftContext, eq=False, kw_only=True):
 
     def check_events(self, draft: Any) -> None:
         """Raise if anything has changed that the events do not account for."""
-        self._refuse_failed()
+        self._ensure_not_failed()
         again = draft_of(self.base, DraftContext())
         for event in self.emitted:
             _happen(again, self.base, event)
         if not Sameness()(_by_place(changes_in(draft)), _by_place(changes_in(again))):
             raise ReadOnlyState(f"{self.by_events}. Its events, applied once more, do not come to the same state")
 
-    def _refuse_failed(self) -> None:
+    def _ensure_not_failed(self) -> None:
         if self.failed is not None:
             raise InvalidState((), f"{type(self.failed).__name__} could not be applied; look before you emit an event")
 
@@ -83,10 +83,10 @@ def fold(state: S, events: Iterable[Event]) -> S:
 
 def committed(draft: Any) -> Any:
     """What a draft stands for; if it has changed, a copy."""
-    return shape_of_model(type(draft._draft_base)).admit(draft, ()) if changes_in(draft) else draft._draft_base
+    return shape_of_model(type(draft._draft_base)).validate_copy(draft, ()) if changes_in(draft) else draft._draft_base
 
 
 def _happen(draft: Any, base: State, event: Event) -> None:
     """Apply an event to a draft; the event itself stays as it is, whatever becomes of the values in it there."""
     method, shape = applier_of(type(base), base.__appliers__, event), shape_of_model(type(event))
-    method(draft, shape.admit(event, ()) if shape.branches else event)
+    method(draft, shape.validate_copy(event, ()) if shape.branches else event)

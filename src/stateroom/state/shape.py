@@ -23,7 +23,7 @@ from pydantic_core import CoreConfig, CoreSchema, SchemaValidator, core_schema
 
 from stateroom.errors import InvalidState, Path
 from stateroom.state.codec import decode, encode
-from stateroom.state.values import EXACT, LEAVES, detach, fill, invalid, is_plain, refuse_depth
+from stateroom.state.values import EXACT, LEAVES, detach, ensure_depth, fill, invalid, is_plain
 
 Schemas = dict[str, CoreSchema]
 """Parts of a reader that stand at several places, by name."""
@@ -82,11 +82,11 @@ class Shape:
         """Whether it is fixed, if the models in `seen`, in which it stands, are."""
         return self.leaf
 
-    def admit(self, value: Any, path: Path) -> Any:
+    def validate_copy(self, value: Any, path: Path) -> Any:
         """A valid copy of `value` that no tool holds a handle to, just as it is read from the store."""
         if type(value) in self.trusted:
             return value
-        return self.settle(self.validate(value if type(value) in LEAVES else detach(value, path), path), path)
+        return self.freeze(self.validate(value if type(value) in LEAVES else detach(value, path), path), path)
 
     def validate(self, value: Any, path: Path) -> Any:
         """The valid form of a value that holds no drafts; models in it are taken as they are."""
@@ -95,7 +95,7 @@ class Shape:
         except ValidationError as error:
             raise invalid(error, path, value) from None
 
-    def settle(self, value: Any, path: Path) -> Any:
+    def freeze(self, value: Any, path: Path) -> Any:
         """What everybody reads once a valid value is stored here; one that would be read as another is refused."""
         if type(value) in self.exact:
             return value
@@ -211,7 +211,7 @@ def _stored(value: Any, shape: Shape, path: Path) -> Any:
 
 
 def _stored_parts(parts: Iterable[tuple[Any, Any]], shape: Shape, path: Path) -> dict[Any, Any]:
-    refuse_depth(path)
+    ensure_depth(path)
     try:
         return {
             key: part if type(part) in EXACT else _stored(part, shape.part(key), (*path, key)) for key, part in parts
@@ -351,7 +351,7 @@ class ModelShape(Shape):
         except ValidationError as error:
             if lacking := [each for each in error.errors() if each["type"] in ("missing", UNKNOWN_FIELDS)]:
                 raise invalid(error, (), data, lacking[0]) from None
-        return self.admit(data, ())
+        return self.validate_copy(data, ())
 
     @cached_property
     def field_checker(self) -> type[BaseModel]:
@@ -372,9 +372,9 @@ class ModelShape(Shape):
         config = ConfigDict(**{**self.model.model_config, "frozen": False})
         return create_model(self.model.__name__, __config__=config, __validators__=validators, **fields)
 
-    def admit(self, value: Any, path: Path) -> Any:
+    def validate_copy(self, value: Any, path: Path) -> Any:
         if type(value) is not self.model or not all(map(is_plain, value.__dict__.values())):
-            return super().admit(value, path)
+            return super().validate_copy(value, path)
         fields = value.__dict__
         if len(fields) > len(self.fields):  # it holds values of cached properties
             fields = {name: fields[name] for name in self.fields if name in fields}
@@ -382,17 +382,17 @@ class ModelShape(Shape):
             made = self.model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
         except ValidationError as error:
             raise invalid(error, path, value) from None
-        return self.settle(made, path)
+        return self.freeze(made, path)
 
     def admit_field(self, name: str, value: Any, before: Mapping[str, Any], path: Path) -> Any:
         """A valid copy of `value` for the field `name`; `before` are the fields that its validator may look at."""
         part, check = self.fields[name], self.leaf_checks.get(name)
         if check is None or not (type(value) in LEAVES or is_plain(value)):
-            return part.settle(self.validate_field(name, detach(value, path), before, path), path)
+            return part.freeze(self.validate_field(name, detach(value, path), before, path), path)
         if type(value) in part.trusted:
             return value
         try:
-            return part.settle(check(value), path)
+            return part.freeze(check(value), path)
         except ValidationError as error:
             raise invalid(error, path, value) from None
 

@@ -31,7 +31,7 @@ LAZY = (Iterator, MappingView, deque)
 """What pydantic takes for a list without looking inside."""
 
 
-def refuse_depth(path: Path) -> None:
+def ensure_depth(path: Path) -> None:
     """Raise if a container may not stand at this place."""
     if len(path) > DEPTH:
         raise InvalidState(path[:1], f"a state is nested at most {DEPTH} levels deep")
@@ -66,7 +66,7 @@ def detach(value: Any, path: Path, _within: frozenset[int] = frozenset()) -> Any
             return value
     if id(value) in _within:
         raise InvalidState(path, "a state cannot contain itself")
-    refuse_depth(path)
+    ensure_depth(path)
     within = _within | {id(value)}
     if isinstance(value, BaseModel):
         model = kind.__dict__.get("_draft_model", kind)  # `getattr` takes pydantic's metaclass long to refuse

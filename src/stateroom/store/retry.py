@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
-from random import uniform
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar, cast
 
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownSession
+from stateroom.pauses import Pauses
 from stateroom.store.concurrency import Gate
 from stateroom.store.contract import Store
 from stateroom.store.records import Commit, Head, Record
@@ -29,8 +29,7 @@ T = TypeVar("T")
 
 TIMEOUT = 10.0
 """Seconds for which an operation is retried, unless the URL says otherwise."""
-FIRST_PAUSE = 0.02
-LONGEST_PAUSE = 1.0
+PAUSES = Pauses(first=0.04, longest=1.0)
 
 
 class RetryStore(WrappedStore):
@@ -83,7 +82,7 @@ class RetryStore(WrappedStore):
 
     async def _pause(self, failures: int, started: float, error: StoreUnavailable) -> None:
         """Wait a little, or give up."""
-        pause = uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures, 10)))
+        pause = PAUSES.after(failures)
         passed = monotonic() - started
         if passed + pause > self.timeout:
             raise StoreUnavailable(f"{error} (attempts: {failures}, in {passed:.1f} s)") from error

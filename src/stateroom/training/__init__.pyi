@@ -1,6 +1,6 @@
 from .advantages import (
     STATES as STATES,
-    How as How,
+    AdvantageMethod as AdvantageMethod,
     advantages as advantages,
     with_states as with_states,
 )

@@ -31,7 +31,7 @@ from stateroom.store import Store
 
 Row = Mapping[str, Any]
 
-How = Literal["grpo", "rloo", "gigpo", "vine", "tree"]
+AdvantageMethod = Literal["grpo", "rloo", "gigpo", "vine", "tree"]
 
 STATES = "_stateroom_states"
 """The field with the digest of the state that each answer of an episode was given in."""
@@ -43,7 +43,7 @@ DISCOUNT = 0.95
 """By how much the reward of an episode counts less one answer earlier, among answers in one state; as in GiGPO."""
 
 
-def advantages(rows: Iterable[Row], how: How) -> list[list[float]]:
+def advantages(rows: Iterable[Row], how: AdvantageMethod) -> list[list[float]]:
     """The advantages of the answers in some rows: for each row a list, with a number for each answer.
 
     The rows are those of a rollouts file, all of a task together in any order; or, for `vine` and `tree`, nodes of

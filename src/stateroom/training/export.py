@@ -28,7 +28,7 @@ from stateroom.errors import BadData, InvalidArguments, ModelFailed, NotFound
 from stateroom.model import Item, Message, chat_tools, template_messages
 from stateroom.rollout import NODE, PARENT, SESSION, StoredEpisode, StoredRun, TreeFiles, read_trees
 from stateroom.store import open_store
-from stateroom.training.advantages import How, advantages, with_states
+from stateroom.training.advantages import AdvantageMethod, advantages, with_states
 from stateroom.training.sequences import sequences, token_advantages
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ class Format(NamedTuple):
 
 
 async def export_rows(
-    run: StoredRun, to: To, *, how: How = "grpo", min_reward: float | None = None
+    run: StoredRun, to: To, *, how: AdvantageMethod = "grpo", min_reward: float | None = None
 ) -> AsyncIterator[Row]:
     """The rows of a run in a format.
 
@@ -63,7 +63,7 @@ async def export_rows(
         yield row
 
 
-async def advantages_of(run: StoredRun, how: How) -> dict[Key, list[float]]:
+async def advantages_of(run: StoredRun, how: AdvantageMethod) -> dict[Key, list[float]]:
     """The advantages of all answers in a run, by episode."""
     if how in ("vine", "tree"):
         return dict(_advantages_in_trees(run, how))
@@ -291,7 +291,7 @@ def _pairs(task: int, node: str, prefix: list[Item], tools: str, found: list[Con
         }
 
 
-def _advantages_in_trees(run: StoredRun, how: How) -> Iterator[tuple[Key, list[float]]]:
+def _advantages_in_trees(run: StoredRun, how: AdvantageMethod) -> Iterator[tuple[Key, list[float]]]:
     if not run.branches:
         raise InvalidArguments(f"--advantages: {how} needs trees; grow them with `stateroom branch`")
     paths: dict[tuple[int, str | None], list[float]] = {}

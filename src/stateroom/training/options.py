@@ -13,7 +13,7 @@ from pydantic import Field
 from stateroom.agent import MAX_STEPS
 from stateroom.options import Option, Unchecked, options
 from stateroom.rollout import EnvironmentOptions, EnvironmentSpec
-from stateroom.training.advantages import How
+from stateroom.training.advantages import AdvantageMethod
 
 
 @options
@@ -70,7 +70,8 @@ class TrainOptions(LearningOptions, EnvironmentOptions):
         Path, Field(description="A folder that save_pretrained wrote, or a GGUF file."), Option("-m", may_change=True)
     ]
     algorithm: Annotated[
-        How, Field(description="How the advantage of an answer is estimated; vine and tree fork its states.")
+        AdvantageMethod,
+        Field(description="How the advantage of an answer is estimated; vine and tree fork its states."),
     ] = "grpo"
     steps: Annotated[int, Field(ge=0, description="Steps of reinforcement."), Option(may_change=True)] = 100
     token_budget: Annotated[

@@ -26,7 +26,7 @@ from stateroom.rollout import (
     read_trees,
     run,
 )
-from stateroom.training.advantages import How, advantages
+from stateroom.training.advantages import AdvantageMethod, advantages
 from stateroom.training.export import advantages_of
 from stateroom.training.sequences import sequences, token_advantages
 
@@ -101,7 +101,7 @@ class Collector:
     max_steps: int = MAX_STEPS
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    async def groups(self, tasks: Sequence[Row], n: int, how: How, output: Path, seed: int) -> Collected:
+    async def groups(self, tasks: Sequence[Row], n: int, how: AdvantageMethod, output: Path, seed: int) -> Collected:
         """Run `n` episodes of each task, which are forks of one session."""
         plan = plan_run(
             self.environment,

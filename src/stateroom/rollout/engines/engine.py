@@ -10,9 +10,8 @@ from typing import NoReturn, Protocol, Self
 
 from stateroom.errors import EngineFailed, StateroomError
 from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
-from stateroom.rollout.engines.tenure import TenureLost
 from stateroom.rollout.plan import Run
-from stateroom.rollout.rows import TRANSIENT
+from stateroom.rollout.rows import is_transient
 
 BEATS = 6
 """Signs of life that a worker with nothing to tell gives within the time after which it is lost."""
@@ -24,11 +23,11 @@ class WorkerLost(StateroomError):
 
 def refusal(error: StateroomError) -> Refused:
     """Why a worker cannot work."""
-    return Refused(str(error), isinstance(error, (*TRANSIENT, TenureLost)))
+    return Refused(str(error), is_transient(error))
 
 
 def raise_refusal(refused: Refused) -> NoReturn:
-    raise WorkerLost(f"a worker has stopped: {refused.why}") if refused.passes else EngineFailed(refused.why)
+    raise WorkerLost(f"a worker has stopped: {refused.why}") if refused.transient else EngineFailed(refused.why)
 
 
 class Worker(Protocol):

@@ -8,7 +8,7 @@ from stateroom.model import Report
 from stateroom.rollout.rows import Key, Row
 
 
-class Given(msgspec.Struct, frozen=True):
+class Assign(msgspec.Struct, frozen=True):
     """To a worker: the rows of episodes to run. Those of a group are given together."""
 
     rows: list[Row]
@@ -16,7 +16,7 @@ class Given(msgspec.Struct, frozen=True):
     """Whether another worker, or an earlier process, may have begun them."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class Ack(msgspec.Struct, frozen=True):
     """To a worker: the rows of these episodes are in the run's files, so that their sessions can be closed."""
 
     keys: list[Key]
@@ -46,7 +46,7 @@ class ToolFailed(msgspec.Struct, frozen=True):
     failure: Row
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestPermit(msgspec.Struct, frozen=True):
     """From a worker: it would like to send a request to a model's server."""
 
     number: int
@@ -80,10 +80,10 @@ class Refused(msgspec.Struct, frozen=True):
     """From a worker: it cannot work."""
 
     why: str
-    passes: bool
+    transient: bool
     """Whether another one may have no such trouble, a little later."""
 
 
-ToWorker = Given | Written | Permitted
-AboutRequest = Asked | Withdrawn | Released
+ToWorker = Assign | Ack | Permitted
+AboutRequest = RequestPermit | Withdrawn | Released
 FromWorker = Finished | ToolFailed | AboutRequest

@@ -9,7 +9,7 @@ from itertools import count
 
 from stateroom.errors import ModelUnavailable
 from stateroom.model import Limiter, Report
-from stateroom.rollout.engines.messages import AboutRequest, Asked, Permitted, Released, ToWorker, Withdrawn
+from stateroom.rollout.engines.messages import AboutRequest, Permitted, Released, RequestPermit, ToWorker, Withdrawn
 
 
 class DriversLimiter:
@@ -25,7 +25,7 @@ class DriversLimiter:
     async def acquire(self, endpoint: str, tokens: int) -> None:
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._tell(Asked(number, endpoint, tokens))
+        self._tell(RequestPermit(number, endpoint, tokens))
         try:
             await self._waiting[number]
         except asyncio.CancelledError:
@@ -55,13 +55,13 @@ class Permits:
     def __init__(self, limiter: Limiter, send: Callable[[Sequence[ToWorker]], Awaitable[None]]) -> None:
         self._limiter = limiter
         self._send = send
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, RequestPermit] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
 
     def hear(self, message: AboutRequest) -> None:
         number = message.number
         match message:
-            case Asked():
+            case RequestPermit():
                 self._asked[number] = message
                 self._waiting[number] = asyncio.create_task(self._permit(message))
             case Withdrawn():
@@ -69,7 +69,7 @@ class Permits:
             case Released():
                 self._limiter.release(self._asked.pop(number).endpoint, message.report)
 
-    async def _permit(self, asked: Asked) -> None:
+    async def _permit(self, asked: RequestPermit) -> None:
         error: str | None = None
         try:
             await self._limiter.acquire(asked.endpoint, asked.tokens)

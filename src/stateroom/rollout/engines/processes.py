@@ -17,9 +17,9 @@ from typing import Any
 
 from stateroom.errors import StateroomError
 from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.heartbeat import Heartbeat
 from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
 from stateroom.rollout.engines.pickled import PickledPlan
-from stateroom.rollout.engines.tenure import Tenure
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 
@@ -139,10 +139,10 @@ async def _work(connection: socket.socket) -> None:
     try:
         plan, slots = await read(reader)
         try:
-            link = Link(Tenure(plan.lease))
+            link = Link(Heartbeat(plan.lease))
             async with open_worker(plan.open(link.limiter), slots, link) as worker:
                 await write(writer, None)
-                await _talk(worker, link.tenure, reader, writer, beat=plan.lease / BEATS)
+                await _talk(worker, link.heartbeat, reader, writer, beat=plan.lease / BEATS)
         except StateroomError as error:
             await write(writer, refusal(error))
     except (asyncio.IncompleteReadError, OSError):
@@ -150,7 +150,7 @@ async def _work(connection: socket.socket) -> None:
 
 
 async def _talk(
-    worker: EpisodeWorker, tenure: Tenure, reader: StreamReader, writer: StreamWriter, *, beat: float
+    worker: EpisodeWorker, heartbeat: Heartbeat, reader: StreamReader, writer: StreamWriter, *, beat: float
 ) -> None:
     """Pass messages on, until the driver hangs up."""
 
@@ -168,7 +168,7 @@ async def _talk(
             else:
                 receiving.cancel()
                 await write(writer, [])
-            tenure.renew()
+            heartbeat.renew()
         hearing.result()
     finally:
         hearing.cancel()

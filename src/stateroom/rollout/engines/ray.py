@@ -14,9 +14,9 @@ from ray.exceptions import RayError
 
 from stateroom.errors import EngineFailed, InvalidOption, StateroomError
 from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.heartbeat import Heartbeat
 from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
 from stateroom.rollout.engines.pickled import PickledPlan
-from stateroom.rollout.engines.tenure import Tenure
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 from stateroom.store import without_secrets
@@ -41,7 +41,7 @@ class RayEngine(Engine):
         super().__init__(plan, 1)
         self._address = address = address or os.environ.get("RAY_ADDRESS")
         if address is not None and (plan.keeps_sessions or plan.keeps_transcripts):
-            _refuse_local_store(plan.store)
+            _ensure_shared_store(plan.store)
         self._pickled = PickledPlan(plan, cloudpickle.dumps)
 
     async def __aenter__(self) -> Self:
@@ -72,7 +72,7 @@ async def _check_answers(address: str | None) -> None:
         writer.close()
 
 
-def _refuse_local_store(url: str) -> None:
+def _ensure_shared_store(url: str) -> None:
     if url.partition(":")[0] in OF_ONE_MACHINE:
         raise InvalidOption(
             "store",
@@ -122,7 +122,7 @@ class _Actor:
     def __init__(self, plan: PickledPlan, slots: int) -> None:
         self._pickled = plan
         self._slots = slots
-        self._link = Link(Tenure(plan.lease))
+        self._link = Link(Heartbeat(plan.lease))
         self._stopped = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -151,7 +151,7 @@ class _Actor:
         await self._worker.send(messages)
 
     async def receive(self) -> Sequence[FromWorker]:
-        self._link.tenure.renew()
+        self._link.heartbeat.renew()
         await asyncio.sleep(GATHER)
         try:
             async with asyncio.timeout(self._pickled.lease / BEATS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stateroom.errors import InvalidOption, needs
 from stateroom.rollout.engines.engine import Engine, Worker
-from stateroom.rollout.engines.tenure import Tenure
+from stateroom.rollout.engines.heartbeat import Heartbeat
 from stateroom.rollout.engines.worker import Link, open_worker
 from stateroom.rollout.plan import Run
 
@@ -16,7 +16,7 @@ class LocalEngine(Engine):
         super().__init__(plan, 1)
 
     async def start(self) -> Worker:
-        return await self.resources.enter_async_context(open_worker(self.plan, self.slots, Link(Tenure())))
+        return await self.resources.enter_async_context(open_worker(self.plan, self.slots, Link(Heartbeat())))
 
 
 def open_engine(plan: Run) -> Engine:

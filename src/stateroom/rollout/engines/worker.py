@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from stateroom.rollout.backend import EpisodeSession, open_transcripts
-from stateroom.rollout.engines.messages import Finished, FromWorker, Given, Permitted, ToolFailed, ToWorker, Written
+from stateroom.rollout.engines.heartbeat import GuardedSession, GuardedSource, Heartbeat
+from stateroom.rollout.engines.messages import Ack, Assign, Finished, FromWorker, Permitted, ToolFailed, ToWorker
 from stateroom.rollout.engines.permits import DriversLimiter
 from stateroom.rollout.engines.start import Starter, take_over
-from stateroom.rollout.engines.tenure import HeldSession, HeldSource, Tenure
 from stateroom.rollout.episode import Ended, Start, Started, close_quietly, run_episode
 from stateroom.rollout.failures import WatchedSession, cause_line
 from stateroom.rollout.plan import Run
@@ -19,10 +19,10 @@ from stateroom.rollout.rows import COST, Key, Row, key_of
 
 
 class Link:
-    """What ties a worker to its driver: what it has to tell, the driver's limiter, and its tenure."""
+    """What ties a worker to its driver: what it has to tell, the driver's limiter, and its heartbeat."""
 
-    def __init__(self, tenure: Tenure) -> None:
-        self.tenure = tenure
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self.heartbeat = heartbeat
         self.limiter = DriversLimiter(self.tell)
         self._told: list[FromWorker] = []
         self._error: Exception | None = None
@@ -65,7 +65,7 @@ class EpisodeWorker:
     """Runs episodes, and tells what comes of each. In the driver's own process it is the `Worker` itself."""
 
     def __init__(self, plan: Run, starter: Starter, slots: int, link: Link) -> None:
-        self._plan = replace(plan, model=HeldSource(plan.model, link.tenure))
+        self._plan = replace(plan, model=GuardedSource(plan.model, link.heartbeat))
         self._starter = starter
         self._link = link
         self._waiting: asyncio.Queue[tuple[Row, Start, bool]] = asyncio.Queue()
@@ -78,10 +78,10 @@ class EpisodeWorker:
     async def send(self, messages: Sequence[ToWorker]) -> None:
         for message in messages:
             match message:
-                case Given():
+                case Assign():
                     for row, start in self._starter.starts(message.rows, resumes=message.resumes):
                         self._waiting.put_nowait((row, start, message.resumes))
-                case Written():
+                case Ack():
                     self._close(message.keys)
                 case Permitted():
                     self._link.limiter.hear(message)
@@ -110,7 +110,7 @@ class EpisodeWorker:
                 started = await start()
                 if resumes:
                     await take_over(started, self._plan.lease, leases)
-                return started._replace(session=HeldSession(started.session, self._link.tenure))
+                return started._replace(session=GuardedSession(started.session, self._link.heartbeat))
 
             return await run_episode(self._plan, hold, row, self._watched)
 

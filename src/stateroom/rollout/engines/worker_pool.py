@@ -12,15 +12,16 @@ from typing import Self
 
 from stateroom.errors import EngineFailed
 from stateroom.model import LocalLimiter, ModelLimits
+from stateroom.pauses import Pauses
 from stateroom.rollout.engines.engine import Engine, Worker, WorkerLost
 from stateroom.rollout.engines.messages import (
     AboutRequest,
+    Ack,
+    Assign,
     Finished,
     FromWorker,
-    Given,
     ToolFailed,
     ToWorker,
-    Written,
 )
 from stateroom.rollout.engines.permits import Permits
 from stateroom.rollout.rows import Key, Row, key_of
@@ -32,8 +33,8 @@ Collect = Callable[[Finished | ToolFailed], None]
 MOST_LOSSES = 5
 """Workers that may be lost in a row without finishing an episode between them."""
 
-FIRST_PAUSE = 0.2
-"""Seconds after which a worker takes the place of one that was lost; it doubles with each that is lost in a row."""
+PAUSES = Pauses(first=0.8, longest=10.0)
+"""Before a worker takes the place of one that was lost, by how many were lost in a row."""
 
 AHEAD = 2
 """Rows that wait at a worker, for each that it finished since it was last given some: it never waits for its driver."""
@@ -46,8 +47,8 @@ class WorkerPool:
         self._engine = engine
         self._limiter = LocalLimiter(engine.plan.options.model_limits or ModelLimits())
         self._first: Worker | None = None
-        self._left: Iterator[Given] = iter(())
-        self._again: deque[Given] = deque()
+        self._left: Iterator[Assign] = iter(())
+        self._again: deque[Assign] = deque()
         """Rows of workers that were lost."""
         self._given = 0
         """Rows that workers have."""
@@ -79,7 +80,7 @@ class WorkerPool:
         With `resumes`, an earlier process may have begun them. No more are started once `may_start` says no.
         """
         self._may_start = may_start
-        self._left = (Given(batch, resumes) for batch in self._batches(rows))
+        self._left = (Assign(batch, resumes) for batch in self._batches(rows))
         self._collect = collect
         first, self._first = self._first, None
         tasks = [asyncio.create_task(self._employ(worker)) for worker in (first, *[None] * (self._engine.workers - 1))]
@@ -117,7 +118,7 @@ class WorkerPool:
                 if worker is not None:
                     await worker.stop()
             worker = None
-            await asyncio.sleep(FIRST_PAUSE * 2**self._losses)
+            await asyncio.sleep(PAUSES.after(self._losses))
 
     async def _feed(self, worker: Worker, given: dict[Key, Row]) -> None:
         """Give a worker rows, and collect what it tells, until all rows are done."""
@@ -128,7 +129,7 @@ class WorkerPool:
             while True:
                 ahead = max(slots, AHEAD * len(written)) if self._may_start is None else 0
                 rows = self._take(given, slots + ahead)
-                messages: list[ToWorker] = [Written(written), *rows] if written else [*rows]
+                messages: list[ToWorker] = [Ack(written), *rows] if written else [*rows]
                 if messages:
                     await worker.send(messages)
                 if given:
@@ -141,7 +142,7 @@ class WorkerPool:
         finally:
             permits.close()
 
-    def _take(self, given: dict[Key, Row], most: int) -> Iterator[Given]:
+    def _take(self, given: dict[Key, Row], most: int) -> Iterator[Assign]:
         """Rows for a worker, until it has as many as it should."""
         while len(given) < most:
             batch = self._again.popleft() if self._again else self._next()
@@ -151,7 +152,7 @@ class WorkerPool:
             self._given += len(batch.rows)
             yield batch
 
-    def _next(self) -> Given | None:
+    def _next(self) -> Assign | None:
         return next(self._left, None) if self._may_start is None or self._may_start() else None
 
     def _collected(self, messages: Iterable[FromWorker], given: dict[Key, Row], permits: Permits) -> list[Key]:
@@ -174,7 +175,7 @@ class WorkerPool:
     def _return(self, given: dict[Key, Row]) -> None:
         """Take the rows of a worker that is lost."""
         self._given -= len(given)
-        self._again.extend(Given(batch, resumes=True) for batch in self._batches(given.values()))
+        self._again.extend(Assign(batch, resumes=True) for batch in self._batches(given.values()))
         self._wake()
 
     def _wake(self) -> None:

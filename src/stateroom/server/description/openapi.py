@@ -7,6 +7,7 @@ from inspect import cleandoc
 from typing import Any, get_type_hints
 
 from stateroom.environment import Tool
+from stateroom.errors import ERRORS, StateroomError
 from stateroom.server.description import admin, schemas as bodies, threads
 from stateroom.server.description.schemas import (
     ACTING,
@@ -21,7 +22,8 @@ from stateroom.server.description.schemas import (
     taken,
 )
 from stateroom.server.environment import ServedEnvironment
-from stateroom.server.response import STATUS_OF_ERROR, STATUS_OF_RESULT
+from stateroom.server.request import BadJSON
+from stateroom.server.response import STATUS_OF_RESULT
 from stateroom.version import __version__
 
 ABOUT = """
@@ -50,7 +52,7 @@ A path may begin with `/ng-rollout/<id>`, by which clients tell their rollouts a
 server finds its sessions, with their logs and states, under `/admin`.
 """
 
-ERRORS = {
+STATUSES = {
     400: "The body is not JSON, or the tool says in its own words why it will not do this.",
     401: "There is no session token, or one that was not made here or is out of date. "
     "Seed a session, and send the cookie that it gives; or create a thread, and send its token.",
@@ -142,7 +144,7 @@ def document(
         "paths": paths | admin.paths(environments, schemas) | _server_paths(schemas),
         "components": {
             "schemas": definitions,
-            "responses": {f"error_{status}": _error(status, schemas[bodies.ErrorBody]) for status in ERRORS},
+            "responses": {f"error_{status}": _error(status, schemas[bodies.ErrorBody]) for status in STATUSES},
             "securitySchemes": threads.SECURITY
             | {API_KEY: {"type": "http", "scheme": "bearer"}}
             | {
@@ -396,10 +398,11 @@ def _server_paths(schemas: Mapping[Any, Schema]) -> dict[str, Schema]:
 
 
 def _error(status: int, schema: Schema) -> Schema:
-    codes = {code for known, code in STATUS_OF_ERROR.values() if known == status}
+    kinds: tuple[type[StateroomError], ...] = (BadJSON, *ERRORS)
+    codes = {kind.code for kind in kinds if kind.status == status and kind.code is not None}
     codes |= {code for code, known in STATUS_OF_RESULT.items() if code is not None and known == status}
     codes |= {*UNEXPECTED} if status == 500 else set()
-    response: Schema = {"description": ERRORS[status], "content": as_json(schema), "x-stateroom-codes": sorted(codes)}
+    response: Schema = {"description": STATUSES[status], "content": as_json(schema), "x-stateroom-codes": sorted(codes)}
     if status in (429, 503):
         response["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
     return response

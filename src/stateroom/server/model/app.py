@@ -48,20 +48,13 @@ MODELS = "/v1/models"
 STOP_TIMEOUT = 30.0
 """Seconds that answers may still take when the server stops."""
 
-STATUS_OF_ERROR: dict[type[Exception], tuple[int, str, str | None]] = {
-    errors.InvalidArguments: (400, "invalid_request_error", None),
-    errors.Forbidden: (403, "invalid_request_error", "forbidden"),
-    errors.NotFound: (404, "invalid_request_error", "not_found"),
-    errors.UnknownSession: (404, "invalid_request_error", "not_found"),  # deleted meanwhile
-    errors.Conflict: (409, "invalid_request_error", "conflict"),
-    errors.SessionLeased: (409, "invalid_request_error", "conversation_locked"),
-    errors.TooLarge: (413, "invalid_request_error", "too_large"),
-    errors.ModelFailed: (500, "server_error", "model_failed"),
-    errors.ModelUnavailable: (503, "server_error", "model_unavailable"),
-    errors.Busy: (503, "server_error", "busy"),
-    errors.StoreUnavailable: (503, "server_error", "store_unavailable"),
+OPENAI_STATUS: dict[type[errors.StateroomError], tuple[int, str | None]] = {
+    errors.InvalidArguments: (400, None),
+    errors.UnknownSession: (404, "not_found"),  # deleted meanwhile
+    errors.SessionLeased: (409, "conversation_locked"),
+    errors.ModelFailed: (500, "model_failed"),
 }
-"""Status, type and code by error. Any other error is a fault of the server: 500."""
+"""Status and code of errors for which OpenAI's APIs have others."""
 
 HEADERS = {500: ((b"x-should-retry", b"false"),), 503: (RETRY_AFTER,)}
 """Headers by status: they tell OpenAI's clients not to send the same request again, or when to."""
@@ -172,10 +165,12 @@ class ModelApplication(ASGIApplication):
     def response_to(self, error: Exception, what: str) -> HTTPResponse:
         if isinstance(error, UnknownModel):
             return _error_response(404, "invalid_request_error", "model_not_found", str(error), "model")
-        for kind in type(error).__mro__:
-            if kind in STATUS_OF_ERROR:
-                field = next(iter(error.fields), None) if isinstance(error, errors.InvalidArguments) else None
-                return _error_response(*STATUS_OF_ERROR[kind], str(error), field)
+        if isinstance(error, errors.StateroomError) and error.code is not None:
+            own = (OPENAI_STATUS[kind] for kind in type(error).__mro__ if kind in OPENAI_STATUS)
+            status, code = next(own, (error.status, error.code))
+            field = next(iter(error.fields), None) if isinstance(error, errors.InvalidArguments) else None
+            kind = "server_error" if status >= 500 else "invalid_request_error"
+            return _error_response(status, kind, code, str(error), field)
         logger.error("%s failed", what, exc_info=error)
         message = f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
         return _error_response(500, "server_error", "internal_error", message)

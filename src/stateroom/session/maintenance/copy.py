@@ -72,7 +72,7 @@ class Copier:
                 with suppress(UnknownSession):  # it is gone: the session does without it, or is damaged here as there
                     await self.copy(world)
             record = replace(record, head=replace(record.head, holder=None, leased_until=0.0))
-            await self._refuse_other_way(record)
+            await self._ensure_one_way(record)
             await self.target.put(record)
             arrived = await self.target.maintenance.export(session)
             if _has_gap(arrived):  # the original was pruned, and the copy had not come so far
@@ -94,7 +94,7 @@ class Copier:
         head = replace(there, expires=max(there.expires, world.head.expires))
         return replace(world, head=head, entries=await self.target.entries(there.id))
 
-    async def _refuse_other_way(self, record: Record) -> None:
+    async def _ensure_one_way(self, record: Record) -> None:
         """Raise if the target has an earlier moment of the session, from which that went on in another way there."""
         session = record.head.id
         try:

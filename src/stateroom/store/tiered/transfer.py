@@ -26,6 +26,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from stateroom.errors import OutdatedRecord, SessionClosed, SessionError, SessionLeased, StoreError, UnknownSession
+from stateroom.pauses import Pauses
 from stateroom.store.contract import Store
 from stateroom.store.records import Commit, Entry, Head, Record
 from stateroom.store.tiered.marks import (
@@ -45,8 +46,8 @@ TAKEOVER = 10.0
 """Seconds after which another process takes over a stalled move."""
 FRESH = TAKEOVER / 2
 """Seconds for which a copy may be written to the other tier after it was read."""
-FIRST_PAUSE = 0.005
-LONGEST_PAUSE = 0.1
+PAUSES = Pauses(first=0.01, longest=0.1)
+"""Between two looks at a mark of another process."""
 
 
 Hold = Literal["leaving", "thawing"]
@@ -121,10 +122,10 @@ class Transfer:
 
     async def see_through(self, tier: Store, head: Head) -> None:
         """Wait until the session has another mark or none; if that takes too long, finish its move."""
-        started, pause = monotonic(), FIRST_PAUSE
+        started, looks = monotonic(), 0
         while monotonic() - started < TAKEOVER:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            looks += 1
+            await asyncio.sleep(PAUSES.after(looks))
             newer = await find(tier, head.id)
             if newer is None or (newer.holder, newer.expires) != (head.holder, head.expires):
                 return
