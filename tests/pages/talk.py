@@ -64,5 +64,6 @@ class Talk:
 
     def end(self) -> None:
         """Ends it, and all that it has started."""
-        with self._process, suppress(ProcessLookupError):  # its pipes are closed, whoever else may hold them
+        # Its pipes are closed, whoever else may hold them.
+        with suppress(ProcessLookupError, BrokenPipeError), self._process:
             os.killpg(self._process.pid, signal.SIGKILL)
