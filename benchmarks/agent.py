@@ -18,7 +18,7 @@ from benchmarks.timing import Figure, interleaved, micro
 from stateroom import Sessions, open_store
 from stateroom.agent import Agent, Context, run as work
 from stateroom.errors import ModelUnavailable
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message
 from stateroom.rollout import RunFiles, plan_run, run
 from stateroom.session import Session

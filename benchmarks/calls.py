@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from benchmarks.timing import Figure, interleaved, micro, repeated
 from stateroom import Sessions, open_store
-from stateroom.gallery.counter import Counter, CounterEnvironment
+from stateroom.gallery import Counter, CounterEnvironment
 
 
 class Arguments(BaseModel):

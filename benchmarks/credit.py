@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.timing import Figure
-from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery import ExtractionEnvironment
 from stateroom.model import answers_in
 from stateroom.rollout import NODE, MonteCarlo, StoredRun, TreeFiles, branch, generate_tasks, plan_branches
 from stateroom.training import advantages_of

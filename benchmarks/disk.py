@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.timing import Figure, interleaved, micro
 from stateroom import Environment, Sessions, State, open_store, tool
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.store import Entry, Store
 
 CALLS, PAYLOAD = 1000, 1000

@@ -21,7 +21,7 @@ from benchmarks.peers import saving
 from benchmarks.timing import Figure, interleaved, micro, repeated
 from stateroom import Environment, Session, Sessions, State, open_store, tool
 from stateroom.adapters.langgraph import StateroomSaver
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.session import History
 from stateroom.store import Store
 from tests.servers.postgresql import PostgreSQLServer

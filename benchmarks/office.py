@@ -16,8 +16,7 @@ from rich.table import Table
 
 from benchmarks.timing import Figure, interleaved, micro, repeated
 from stateroom import Environment, Sessions, open_store
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.office import OfficeEnvironment
+from stateroom.gallery import CounterEnvironment, OfficeEnvironment
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.world import base_world, make_world
 from stateroom.rollout import RunFiles, example_file, plan_run, read_tasks, rescore_rollouts, run

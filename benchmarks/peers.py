@@ -21,7 +21,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from benchmarks.timing import Figure, interleaved, repeated
 from stateroom import Sessions, open_store
 from stateroom.adapters.langgraph import StateroomSaver
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from tests.servers.postgresql import PostgreSQLServer
 from tests.servers.redis import RedisServer
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.history import ArchiveEnvironment
 from stateroom import Session, Sessions, open_store
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.store import Size, Store
 from tests.servers.postgresql import PostgreSQLServer
 from tests.servers.redis import RedisServer

@@ -15,7 +15,7 @@ RUNNER = "from stateroom import Environment, Sessions, State, open_store, tool"
 MEMORY = """
 import asyncio, ctypes, gc
 from stateroom import Sessions, open_store
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 
 libc = ctypes.CDLL(None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.timing import Figure, interleaved
 from stateroom import open_store
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import RunFiles, generate_tasks, plan_run, rescore_rollouts, run
 
 EPISODES = 1000

@@ -17,7 +17,7 @@ import redis.asyncio
 
 from benchmarks.timing import Figure, interleaved
 from stateroom import Session, Sessions, open_store
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from tests.servers.postgresql import PostgreSQLServer
 from tests.servers.redis import RedisServer
 

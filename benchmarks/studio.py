@@ -24,8 +24,7 @@ from benchmarks.studio_process import serving
 from benchmarks.timing import Figure, NotInstalled
 from stateroom import Sessions, open_store
 from stateroom.agent import ThreadEnvironment, Threads
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.office import OfficeEnvironment
+from stateroom.gallery import CounterEnvironment, OfficeEnvironment
 from stateroom.rollout import RunFiles
 from stateroom.store import Head
 from tests.more import find_chromium

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery import ExtractionEnvironment
 from stateroom.rollout import Beam, BestOf, Rule, branch, generate_tasks, plan_branches, plan_run, run
 
 TASKS = generate_tasks(ExtractionEnvironment, 60, seed=1)

@@ -1,5 +1,5 @@
 from stateroom import Episode
-from stateroom.gallery.counter import Counter, CounterEnvironment
+from stateroom.gallery import Counter, CounterEnvironment
 
 
 class PlainCounterEnvironment(CounterEnvironment):

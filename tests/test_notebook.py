@@ -14,7 +14,7 @@ import pytest
 
 import stateroom
 from stateroom.errors import BadTask, CannotWrite, InvalidArguments, InvalidOption, NotFound, StateroomError
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import Item, Policy, function_call, message, outputs_of
 from tests.patience import PATIENCE
 from tests.test_import import loaded_by
@@ -365,7 +365,7 @@ SERVED = """
 import asyncio
 import time
 import stateroom
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 
 class Mine(CounterEnvironment):
     name = "mine"

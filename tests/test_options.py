@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from stateroom.cli.command import Given, command
 from stateroom.cli.configuration import Section, fields_of
 from stateroom.errors import InvalidArguments, InvalidOption
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import open_model
 from stateroom.options import Option, options, takes
 from stateroom.rollout import Run, RunDescription, RunFiles, RunOptions, run

@@ -9,10 +9,9 @@ from typer.main import get_command
 
 from stateroom import Session, errors
 from stateroom.cli.app import app
+from stateroom.environment import RESERVED
 from stateroom.environment.environment import REPLY_INJECTED, SEED_INJECTED, VERIFY_INJECTED
-from stateroom.environment.tool import RESERVED
-from stateroom.session import Code
-from stateroom.session.parameters import INJECTED
+from stateroom.session import INJECTED, Code
 from stateroom.store.url import BUILT_IN, COMMON
 
 PAGE = (Path(__file__).parent.parent / "docs" / "guides" / "quick-reference.md").read_text(encoding="utf-8")

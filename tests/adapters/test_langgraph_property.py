@@ -13,8 +13,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from stateroom.adapters.langgraph import StateroomSaver, edits
 from stateroom.adapters.langgraph.thread import GraphThread, ThreadChange
-from stateroom.session.history import History
-from stateroom.session.maintenance import check_session
+from stateroom.session import History, check_session
 from stateroom.state import apply, patched
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore

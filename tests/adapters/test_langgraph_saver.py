@@ -9,7 +9,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.errors import NotFound, StoreError, UnknownSession
-from stateroom.session.maintenance import Retention, RetentionPolicy, check_session
+from stateroom.session import Retention, RetentionPolicy, check_session
 from stateroom.store import Store, open_store
 from stateroom.store.memory import MemoryStore
 from tests.adapters.checkpoints import checkpoint, config, ids_of, put, values_of

@@ -28,8 +28,8 @@ from stateroom.adapters.trl.environment import reads_response
 from stateroom.adapters.trl.process import background_loop
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, DefinitionError, EnvironmentFailed, InvalidArguments, SessionClosed
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model.chat import chat_tools
+from stateroom.gallery import CounterEnvironment
+from stateroom.model import chat_tools
 from stateroom.rollout import replay_session
 from stateroom.session import History, Sessions
 from stateroom.store import Store, open_store

@@ -11,8 +11,7 @@ from stateroom import Environment, Sessions, State, Task, open_store, tool
 from stateroom.agent import Agent, run
 from stateroom.errors import Conflict
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call, message
-from stateroom.session import Session, Update
-from stateroom.session.agent import SessionAgent
+from stateroom.session import Session, SessionAgent, Update
 
 Asks = Callable[[str], Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stateroom.agent.context import Context
+from stateroom.agent import Context
 from stateroom.agent.window import Window
 from stateroom.model import Item
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
-from stateroom.agent import Agent, Context, DropOldest, Estimate, Summarise, Threads, recall, run
-from stateroom.agent.context import Anchor
+from stateroom.agent import Agent, Anchor, Context, DropOldest, Estimate, Summarise, Threads, recall, run
 from stateroom.errors import ContextOverflow
 from stateroom.model import Answer, Model, Request, Scripted, Usage, function_call, message
 from stateroom.session import Session

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.agent import Estimate
-from stateroom.agent.context import Anchor, Context
+from stateroom.agent import Anchor, Context, Estimate
 from stateroom.agent.strategies import (
     CLEARED,
     HEADING,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
-from stateroom.agent.context import Anchor, Context
+from stateroom.agent import Anchor, Context
 from stateroom.agent.strategies import CLEARED, HEADING, Bounds, ClearToolResults, DropOldest, KeepLastTurns, Summarise
 from stateroom.agent.window import Size, Window
 from stateroom.errors import ContextOverflow, ModelFailed, ModelUnavailable

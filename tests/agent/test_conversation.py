@@ -9,10 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.agent import Estimate
-from stateroom.agent.context import Anchor, Context
+from stateroom.agent import Anchor, Context, DropOldest, Estimate, Summarise
 from stateroom.agent.conversation import Conversation, CountedItem
-from stateroom.agent.strategies import DropOldest, Summarise
 from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
 from stateroom.session import Session

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.agent.task import Step, TaskState
+from stateroom.agent import Step, TaskState
 from stateroom.errors import InvalidState
 from stateroom.state import encode_patch
 from stateroom.store import Store, open_store

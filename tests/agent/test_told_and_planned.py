@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stateroom import Sessions, open_store
-from stateroom.agent import recall, run
-from stateroom.agent.task import TaskState
+from stateroom.agent import TaskState, recall, run
 from stateroom.model import Item, function_call
 from stateroom.rollout import replay_session
 from stateroom.session import Session

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import RunFiles, RunOptions, run
 from tests.antipatterns.walking import changes, memory, modules, unjustified

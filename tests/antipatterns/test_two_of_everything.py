@@ -9,8 +9,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.errors import SessionError, UnknownSession
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.store import Store

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stateroom import Sessions, open_store
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stateroom import Sessions
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.store import open_store
 
 COMMAND = [sys.executable, "-m", "stateroom.cli"]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from stateroom.cli import run as command
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, message
 from stateroom.rollout import ProgressBar, RunFiles, generate_tasks, progress
 from tests.patience import PATIENCE

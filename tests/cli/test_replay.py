@@ -8,7 +8,7 @@ import pytest
 
 ODD = '''
 from stateroom import State, tool
-from stateroom.gallery.counter import Counter, CounterEnvironment
+from stateroom.gallery import Counter, CounterEnvironment
 
 
 class Odd(CounterEnvironment):

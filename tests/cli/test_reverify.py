@@ -10,7 +10,7 @@ from stateroom.jsonl import write_rows
 
 CLOSER = '''
 from stateroom import Verdict
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 
 
 class Closer(CounterEnvironment):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import RunFiles, generate_tasks
 from tests.cli.conftest import Command
 from tests.patience import PATIENCE

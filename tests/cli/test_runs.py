@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import ModelSource, Scripted
 from stateroom.rollout import RunFiles
 from stateroom.rollout.description import described

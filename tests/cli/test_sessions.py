@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Event, Sessions, State, applies, tool
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.session import Update
 from stateroom.store import open_store
 from tests.cli.test_end_to_end import environ, run

@@ -92,7 +92,7 @@ def test_a_rule_of_ones_own(stateroom: Any, tmp_path: Path) -> None:
 
 
 FALLS_SOMETIMES = """
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 
 class Falls(CounterEnvironment.policies["reference"]):
     def respond(self, conversation, tools):

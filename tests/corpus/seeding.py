@@ -10,7 +10,7 @@ from typing import Any
 from stateroom import Session, Sessions
 from stateroom.agent import Agent, Context, run
 from stateroom.model import Scripted, function_call, message
-from stateroom.session.maintenance import Migrator
+from stateroom.session import Migrator
 from stateroom.store import Store
 from tests.corpus.environment import BEGAN, CabinetEnvironment
 from tests.corpus.errand import ErrandEnvironment

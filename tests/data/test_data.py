@@ -21,7 +21,7 @@ from stateroom.data import (
     split_rows,
 )
 from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, TimedOut
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import SourceRow, read_source, read_tasks
 
 ROWS: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stateroom.rollout import RunFiles, plan_run, run
-from stateroom.session.log import read_entry
+from stateroom.session import read_entry
 from stateroom.store import open_store
 from tests.patience import PATIENCE
 from tests.servers.ray import ray_cluster

@@ -10,7 +10,7 @@ import pytest
 from stateroom import Sessions, open_store
 from stateroom.environment import load_class
 from stateroom.errors import SessionLeased
-from stateroom.session.maintenance import check_session, each_session
+from stateroom.session import check_session, each_session
 from stateroom.store import Store
 from tests.examples import share
 from tests.faults.conftest import WORKER, Nurse, Nursery

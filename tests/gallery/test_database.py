@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from stateroom import Environment, Sessions
-from stateroom.gallery.database import Database, DatabaseEnvironment, SQLEnvironment
+from stateroom.gallery import Database, DatabaseEnvironment, SQLEnvironment
 from stateroom.gallery.database.shop import shop
 from stateroom.rollout import generate_tasks
 from stateroom.session import Result, Session, Verdict
@@ -178,7 +178,7 @@ BOMB = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 SORT = """
 from datetime import datetime
 from pathlib import Path
-from stateroom.gallery.database import DatabaseEnvironment
+from stateroom.gallery import DatabaseEnvironment
 database = DatabaseEnvironment().world()
 sql = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 20000) SELECT x, hex(zeroblob(2400)) FROM n"
 def peak():

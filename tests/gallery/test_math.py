@@ -7,7 +7,7 @@ import pytest
 
 from stateroom import Sessions
 from stateroom.errors import BadTask
-from stateroom.gallery.math import Ledger, MathEnvironment
+from stateroom.gallery import Ledger, MathEnvironment
 from stateroom.gallery.math.problem import read, solve
 from stateroom.rollout import generate_tasks
 from stateroom.session import Session, Verdict

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from stateroom import Sessions, Verdict, open_store
 from stateroom.agent import Agent, run
-from stateroom.gallery.office import Office, OfficeEnvironment
+from stateroom.gallery import Office, OfficeEnvironment
 from stateroom.gallery.office.kinds import KINDS
 from stateroom.gallery.office.policies import FAULTS
 from stateroom.gallery.office.rules import HOUSE

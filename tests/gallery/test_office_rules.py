@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.gallery.office import Office
+from stateroom.gallery import Office
 from stateroom.gallery.office.rules import CAPS, LIMIT, broken, needs_approval
 from stateroom.gallery.office.state import Approval, Contact, Expense, File, Letter, Payment
 from stateroom.gallery.office.world import NOW

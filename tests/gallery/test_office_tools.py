@@ -8,7 +8,7 @@ import pytest
 from pydantic_core import to_jsonable_python
 
 from stateroom.errors import InvalidArguments, ToolError
-from stateroom.gallery.office import Office, OfficeEnvironment
+from stateroom.gallery import Office, OfficeEnvironment
 from stateroom.gallery.office.state import Payment, Record
 from stateroom.gallery.office.world import base_world
 from stateroom.state import DraftContext, commit, draft_of

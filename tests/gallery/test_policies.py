@@ -9,9 +9,7 @@ import pytest
 from stateroom import Environment
 from stateroom.agent import Agent, Threads
 from stateroom.environment import find_environment
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.model import Item, calls_of, function_call_output, input_items, message, text_of
 from tests.cli.conftest import Command
 

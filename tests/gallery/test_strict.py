@@ -7,8 +7,7 @@ import pytest
 
 from stateroom import Environment, Sessions, Verdict
 from stateroom.agent import Agent, run
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
 from stateroom.model import Item, Scripted, function_call
 from stateroom.rollout import example_file, plan_run, run as collect
 from stateroom.rollout.rows import key_of

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.store import Store, open_store
 
 EXTRACTION = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelFailed
-from stateroom.model import Item, function_call, function_call_output, message
+from stateroom.model import TOKEN_LISTS, Item, function_call, function_call_output, message
 from stateroom.model.chat import (
     chat_tools,
     completion_items,
@@ -17,7 +17,6 @@ from stateroom.model.chat import (
     responses_tools,
     template_messages,
 )
-from stateroom.model.tokens import TOKEN_LISTS
 
 USER = {"type": "message", "role": "user", "content": "Add 3."}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import ModelFailed, NotFound
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import Request, Segment, function_call_output, local as local_module, open_model, text_of
 from stateroom.model.local import LocalModel
 from stateroom.training import sequences

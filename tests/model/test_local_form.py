@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import ModelFailed
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import function_call, function_call_output, message
 from stateroom.model.local_prompt import AnswerFormat, messages_for
 

@@ -9,6 +9,7 @@ import pytest
 from stateroom.errors import BadTask, ModelFailed, NotFound
 from stateroom.model import (
     Item,
+    Replayed,
     Request,
     answer_of,
     function_call,
@@ -16,7 +17,6 @@ from stateroom.model import (
     input_items,
     message,
 )
-from stateroom.model.replay import Replayed
 
 REASONING: Item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
 

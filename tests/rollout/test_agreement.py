@@ -13,11 +13,13 @@ from hypothesis import given, settings, strategies as st
 from stateroom import Environment, Episode, State, ToolError, tool
 from stateroom.agent import SimulatedUser, UserSide
 from stateroom.errors import ModelUnavailable
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.office import OfficeEnvironment
-from stateroom.gallery.refund import RefundEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import (
+    CounterEnvironment,
+    ExtractionEnvironment,
+    OfficeEnvironment,
+    RefundEnvironment,
+    WeatherEnvironment,
+)
 from stateroom.model import (
     Answer,
     Item,

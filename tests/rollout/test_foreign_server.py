@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from stateroom.errors import BadTask, NotFound, ServerUnavailable
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, function_call, message, outputs_of
 from stateroom.pauses import Pauses
 from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stateroom.errors import NotFound
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.jsonl import line_of, write_rows
 from stateroom.model import ModelSource
 from stateroom.rollout import (
@@ -22,12 +22,12 @@ from stateroom.rollout import (
     RunIndex,
     Search,
     StoredRun,
+    agent_metrics,
     generate_tasks,
     index as module,
     rescore_rollouts,
     run,
 )
-from stateroom.rollout.metrics import agent_metrics
 from stateroom.store import open_store
 from tests.plans import make_run
 

@@ -14,9 +14,7 @@ import pytest
 
 from stateroom import Environment, Episode, State, tool
 from stateroom.errors import BadTask, NotFound
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.jsonl import write_rows
 from stateroom.model import ModelSource, Replayed
 from stateroom.rollout import RescoreReport, RunFiles, replay_rollouts, rescore_rollouts, run

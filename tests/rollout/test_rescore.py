@@ -9,7 +9,7 @@ import pytest
 
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, Verdict, tool
 from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import WeatherEnvironment
 from stateroom.jsonl import write_rows
 from stateroom.model import (
     Answer,

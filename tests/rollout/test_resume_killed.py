@@ -18,7 +18,7 @@ from stateroom.environment import load_class
 from stateroom.errors import UnknownSession
 from stateroom.model import open_model
 from stateroom.rollout import RunFiles, run
-from stateroom.session.log import read_entry
+from stateroom.session import read_entry
 from stateroom.store import open_store
 from tests.examples import share
 from tests.plans import make_run

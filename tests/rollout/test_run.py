@@ -11,7 +11,7 @@ import pytest
 
 from stateroom import Environment, Episode, State, Verdict, open_store, tool
 from stateroom.errors import CannotWrite, UnknownStore
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, run

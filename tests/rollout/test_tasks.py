@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import BadTask, NotFound
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import read_tasks
 
 GOOD = '{"responses_create_params": {"input": "add 1"}, "initial_count": 1, "expected_count": 2}'

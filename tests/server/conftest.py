@@ -19,10 +19,9 @@ import pytest
 import uvicorn
 
 from stateroom import Environment
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.server import Application, ApplicationOptions
+from stateroom.gallery import CounterEnvironment
+from stateroom.server import Application, ApplicationOptions, Services
 from stateroom.server.process import bind, configured
-from stateroom.server.services import Services
 from tests.patience import PATIENCE
 
 SECRET = "a secret that is only good for tests"

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 
 SEED = {"initial_count": 3, "expected_count": 5}
 

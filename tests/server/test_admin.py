@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.server import admin
 from stateroom.session import Update
 from stateroom.store import Store, open_store

@@ -7,8 +7,7 @@ import aiohttp
 import pytest
 
 from stateroom import Environment, State, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.session import Update
 
 ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}

@@ -7,8 +7,7 @@ import pytest
 
 from stateroom import Environment, State, tool
 from stateroom.errors import ToolError
-from stateroom.session import cached_session, history, transcript
-from stateroom.session.maintenance import Retention, RetentionPolicy
+from stateroom.session import Retention, RetentionPolicy, cached_session, history, transcript
 
 
 class Notes(State):

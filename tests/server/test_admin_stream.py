@@ -13,7 +13,7 @@ from yarl import URL
 
 from stateroom import Sessions
 from stateroom.errors import BadData, StoreUnavailable
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.server import api, stream as stream_module
 from stateroom.session import History
 from stateroom.store import open_store

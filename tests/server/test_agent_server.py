@@ -14,9 +14,7 @@ import aiohttp
 import pytest
 
 from stateroom import Environment, State, Task, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.model import open_model
 from stateroom.rollout import RunFiles, generate_tasks, run
 from stateroom.server import Key

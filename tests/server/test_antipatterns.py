@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, State, tool
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from tests.antipatterns.bill import SPOILT, BillEnvironment, Spoil, spoilt
 from tests.antipatterns.walking import changes, memory, modules, unjustified
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from stateroom import Sessions, open_store
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, message
 from stateroom.server import Limits, ModelApplication
 from tests.patience import PATIENCE

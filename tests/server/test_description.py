@@ -18,9 +18,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypeAliasType
 
 from stateroom import Environment, Episode, State, Task, ToolError, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.server import routes
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.verification import Verification

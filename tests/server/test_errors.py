@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stateroom import Environment, Episode, State, Task, ToolError, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.facts import FactsEnvironment
+from stateroom.gallery import CounterEnvironment, FactsEnvironment
 from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, State, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"initial_count": 3, "expected_count": 9}

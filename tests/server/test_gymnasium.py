@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom import Verdict
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.session import Rescorer
 from tests.plain_counter import PlainCounterEnvironment
 

@@ -7,8 +7,7 @@ import aiohttp
 import pytest
 
 from stateroom.errors import DefinitionError
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.server.access import AllowedHosts, hosts_at
 from tests.server.serving_models import serving
 

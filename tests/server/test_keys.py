@@ -11,8 +11,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from stateroom.errors import DefinitionError, NotFound
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import RunFiles, run
 from stateroom.server.keys import Key, read_keys

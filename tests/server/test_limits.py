@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from stateroom import Environment, State, tool
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.session import MAX_READS
 from tests.patience import PATIENCE
 

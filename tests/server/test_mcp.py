@@ -19,9 +19,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from stateroom import Environment, Sessions, State, ToolError, open_store, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.rollout import example_file, read_tasks
 from stateroom.server.metrics import Metrics
 from tests.more import NODE
@@ -719,7 +717,7 @@ def test_a_worker_that_is_ready_has_loaded_the_sdk() -> None:
     """Neither the import nor the SDK's own first steps are left to the first request."""
     program = (
         "import asyncio, sys\n"
-        "from stateroom.gallery.counter import CounterEnvironment\n"
+        "from stateroom.gallery import CounterEnvironment\n"
         "from stateroom.server import Application, ApplicationOptions\n"
         "async def main():\n"
         "    app = Application([CounterEnvironment()], ApplicationOptions(secrets=('a secret for this test',)))\n"

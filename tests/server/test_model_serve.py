@@ -10,9 +10,8 @@ import openai
 import pytest
 
 from stateroom.agent import Estimate
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import message
-from stateroom.model.chat import chat_tools
+from stateroom.gallery import CounterEnvironment
+from stateroom.model import chat_tools, message
 from tests.server.serving_models import Served, serving
 
 TOOLS: Any = CounterEnvironment().tool_definitions()

@@ -12,9 +12,8 @@ import uvicorn
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, message
-from stateroom.server import Limits
+from stateroom.server import Limits, ModelApplication
 from stateroom.server.model import responses
-from stateroom.server.model.app import ModelApplication
 from stateroom.server.model.request import ModelResponse
 from stateroom.server.process import bind, configured
 

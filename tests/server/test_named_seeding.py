@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stateroom.gallery.weather import WeatherEnvironment
-from stateroom.session.maintenance import check_session
+from stateroom.gallery import WeatherEnvironment
+from stateroom.session import check_session
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 

@@ -12,9 +12,7 @@ import pytest
 
 from stateroom import Environment, State, ToolError, tool
 from stateroom.errors import JudgeFailed
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run
 from stateroom.session import Clock, SessionInfo

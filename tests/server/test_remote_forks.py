@@ -10,9 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from stateroom import Environment
 from stateroom.errors import NotFound, Unauthorized
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import (
     Beam,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import open_model
 from stateroom.pauses import Pauses
 from stateroom.rollout import Run, RunFiles, client, generate_tasks, run

@@ -11,8 +11,7 @@ import pytest
 from stateroom import Environment, State, tool
 from stateroom.agent import SimulatedUser, UserSide
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.refund import RefundEnvironment
+from stateroom.gallery import CounterEnvironment, RefundEnvironment
 from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message, outputs_of
 from stateroom.pauses import Pauses
 from stateroom.rollout import Report, Run, RunFiles, generate_tasks, run

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import WeatherEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 

@@ -11,8 +11,7 @@ import pytest
 
 from stateroom import Environment, SessionInfo, State, ToolError, tool
 from stateroom.errors import DefinitionError
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import text_of
 from stateroom.server.threads import run_events
 

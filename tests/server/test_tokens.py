@@ -13,9 +13,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.server.tokens import DAY, Signer, find_secrets
 from tests.patience import PATIENCE
 

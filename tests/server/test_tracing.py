@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from stateroom.errors import Conflict, StoreUnavailable
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.server import Application, ApplicationOptions, tracing as tracing_module
 from stateroom.server.spans import Tracing
 from stateroom.server.tracing import configure

@@ -9,9 +9,7 @@ import pytest
 from yarl import URL
 
 from stateroom import Environment, Episode, Verdict, tool
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.extraction import ExtractionEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}

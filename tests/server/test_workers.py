@@ -143,7 +143,7 @@ async def test_workers_end_when_their_parent_is_killed(launch: Any, connect: Any
 def test_workers_that_cannot_start_end_the_command(launch: Any, tmp_path: Path, death: str, why: str) -> None:
     module = f"""
         import multiprocessing, os
-        from stateroom.gallery.weather import WeatherEnvironment
+        from stateroom.gallery import WeatherEnvironment
         if multiprocessing.parent_process() is not None: {death}
     """
     (tmp_path / "picky.py").write_text("\n".join(line.strip() for line in module.splitlines()))

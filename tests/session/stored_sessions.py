@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.session import Session
-from stateroom.session.maintenance import check_session, each_session
+from stateroom.session import Session, check_session, each_session
 from stateroom.store import Store
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.errors import Conflict
-from stateroom.session import Session
-from stateroom.session.commit import ATTEMPTS
+from stateroom.session import ATTEMPTS, Session
 from stateroom.store import Store
 
 pytestmark = pytest.mark.every_store

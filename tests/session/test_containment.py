@@ -9,8 +9,7 @@ import pytest
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_serializer
 
 from stateroom import Environment, Event, Lifecycle, Resource, State, Task, applies, tool
-from stateroom.session import Session, Sessions
-from stateroom.session.containment import contained
+from stateroom.session import Session, Sessions, contained
 from stateroom.session.runner import PROVEN
 from stateroom.store import Store, open_store
 

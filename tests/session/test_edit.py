@@ -13,8 +13,16 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.cli.output import entry_line
 from stateroom.errors import InvalidArguments, InvalidState, SessionClosed, SessionLeased, SessionSealed, TooLarge
-from stateroom.session import Edit, History, Session, Transcript, commit as commit_module
-from stateroom.session.maintenance import Copier, Retention, RetentionPolicy
+from stateroom.session import (
+    Copier,
+    Edit,
+    History,
+    Retention,
+    RetentionPolicy,
+    Session,
+    Transcript,
+    commit as commit_module,
+)
 from stateroom.state import decode, encode, lines, readable
 from stateroom.store import Store
 

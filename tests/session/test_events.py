@@ -14,10 +14,17 @@ from hypothesis import given, strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
-from stateroom.session import EventRecord, Session, cached_session, refold
+from stateroom.session import (
+    EventRecord,
+    Retention,
+    RetentionPolicy,
+    Session,
+    Transcript,
+    cached_session,
+    entry_data,
+    refold,
+)
 from stateroom.session.history import occurred
-from stateroom.session.maintenance import Retention, RetentionPolicy
-from stateroom.session.transcript import Transcript, entry_data
 from stateroom.state import fold, to_json
 from stateroom.store import Store
 

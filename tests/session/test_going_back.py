@@ -7,9 +7,8 @@ import pytest
 
 from stateroom import Environment, Sessions, State, Task, tool
 from stateroom.errors import InvalidArguments, SessionError, UnknownRevision
-from stateroom.session import Session, cached_session
-from stateroom.session.maintenance import Retention, RetentionPolicy
-from stateroom.state.describe import diff
+from stateroom.session import Retention, RetentionPolicy, Session, cached_session
+from stateroom.state import diff
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
 

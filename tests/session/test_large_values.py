@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from stateroom import Environment, Sessions, State, Verdict, tool
 from stateroom.errors import BadData, TooLarge
-from stateroom.session import History, cached_session, history
-from stateroom.session.log import write_body
-from stateroom.session.transcript import Transcript
+from stateroom.session import History, Transcript, cached_session, history, write_body
 from stateroom.state import digest_of
 from stateroom.store import Commit, Head, Store, open_store
 from stateroom.store.memory import MemoryStore

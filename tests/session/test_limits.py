@@ -9,8 +9,7 @@ import pytest
 
 from stateroom import Environment, Session, Sessions, State, tool
 from stateroom.errors import Busy, TooLarge
-from stateroom.session import MAX_READS
-from stateroom.session.maintenance import Retention, RetentionPolicy
+from stateroom.session import MAX_READS, Retention, RetentionPolicy
 from stateroom.store import Store
 from tests.patience import PATIENCE
 

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from stateroom import open_store
-from stateroom.session import cached_session
-from stateroom.session.log import write_body
+from stateroom.session import cached_session, write_body
 from stateroom.session.maintenance import count_sessions, each_session, heads
 from stateroom.store import Entry, Head, Store, contract
 from stateroom.store.memory import MemoryStore

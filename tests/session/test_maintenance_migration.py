@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import SchemaChanged
-from stateroom.session.maintenance import Migrator, check_session, kept_types
+from stateroom.session import Migrator, check_session, kept_types
 from stateroom.store import Store
 from tests.session.versions import Shop1, Shop3, shop
 

@@ -14,10 +14,9 @@ from hypothesis import given, settings, strategies as st
 
 from stateroom import open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
-from stateroom.session import Session, Update, cached_session
+from stateroom.session import Session, Transcript, Update, cached_session
 from stateroom.session.commit import append_entry
 from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, retention
-from stateroom.session.transcript import Transcript
 from stateroom.state import lines
 from stateroom.store import Commit, Store
 from tests.examples import share

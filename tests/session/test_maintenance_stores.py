@@ -8,8 +8,7 @@ from uuid import uuid4
 import pytest
 
 from stateroom import open_store
-from stateroom.session import History, cached_session
-from stateroom.session.maintenance import Copier, Retention, RetentionPolicy, count_sessions
+from stateroom.session import Copier, History, Retention, RetentionPolicy, cached_session, count_sessions
 from stateroom.store import Record, Store
 from tests.servers.postgresql import fresh_schema
 from tests.session.stored_sessions import family, go_on, new, problems, sessions_of

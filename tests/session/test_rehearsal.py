@@ -8,8 +8,7 @@ import pytest
 
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, ToolError, open_store, tool
 from stateroom.errors import BadTask, DefinitionError, ReadOnlyState
-from stateroom.session.parameters import Ask
-from stateroom.session.rescore import Rescorer
+from stateroom.session import Ask, Rescorer
 from stateroom.store import Store
 
 

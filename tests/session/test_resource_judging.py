@@ -8,8 +8,7 @@ import pytest
 
 from stateroom import Environment, Resource, SessionInfo, Sessions, State, TempFolder, tool
 from stateroom.errors import SessionError
-from stateroom.session import Episode, Session
-from stateroom.session.rescore import Rescorer
+from stateroom.session import Episode, Rescorer, Session
 from stateroom.store import Store
 from tests.session.outside import Browser, Page
 

@@ -14,9 +14,7 @@ from pydantic import AfterValidator
 
 from stateroom import Environment, Resource, SessionInfo, Sessions, open_store, tool
 from stateroom.errors import Busy, CannotFork, CannotRewind, SessionError
-from stateroom.session import Session
-from stateroom.session.maintenance import Copier, check_session
-from stateroom.session.rescore import Rescorer
+from stateroom.session import Copier, Rescorer, Session, check_session
 from stateroom.store import Record, Store
 from tests.patience import PATIENCE
 from tests.session.outside import Browser, Desk, DeskEnvironment, Office, Page, files, write

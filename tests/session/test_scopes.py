@@ -18,8 +18,7 @@ from stateroom.errors import (
     SessionSealed,
     StoreUnavailable,
 )
-from stateroom.session import shared as shared_module
-from stateroom.session.maintenance import Retention, RetentionPolicy
+from stateroom.session import Retention, RetentionPolicy, shared as shared_module
 from stateroom.store import Commit, Store
 from tests.examples import share
 from tests.patience import PATIENCE

@@ -10,12 +10,18 @@ from hypothesis import given, settings, strategies as st
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.agent import Agent, Threads, transcript
 from stateroom.errors import InvalidArguments, SessionError, SessionSealed
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.weather import WeatherEnvironment
+from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import Item, Policy, Scripted, function_call, last_user_text, message, text_of
-from stateroom.session import BackgroundLoop, Blocking, Session, Update, cached_session
-from stateroom.session.history import History
-from stateroom.session.maintenance import Retention, RetentionPolicy
+from stateroom.session import (
+    BackgroundLoop,
+    Blocking,
+    History,
+    Retention,
+    RetentionPolicy,
+    Session,
+    Update,
+    cached_session,
+)
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
 from tests.examples import share

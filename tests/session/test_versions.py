@@ -8,11 +8,17 @@ from pydantic import BaseModel, create_model, field_validator
 
 from stateroom import Environment, Episode, Sessions, State, Verdict, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
-from stateroom.session import Session, cached_session
+from stateroom.session import (
+    Migrator,
+    Reader,
+    Retention,
+    RetentionPolicy,
+    Session,
+    Transcript,
+    cached_session,
+    kept_types,
+)
 from stateroom.session.episode import load_path
-from stateroom.session.maintenance import Migrator, Retention, RetentionPolicy, kept_types
-from stateroom.session.reader import Reader
-from stateroom.session.transcript import Transcript
 from stateroom.state import lines
 from stateroom.store import Store
 from tests.session.versions import Cart3, Shop3, shop

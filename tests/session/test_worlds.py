@@ -18,8 +18,8 @@ from stateroom.errors import (
     SchemaChanged,
     TamperedState,
 )
+from stateroom.session import Rescorer
 from stateroom.session.maintenance.copy import Copier
-from stateroom.session.rescore import Rescorer
 from stateroom.store import Head, Store, WrappedStore
 from tests.session.stored_sessions import problems
 

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from stateroom import Sessions, open_store
 from stateroom.errors import SessionError, SessionSealed, UnknownRevision
-from stateroom.session import Checkpoint, Session
-from stateroom.session.history import History
-from stateroom.session.maintenance import Retention, RetentionPolicy
+from stateroom.session import Checkpoint, History, Retention, RetentionPolicy, Session
 from stateroom.state import apply
 from stateroom.store import Store
 from tests.session.shelf import Shelf, ShelfEnvironment, expect

@@ -16,7 +16,7 @@ from yarl import URL
 
 from stateroom import Sessions
 from stateroom.errors import Conflict, SessionSealed
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.server import Application, ApplicationOptions, stream as stream_module
 from stateroom.store import Store, open_store
 from stateroom.studio import Studio

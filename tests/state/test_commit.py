@@ -26,13 +26,14 @@ from stateroom.state import (
     apply,
     commit,
     decode,
+    describe,
     draft_of,
     encode,
     encode_patch,
+    lines,
     patched,
     shape_of,
 )
-from stateroom.state.describe import describe, lines
 
 
 class Color(Enum):

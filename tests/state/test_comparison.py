@@ -9,8 +9,7 @@ import pytest
 from pydantic import BaseModel, JsonValue
 
 from stateroom.errors import DefinitionError, ReadOnlyState
-from stateroom.state import DraftContext, State, commit, draft_of
-from stateroom.state.comparison import Comparison, compare
+from stateroom.state import Comparison, DraftContext, State, commit, compare, draft_of
 
 
 class Line(BaseModel):

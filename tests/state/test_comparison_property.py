@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from stateroom.state import DraftContext, State, commit, decode, draft_of, encode
-from stateroom.state.comparison import Comparison, compare
+from stateroom.state import Comparison, DraftContext, State, commit, compare, decode, draft_of, encode
 
 
 class Ticket(BaseModel):

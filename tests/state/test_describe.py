@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom import State
-from stateroom.state import commit, decode, describe, differences, draft_of, encode, encode_patch, lines
-from stateroom.state.draft_context import DraftContext
+from stateroom.state import DraftContext, commit, decode, describe, differences, draft_of, encode, encode_patch, lines
 
 
 class Level(IntEnum):

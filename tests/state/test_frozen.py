@@ -11,8 +11,19 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from stateroom import State
 from stateroom.errors import InvalidState
-from stateroom.state import DraftContext, Patch, apply, commit, decode, draft_of, encode, encode_patch, patched
-from stateroom.state.describe import describe, lines as lines_of
+from stateroom.state import (
+    DraftContext,
+    Patch,
+    apply,
+    commit,
+    decode,
+    describe,
+    draft_of,
+    encode,
+    encode_patch,
+    lines as lines_of,
+    patched,
+)
 
 
 class Coin(BaseModel, frozen=True):

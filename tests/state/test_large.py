@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from stateroom.errors import BadData
-from stateroom.state import References, decode, digest_of, encode, encode_json, encode_patch, large_in, put_in
-from stateroom.state.large import Large
+from stateroom.state import Large, References, decode, digest_of, encode, encode_json, encode_patch, large_in, put_in
 
 LEAST = 8
 

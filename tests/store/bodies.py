@@ -1,6 +1,6 @@
 """A session with all kinds of bodies, and every way to them."""
 
-from stateroom.state.large import digest_of
+from stateroom.state import digest_of
 from stateroom.store import Commit, Entry, Head, Snapshot, Store
 
 

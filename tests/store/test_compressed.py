@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from stateroom.errors import BadData
-from stateroom.session.log import read_entry
-from stateroom.state import decode, encode
-from stateroom.state.large import digest_of
+from stateroom.session import read_entry
+from stateroom.state import decode, digest_of, encode
 from stateroom.store import Commit, Entry, Record, open_store
 from stateroom.store.compression import PACKED, PLAIN, SMALL, CompressedStore
 from stateroom.store.memory import MemoryStore

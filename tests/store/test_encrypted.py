@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stateroom.errors import BadData, UnknownStore
-from stateroom.state.large import digest_of
+from stateroom.state import digest_of
 from stateroom.store import Commit, Entry, Head, Snapshot, open_store
 from stateroom.store.encryption import FORM, EncryptedStore, read_keys
 from stateroom.store.memory import MemoryStore

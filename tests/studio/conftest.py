@@ -18,7 +18,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from stateroom import Environment
 from stateroom.cli import main
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.server import Application, ApplicationOptions
 from stateroom.studio import Studio
 from tests.more import find_chromium

@@ -8,7 +8,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 from yarl import URL
 
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.server import Application, ApplicationOptions
 from stateroom.studio import Studio
 from stateroom.studio.assets import STATIC, Assets, without_documentation

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.session import Sessions
 from stateroom.store import open_store
 from tests.server.conftest import Launch

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from playwright.async_api import Page, expect
 
-from stateroom.gallery.refund import RefundEnvironment
+from stateroom.gallery import RefundEnvironment
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
 from tests.server.conftest import Served

@@ -5,8 +5,7 @@ import time
 import pytest
 from playwright.async_api import Page, expect
 
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.gallery.refund import RefundEnvironment
+from stateroom.gallery import CounterEnvironment, RefundEnvironment
 from stateroom.store import Head
 from tests.patience import PATIENCE
 from tests.server.conftest import Served

@@ -11,9 +11,8 @@ from playwright.async_api import Locator, Page, Request, expect
 
 from stateroom import Environment, Session, State, Verdict, tool
 from stateroom.errors import ToolError
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.session import Sessions, cached_session
-from stateroom.session.maintenance import Retention, RetentionPolicy
+from stateroom.gallery import CounterEnvironment
+from stateroom.session import Retention, RetentionPolicy, Sessions, cached_session
 from stateroom.store import open_store
 from stateroom.studio import Studio
 from tests.patience import PATIENCE

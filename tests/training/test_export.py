@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from stateroom.errors import BadData, InvalidArguments
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.jsonl import line_of
 from stateroom.rollout import (
     MonteCarlo,

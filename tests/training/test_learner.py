@@ -9,10 +9,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from stateroom.errors import ModelFailed, NotFound
-from stateroom.gallery.counter import CounterEnvironment
-from stateroom.model import Prompt, Request, message
+from stateroom.gallery import CounterEnvironment
+from stateroom.model import Decoder, Prompt, Request, TransformersModel, load_network, message
 from stateroom.model.chat_template import CHATML, ChatTemplate
-from stateroom.model.transformers import Decoder, TransformersModel, load
 from stateroom.rollout import generate_tasks
 from stateroom.session import BackgroundLoop
 from stateroom.training import Collected, Collector, LearningOptions, Sample, samples, sequences
@@ -50,7 +49,7 @@ def collect(model: TransformersModel, how: str, output: Path) -> Collected:
 
 @pytest.fixture
 def model(calling_model: Path) -> TransformersModel:
-    return TransformersModel(*load(calling_model, "cpu", torch.float32), "small")
+    return TransformersModel(*load_network(calling_model, "cpu", torch.float32), "small")
 
 
 def _calling() -> dict[str, Any]:
@@ -105,7 +104,7 @@ SAMPLES = [
 
 
 def learner(folder: Path, **options: Any) -> Learner:
-    network, _ = load(folder, "cpu", torch.float32)
+    network, _ = load_network(folder, "cpu", torch.float32)
     return Learner(network, LearningOptions(learning_rate=1e-2, warmup=0, **options), 0, str(folder))
 
 
@@ -162,9 +161,9 @@ def test_the_divergence_holds_a_model_back(small_model: Path) -> None:
 def test_an_adapter_is_loaded_with_its_model(small_model: Path, tmp_path: Path) -> None:
     made = learner(small_model, lora=4)
     made.learn(SAMPLES)
-    _, tokenizer = load(small_model)
+    _, tokenizer = load_network(small_model)
     made.save(tmp_path / "adapter", tokenizer, {"step": 1})
-    again, _ = load(tmp_path / "adapter", "cpu", torch.float32)
+    again, _ = load_network(tmp_path / "adapter", "cpu", torch.float32)
     ids = torch.tensor([[1, 2, 3]])
     with torch.no_grad():
         assert torch.allclose(again(ids).logits, made.network(ids).logits, atol=1e-5)

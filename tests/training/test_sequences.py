@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from stateroom import Sessions, open_store
 from stateroom.agent import Agent, Context, DropOldest, run
 from stateroom.errors import BadData, ModelFailed
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import (
     Answer,
     Item,

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from examples.training.small_model import make
 from stateroom.cli.app import app
 from stateroom.errors import InvalidOption, NotFound
-from stateroom.gallery.counter import CounterEnvironment
+from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import StoredRun, replay_session
 from stateroom.store import open_store
 from stateroom.training import Trainer, TrainOptions, read_curve, rollouts

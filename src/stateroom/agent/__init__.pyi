@@ -48,7 +48,7 @@ from .tokens import (
     TokenCounter as TokenCounter,
     TokenizerFile as TokenizerFile,
 )
-from .transcript import (
+from .transcripts import (
     Times as Times,
     Utterance as Utterance,
     recall as recall,

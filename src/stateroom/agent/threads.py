@@ -14,7 +14,7 @@ import msgspec
 
 from stateroom.agent.agent import Agent, AgentLog, WrappedWorkspace
 from stateroom.agent.loop import WAITING, Trajectory, act
-from stateroom.agent.transcript import task_items, transcript
+from stateroom.agent.transcripts import task_items, transcript
 from stateroom.environment import Environment
 from stateroom.errors import (
     BadTask,

@@ -16,7 +16,7 @@ from .registry import (
 )
 from .sync_sessions import SyncSessions as SyncSessions
 from .task import Task as Task
-from .tool import (
+from .tools import (
     RESERVED as RESERVED,
     Injectable as Injectable,
     Tool as Tool,

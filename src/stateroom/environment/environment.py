@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar as TypingTypeV
 from typing_extensions import TypeVar
 
 from stateroom.environment.task import Task, missing_fields, validated, validated_without
-from stateroom.environment.tool import (
+from stateroom.environment.tools import (
     RESERVED,
     Hook,
     Injectable,

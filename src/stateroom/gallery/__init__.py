@@ -1,1 +1,5 @@
 """Complete environments, each with its tasks, scripted policies and a README."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

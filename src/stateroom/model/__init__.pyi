@@ -80,3 +80,9 @@ from .tokens import (
     with_whole_prompts as with_whole_prompts,
     without_tokens as without_tokens,
 )
+from .transformers import (
+    Decoder as Decoder,
+    TransformersModel as TransformersModel,
+    device_name as device_name,
+    load_network as load_network,
+)

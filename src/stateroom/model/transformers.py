@@ -33,7 +33,7 @@ def device_name() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def load(path: Path, device: str | None = None, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
+def load_network(path: Path, device: str | None = None, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
     """A model and its tokenizer, from a folder or a GGUF file; a folder of a LoRA adapter names its model.
 
     Raises `NotFound` if there is none.
@@ -44,7 +44,9 @@ def load(path: Path, device: str | None = None, dtype: torch.dtype | None = None
     if adapter.exists():
         from peft import PeftModel  # noqa: PLC0415 - for adapters alone
 
-        network, tokenizer = load(Path(json.loads(adapter.read_text())["base_model_name_or_path"]), device, dtype)
+        network, tokenizer = load_network(
+            Path(json.loads(adapter.read_text())["base_model_name_or_path"]), device, dtype
+        )
         return PeftModel.from_pretrained(network, path).merge_and_unload(), tokenizer
     folder, options = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
     try:
@@ -75,7 +77,7 @@ class TransformersModel(BatchModel):
     @classmethod
     def of_path(cls, path: Path, name: str) -> TransformersModel:
         """A model that generates on a thread of its own, until `stop`."""
-        model = cls(*load(path), name)
+        model = cls(*load_network(path), name)
         Thread(target=model.work, name="stateroom-transformers", daemon=True).start()
         return model
 

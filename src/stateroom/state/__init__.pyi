@@ -10,7 +10,7 @@ from .codec import (
     to_json as to_json,
     why_not_decoded as why_not_decoded,
 )
-from .commit import (
+from .commits import (
     ENDED as ENDED,
     Change as Change,
     commit as commit,
@@ -20,7 +20,7 @@ from .comparison import (
     Comparison as Comparison,
     compare as compare,
 )
-from .describe import (
+from .descriptions import (
     WIDTH as WIDTH,
     ChangeData as ChangeData,
     Difference as Difference,
@@ -38,7 +38,7 @@ from .draft import (
     is_draft as is_draft,
 )
 from .draft_context import DraftContext as DraftContext
-from .edit import (
+from .edits import (
     EditChange as EditChange,
     edit as edit,
     read_changes as read_changes,
@@ -60,7 +60,7 @@ from .large import (
     large_in as large_in,
     put_in as put_in,
 )
-from .merge import (
+from .merges import (
     Merge as Merge,
     merge as merge,
     merge_rules as merge_rules,

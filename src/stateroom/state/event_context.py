@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from stateroom.errors import InvalidState, ReadOnlyState
-from stateroom.state.commit import changes_in, commit
+from stateroom.state.commits import changes_in, commit
 from stateroom.state.compiler import shape_of_model
 from stateroom.state.draft import draft_of
 from stateroom.state.draft_context import DraftContext

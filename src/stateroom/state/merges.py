@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel
 
 from stateroom.errors import DefinitionError, InvalidState
-from stateroom.state.commit import Change, commit
+from stateroom.state.commits import Change, commit
 from stateroom.state.draft import draft_of
 from stateroom.state.draft_context import DraftContext
 from stateroom.state.model import State

@@ -10,7 +10,7 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from stateroom.errors import Forbidden, InvalidArguments
-from stateroom.server import HTTPRequest, api
+from stateroom.server import HTTPRequest, http_request
 
 Mode = Literal["read", "full"]
 """What Studio allows: to look at sessions, or also to change them."""
@@ -33,12 +33,12 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        self._check_operator(api.http_request(request))
+        self._check_operator(http_request(request))
         site = request.headers.get("sec-fetch-site")
         if site not in OWN_SITES:
             raise Forbidden(f"this request is of another web page ({site}), and only Studio's own page may use its API")
         if request.method not in READING:
-            self._check_change(api.http_request(request))
+            self._check_change(http_request(request))
         await self._app(scope, receive, send)
 
     def _check_change(self, request: HTTPRequest) -> None:

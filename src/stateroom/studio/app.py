@@ -17,7 +17,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stateroom.errors import DefinitionError, NotFound
 from stateroom.model import ModelSource
-from stateroom.server import HTTPRequest, Services, api, check_operator, is_for_this_machine, is_loopback
+from stateroom.server import (
+    HTTPRequest,
+    Nothing,
+    Services,
+    check_operator,
+    http_request,
+    is_for_this_machine,
+    is_loopback,
+    json_body,
+    read_query,
+    route,
+)
 from stateroom.store import without_secrets
 from stateroom.studio.access import Gate, Mode
 from stateroom.studio.assets import ISOLATION, SECURITY, Assets
@@ -76,7 +87,7 @@ class StudioApp:
     def __init__(self, studio: Studio, services: Services, models: Mapping[str, ModelSource]) -> None:
         self._studio = studio
         self._services = services
-        about = api.route("/about", GET=self.about)
+        about = route("/about", GET=self.about)
         self.session_routes = session_routes(services, models)
         """The endpoints on sessions; below each run they are on the sessions of the run."""
         self.endpoints = [about, *self.session_routes, *InboxAPI(services).routes(), *StoreAPI(services).routes()]
@@ -87,13 +98,13 @@ class StudioApp:
             self.endpoints += runs.routes()
             below = [Mount("/runs/{run:id}", RunStores(services, models, runs, self.session_routes))]
         router = Router([*self.endpoints, *below], redirect_slashes=False, default=_unknown)
-        page = api.route("/{path:path}", GET=Assets(studio.path).respond)
+        page = route("/{path:path}", GET=Assets(studio.path).respond)
         self.routes = [Mount(API, Gate(router, studio.check_operator, studio.mode)), page]
         self._router = Router(self.routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond, with the headers that keep a browser careful."""
-        asked = api.http_request(Request(scope))
+        asked = http_request(Request(scope))
         security = {**SECURITY, **(ISOLATION if asked.secure or is_for_this_machine(asked) else {})}
 
         async def send_secured(message: Message) -> None:
@@ -114,8 +125,8 @@ class StudioApp:
 
     async def about(self, request: Request) -> Response:
         """The version, mode, store, environments and folder of runs of this Studio."""
-        api.read_query(request, api.Nothing)
-        return api.json_body(
+        read_query(request, Nothing)
+        return json_body(
             {
                 "version": __version__,
                 "mode": self._studio.mode,

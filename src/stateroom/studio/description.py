@@ -7,8 +7,18 @@ from collections.abc import Iterable
 from copy import deepcopy
 from inspect import getdoc
 
-from stateroom.server import Action, api
-from stateroom.server.description.schemas import Schema, as_json, operation, query, taken
+from stateroom.server import (
+    Action,
+    MethodRoute,
+    Nothing,
+    Parameters,
+    RouteEndpoint,
+    Schema,
+    as_json,
+    operation,
+    query,
+    taken,
+)
 from stateroom.studio import runs
 from stateroom.studio.access import READING
 from stateroom.studio.sessions import Continuation
@@ -19,7 +29,7 @@ SECURITY: list[Schema] = [{}, {"studio": []}]
 
 STATUSES = (401, 403, 404, 409, 410, 422, 500, 503)
 
-QUERIES: dict[str, type[api.Parameters]] = {
+QUERIES: dict[str, type[Parameters]] = {
     "/runs": runs.Since,
     "/runs/{run}": runs.Since,
     "/runs/{run}/rollouts": runs.Rollouts,
@@ -29,7 +39,7 @@ QUERIES: dict[str, type[api.Parameters]] = {
 }
 """The parameters in the URLs of endpoints that the admin API does not have."""
 
-BODIES: dict[str, type[api.Parameters]] = {"/sessions/{id}/continue": Continuation, "/sessions/{id}/stop": Action}
+BODIES: dict[str, type[Parameters]] = {"/sessions/{id}/continue": Continuation, "/sessions/{id}/stop": Action}
 """The bodies of their requests."""
 
 PERSON: Schema = {
@@ -39,7 +49,7 @@ PERSON: Schema = {
 }
 
 
-def describe(document: Schema, prefix: str, routes: Iterable[api.MethodRoute], *, of_run: bool = False) -> None:
+def describe(document: Schema, prefix: str, routes: Iterable[MethodRoute], *, of_run: bool = False) -> None:
     """Add endpoints below a prefix, or below each run there.
 
     What the admin API has too is described as there, the rest by docstrings and by the types of parameters.
@@ -78,11 +88,11 @@ def _by_person(body: Schema | None) -> Schema:
     return taken({"allOf": [*schemas, PERSON]})
 
 
-def _described(path: str, method: str, endpoint: api.RouteEndpoint) -> Schema:
+def _described(path: str, method: str, endpoint: RouteEndpoint) -> Schema:
     """An operation by its function: the name, the first line of what is said of it, and what it takes."""
     summary = (getdoc(endpoint) or "").partition("\n")[0]
     given = (
-        {"parameters": query(QUERIES.get(path, api.Nothing))}
+        {"parameters": query(QUERIES.get(path, Nothing))}
         if method in READING
         else {"requestBody": taken(BODIES[path].model_json_schema())}
     )

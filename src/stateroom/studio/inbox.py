@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stateroom.agent import WAITING
 from stateroom.lru import LRU
-from stateroom.server import Services, api
+from stateroom.server import MethodRoute, Nothing, Services, json_body, read_query, route
 from stateroom.session import History, head_data
 from stateroom.store import Head, HeadFilter
 
@@ -28,19 +28,19 @@ class InboxAPI:
         self._asked: LRU[tuple[str, int], float] = LRU(LOOKED_AT)
         """When the agent of a session began to wait, by id and revision."""
 
-    def routes(self) -> list[api.MethodRoute]:
-        return [api.route("/inbox", GET=self.inbox)]
+    def routes(self) -> list[MethodRoute]:
+        return [route("/inbox", GET=self.inbox)]
 
     async def inbox(self, request: Request) -> Response:
         """The sessions whose agents wait for a person, each with the time at which it `asked`, the oldest first."""
-        api.read_query(request, api.Nothing)
+        read_query(request, Nothing)
         now = self._services.now()
         wanted = HeadFilter(status="live", at=now, phase=WAITING)
         heads = await self._services.store.find_heads(wanted, order="oldest", limit=LOOKED_AT)
         asked = await asyncio.gather(*map(self._asked_at, heads))
         waiting = sorted(zip(asked, heads, strict=True), key=lambda each: (each[0], each[1].age))
         listed = [{**head_data(head, now), "asked": at} for at, head in waiting[:MOST]]
-        return api.json_body({"sessions": listed, "more": len(waiting) > MOST})
+        return json_body({"sessions": listed, "more": len(waiting) > MOST})
 
     async def _asked_at(self, head: Head) -> float:
         key = (head.id, head.revision)

@@ -32,7 +32,7 @@ from stateroom.rollout import (
     StoredRun,
     find_runs,
 )
-from stateroom.server import api
+from stateroom.server import Amount, MethodRoute, Parameters, read_query, route
 
 SOON = 0.2
 """Seconds that a request waits for what is new to be indexed; then the response has a part of it."""
@@ -49,13 +49,13 @@ CELLS = 64
 Data = dict[str, Any]
 
 
-class Since(api.Parameters):
+class Since(Parameters):
     since: str | None = None
 
 
 class Page(Since):
     offset: Annotated[int, Field(ge=0, le=2**53)] = 0
-    limit: api.Amount = 100
+    limit: Amount = 100
 
 
 class Rollouts(EpisodeFilter, Page):
@@ -65,7 +65,7 @@ class Rollouts(EpisodeFilter, Page):
     order: Literal["ascending", "descending"] = "ascending"
 
 
-class File(api.Parameters):
+class File(Parameters):
     file: Literal["rollouts", "failures"] = "rollouts"
 
 
@@ -132,19 +132,19 @@ class RunsAPI:
         self._worker = ThreadPoolExecutor(1, "runs")
         self._runs: LRU[Path, _IndexedRun] = LRU(OPEN)
 
-    def routes(self) -> list[api.MethodRoute]:
+    def routes(self) -> list[MethodRoute]:
         run = "/runs/{run:id}"
         return [
-            api.route("/runs", GET=self.runs),
-            api.route(run, GET=self.show),
-            api.route(f"{run}/rollouts", GET=self.rollouts),
-            api.route(f"{run}/rollouts/{{line:int}}", GET=self.rollout),
-            api.route(f"{run}/matrix", GET=self.matrix),
+            route("/runs", GET=self.runs),
+            route(run, GET=self.show),
+            route(f"{run}/rollouts", GET=self.rollouts),
+            route(f"{run}/rollouts/{{line:int}}", GET=self.rollout),
+            route(f"{run}/matrix", GET=self.matrix),
         ]
 
     async def runs(self, request: Request) -> Response:
         """All runs, the newest first."""
-        wanted = api.read_query(request, Since)
+        wanted = read_query(request, Since)
         found = await asyncio.to_thread(self._find)
         runs = await asyncio.gather(*(self._summary(files) for files in found))
         runs.sort(key=lambda run: (run["started"], run["name"]), reverse=True)
@@ -156,7 +156,7 @@ class RunsAPI:
 
     async def show(self, request: Request) -> Response:
         """One run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, and the last one at it."""
-        wanted = api.read_query(request, Since)
+        wanted = read_query(request, Since)
         run = await self._run(request)
         search = await run.newest()
         if wanted.since == await asyncio.to_thread(_version, search.index):
@@ -165,7 +165,7 @@ class RunsAPI:
 
     async def rollouts(self, request: Request) -> Response:
         """A page of the episodes, without their conversations."""
-        wanted = api.read_query(request, Rollouts)
+        wanted = read_query(request, Rollouts)
         search = await (await self._run(request)).newest()
         state = await asyncio.to_thread(_state, search.index)
         if wanted.since == state["version"]:
@@ -177,13 +177,13 @@ class RunsAPI:
 
     async def rollout(self, request: Request) -> Response:
         """The whole row in a line of the rollouts, or of the failures."""
-        wanted = api.read_query(request, File)
+        wanted = read_query(request, File)
         search = await (await self._run(request)).newest()
         return _json(await asyncio.to_thread(search.index.row, wanted.file, request.path_params["line"]))
 
     async def matrix(self, request: Request) -> Response:
         """Some tasks with their first episodes, by rollout. Tasks that are yet to be run have none."""
-        wanted = api.read_query(request, Page)
+        wanted = read_query(request, Page)
         search = await (await self._run(request)).newest()
         state = await asyncio.to_thread(_state, search.index)
         if wanted.since == state["version"]:

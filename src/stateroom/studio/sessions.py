@@ -11,16 +11,30 @@ from starlette.responses import Response
 from stateroom.agent import Agent, Threads
 from stateroom.errors import Conflict, StateroomError
 from stateroom.model import ModelSource
-from stateroom.server import Action, AdminAPI, ServedEnvironment, Services, agent_for, api
+from stateroom.server import (
+    Action,
+    AdminAPI,
+    MethodRoute,
+    Nothing,
+    ServedEnvironment,
+    Services,
+    Text,
+    agent_for,
+    agent_status,
+    json_body,
+    read_body,
+    read_query,
+    route,
+)
 
 
-def session_routes(services: Services, models: Mapping[str, ModelSource]) -> list[api.MethodRoute]:
+def session_routes(services: Services, models: Mapping[str, ModelSource]) -> list[MethodRoute]:
     """The endpoints on the sessions of a store."""
     return [*Continuations(services, models).routes(), *AdminAPI(services, models, gives_tokens=False).routes()]
 
 
 class Continuation(Action):
-    message: api.Text = ""
+    message: Text = ""
     """What the user says first."""
 
 
@@ -37,21 +51,21 @@ class Continuations:
         """Why the last attempt in a session failed."""
         services.resources.push_async_callback(self.close)
 
-    def routes(self) -> list[api.MethodRoute]:
+    def routes(self) -> list[MethodRoute]:
         path = "/sessions/{session:id}"
         return [
-            api.route(f"{path}/continue", GET=self.progress, POST=self.start),
-            api.route(f"{path}/stop", POST=self.stop),
+            route(f"{path}/continue", GET=self.progress, POST=self.start),
+            route(f"{path}/stop", POST=self.stop),
         ]
 
     async def progress(self, request: Request) -> Response:
         """Whether a model continues a session here, and why the last attempt failed."""
-        api.read_query(request, api.Nothing)
+        read_query(request, Nothing)
         return self._status(request.path_params["session"])
 
     async def start(self, request: Request) -> Response:
         """Let the model continue a session; a checkpoint in its log names the person."""
-        wanted, session = api.read_body(request, Continuation), request.path_params["session"]
+        wanted, session = read_body(request, Continuation), request.path_params["session"]
         if session in self._tasks or session in self._starting:
             raise Conflict(session, 0, "a model continues this session already; stop it first")
         self._starting.add(session)
@@ -70,16 +84,16 @@ class Continuations:
 
     async def stop(self, request: Request) -> Response:
         """Stop the model that continues a session, and cancel its agent's work."""
-        wanted, session = api.read_body(request, Action), request.path_params["session"]
+        wanted, session = read_body(request, Action), request.path_params["session"]
         served = await self._services.environment_of(session)
         if task := self._tasks.get(session):
             task.cancel()
             await asyncio.wait([task])
         agent = (await served.sessions.open(session)).agent
-        return api.agent_status(await agent.cancel("stopped", by=wanted.by))
+        return agent_status(await agent.cancel("stopped", by=wanted.by))
 
     def _status(self, session: str) -> Response:
-        return api.json_body({"running": session in self._tasks, "error": self._errors.get(session)})
+        return json_body({"running": session in self._tasks, "error": self._errors.get(session)})
 
     async def _run(self, served: ServedEnvironment, session: str, agent: Agent) -> None:
         try:

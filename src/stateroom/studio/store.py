@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stateroom.server import Services, api
+from stateroom.server import MethodRoute, Parameters, Services, json_body, read_query, route
 from stateroom.session import count_sessions
 from stateroom.store import Size, without_secrets
 from stateroom.version import __version__
@@ -25,7 +25,7 @@ LARGEST = 10
 Data = dict[str, Any]
 
 
-class StoreAfter(api.Parameters):
+class StoreAfter(Parameters):
     after: float = 0.0
     """The `at` of a measurement that is too old for the client: a later one is made."""
 
@@ -42,15 +42,15 @@ class StoreAPI:
         """The last complete measurement."""
         services.resources.push_async_callback(self.close)
 
-    def routes(self) -> list[api.MethodRoute]:
-        return [api.route("/store", GET=self.statistics)]
+    def routes(self) -> list[MethodRoute]:
+        return [route("/store", GET=self.statistics)]
 
     async def statistics(self, request: Request) -> Response:
         """The sessions of the store by environment and status, sizes, and the largest sessions.
 
         Until it is `complete`, a response has the last measurement, if there is one, and the sessions `counted` since.
         """
-        wanted = api.read_query(request, StoreAfter)
+        wanted = read_query(request, StoreAfter)
         services = self._services
         if self._task is None and self._measured.get("at", 0.0) <= max(wanted.after, services.now() - FRESH):
             self._counted = 0
@@ -60,7 +60,7 @@ class StoreAPI:
         if self._task is not None and self._task.done():
             done, self._task = self._task, None
             done.result()
-        return api.json_body(
+        return json_body(
             {
                 "stateroom": __version__,
                 "url": without_secrets(services.options.store),

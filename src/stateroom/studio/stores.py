@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stateroom.errors import NotFound
 from stateroom.model import ModelSource
 from stateroom.rollout import StoredRun
-from stateroom.server import Services, api
+from stateroom.server import MethodRoute, Services
 from stateroom.store import without_secrets
 from stateroom.studio.runs import RunsAPI
 from stateroom.studio.sessions import session_routes
@@ -39,7 +39,7 @@ class RunStores:
     """The API on the sessions of runs, below the path of each run."""
 
     def __init__(
-        self, services: Services, models: Mapping[str, ModelSource], runs: RunsAPI, routes: list[api.MethodRoute]
+        self, services: Services, models: Mapping[str, ModelSource], runs: RunsAPI, routes: list[MethodRoute]
     ) -> None:
         """`routes` are the endpoints on the sessions of Studio's own store, in which runs may have kept theirs."""
         self._services = services

@@ -26,10 +26,10 @@ from .rollouts import (
     Sample as Sample,
     samples as samples,
 )
-from .sequences import (
+from .table import write_table as write_table
+from .token_sequences import (
     Step as Step,
     TokenSequence as TokenSequence,
     sequences as sequences,
     token_advantages as token_advantages,
 )
-from .table import write_table as write_table

@@ -29,7 +29,7 @@ from stateroom.model import Item, Message, chat_tools, template_messages
 from stateroom.rollout import NODE, PARENT, SESSION, StoredEpisode, StoredRun, TreeFiles, read_trees
 from stateroom.store import open_store
 from stateroom.training.advantages import AdvantageMethod, advantages, with_states
-from stateroom.training.sequences import sequences, token_advantages
+from stateroom.training.token_sequences import sequences, token_advantages
 
 Row = dict[str, Any]
 Key = tuple[int, int]

@@ -30,8 +30,7 @@ import torch
 from pydantic_core import to_jsonable_python
 
 from stateroom.errors import EnvironmentFailed, InvalidOption
-from stateroom.model import open_model
-from stateroom.model.transformers import TransformersModel, device_name, load
+from stateroom.model import TransformersModel, device_name, load_network, open_model
 from stateroom.options import stored_options
 from stateroom.rollout import StoredRun, find_tasks, generate_tasks, new_path, plan_run, run
 from stateroom.session import BackgroundLoop
@@ -53,7 +52,7 @@ class Trainer:
         if training.algorithm == "tree" and training.group % ENDS:
             raise InvalidOption("group", f"tree grows trees with {ENDS} ends each, and {training.group} is no multiple")
         last, device = self._prepare(), device_name()
-        network, tokenizer = load(training.model, device, torch.float32 if device == "cpu" else torch.bfloat16)
+        network, tokenizer = load_network(training.model, device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._tokenizer = tokenizer
         self._learner = Learner(network, training, training.seed, str(training.model.absolute()))
         self.start: int = 0 if last is None else self._learner.load(last)["step"]

@@ -28,7 +28,7 @@ from stateroom.rollout import (
 )
 from stateroom.training.advantages import AdvantageMethod, advantages
 from stateroom.training.export import advantages_of
-from stateroom.training.sequences import sequences, token_advantages
+from stateroom.training.token_sequences import sequences, token_advantages
 
 Row = dict[str, Any]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stateroom.model import NO_ROW, TOKEN_LISTS, Answer, Model, ModelSource, Request
-from stateroom.model.transformers import TransformersModel
+from stateroom.model import NO_ROW, TOKEN_LISTS, Answer, Model, ModelSource, Request, TransformersModel
 
 
 class Teacher(ModelSource):

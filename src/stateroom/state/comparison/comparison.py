@@ -12,7 +12,7 @@ from stateroom.state.comparison.changes import Changes, Crowd, Entry, Spot, Tabl
 from stateroom.state.comparison.names import ABSENT, Names, NewValue, Side, form_of, form_of_entry, names_of
 from stateroom.state.comparison.places import Place, place_of
 from stateroom.state.comparison.report import lines, shown
-from stateroom.state.describe import Difference
+from stateroom.state.descriptions import Difference
 from stateroom.state.draft import is_draft, thaw
 from stateroom.state.model import State, shape_of
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from stateroom.errors import format_path
 from stateroom.state.comparison.places import Place
-from stateroom.state.describe import Difference, brief, brief_pair, diff, readable
+from stateroom.state.descriptions import Difference, brief, brief_pair, diff, readable
 
 ALIKE = 0.5
 """The share of equal fields from which on an unexpected record is told as a missing one gone wrong."""
