@@ -12,6 +12,7 @@ from stateroom import Environment, Sessions, State, Task, ToolError, tool
 from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Replay, RunFiles, replay_rollouts, replay_session, run
+from stateroom.rollout.replay import Replayer
 from stateroom.session import LogEntry, cached_session, merged, recorded_calls
 from stateroom.store import Store, WrappedStore, open_store
 from tests.plans import make_run
@@ -206,6 +207,28 @@ async def test_a_fork_replays_with_what_it_shares(store: Store) -> None:
     await fork.call("paint", {"colours": ["green"]})
     found = await replay_session(DeskEnvironment(), store, fork.id)
     assert (found.refused, found.differences, found.calls) == (None, [], 3)
+
+
+class KeptStore(WrappedStore):
+    """A store that deletes nothing, so that a test can read what a replay has made."""
+
+    async def delete(self, session: str) -> None:
+        self.deleted = session
+
+
+async def test_a_replay_has_the_revisions_of_its_record(store: Store) -> None:
+    session = await Sessions[Any](DeskEnvironment(), store).seed({})
+    await session.record("bell", {"floor": 3})
+    await session.call("note", {"text": "b"})
+    await session.checkpoint("here")
+    await session.edit([{"place": ["balance"], "value": 2.0}], by="ann")
+    async with open_store("memory://") as opened:
+        replayed = KeptStore(opened)
+        replayer = Replayer(Sessions[Any](DeskEnvironment(), replayed), lenient=False, reads="skip")
+        replay = await replayer.session(store, session.id)
+        kinds = [entry.kind for entry in await replayed.entries(replayed.deleted)]
+    assert (replay.refused, replay.differences) == (None, [])
+    assert kinds == [entry.kind async for entry in session.log()]
 
 
 async def test_nothing_is_written_to_the_store(store: Store) -> None:

@@ -289,6 +289,9 @@ async def test_a_log_tells_what_each_entry_changed(served: Any) -> None:
     assert log["next"] is None
     assert all(type(entry.pop("at")) is float for entry in log["entries"])
     verdict, response = (log["entries"][5].pop(name) for name in ("verdict", "response"))
+    shown = [(entry.pop("title"), entry.pop("line")) for entry in log["entries"]]
+    assert shown[1] == ("increment_counter", 'increment_counter(count=4) → {"success": true}')
+    assert shown[3] == ("rewind", "back to revision 1")
     assert (verdict["reward"], type(response)) == (0.0, str)
     call = {"kind": "call", "name": "increment_counter", "output": {"success": True}}
     assert log["entries"] == [

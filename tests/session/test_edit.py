@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from stateroom import Environment, Sessions, State, open_store, tool
-from stateroom.cli.output import entry_line
 from stateroom.errors import InvalidArguments, InvalidState, SessionClosed, SessionLeased, SessionSealed, TooLarge
 from stateroom.session import (
     Copier,
@@ -22,6 +21,7 @@ from stateroom.session import (
     Session,
     Transcript,
     commit as commit_module,
+    entry_line,
 )
 from stateroom.state import decode, encode, lines, readable
 from stateroom.store import Store

@@ -8,10 +8,11 @@ from typing import Any
 from rich.text import Text
 
 from stateroom.cli.options import AsJSON
-from stateroom.cli.output import console, counted, errors, item_lines, number, print_json, table
+from stateroom.cli.output import console, counted, errors, number, print_json, table
 from stateroom.cli.show import RunPath
 from stateroom.model import Item
 from stateroom.rollout import RunComparison, StoredRun, TaskComparison, compare_runs
+from stateroom.session import item_lines
 from stateroom.state import cut_pair
 
 SHOWN = 20

@@ -15,10 +15,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from stateroom.model import Item, text_of
+from stateroom.model import Item
 from stateroom.rollout import CONTROLS, SOON, ProgressBar, RunFiles, Terminal, visible
-from stateroom.session import LogEntry
-from stateroom.state import WIDTH, brief
+from stateroom.session import LogEntry, cut, item_lines, written_arguments
+from stateroom.state import brief
 
 console = Terminal()
 errors = Terminal(stderr=True)
@@ -28,9 +28,6 @@ ID_LENGTH = 24
 
 ESCAPES = {code: f"\\u{code:04x}" for code in CONTROLS if code > 0x20}
 """Control characters that JSON allows in strings, as escapes."""
-
-LONGEST_LINE = 80
-"""Characters of each message that a log shows."""
 
 
 def warn(problem: str) -> None:
@@ -130,73 +127,25 @@ async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[C
         bar.stop()
 
 
-def entry_line(entry: LogEntry) -> str:
-    """A log entry on one line."""
-    facts = entry.facts
-    if "session" in facts:  # in the log of a shared state: the session that changed it
-        return f"of session {facts['session']}, revision {facts['revision']}"
-    if entry.kind == "call":
-        return f"{entry.name}({_arguments(entry.input)}) → {brief(entry.output)}"
-    if entry.kind == "started":
-        return f"{entry.name}({_arguments(entry.input)}) started"
-    if entry.kind == "failed":
-        return f"{entry.name}({_arguments(entry.input)}) failed: {facts['error']}"
-    if entry.kind == "seed":
-        if not isinstance(entry.input, dict):  # of a shared state: its owner
-            return str(entry.input or "")
-        task = {key: value for key, value in entry.input.items() if not key.startswith("_")}
-        return brief({key: value for key, value in task.items() if key not in ("responses_create_params", "agent_ref")})
-    if entry.kind == "rewind":
-        to, undone = facts["to"], facts.get("undone", facts["to"])
-        return f"back to revision {to}" + ("" if to == undone else f"; {undone} can be redone")
-    if entry.kind == "edit":
-        return str(facts["reason"])
-    if entry.kind == "record":
-        return f"{entry.name} {brief(entry.data)}, {when(entry.at)} UTC"
-    if entry.kind == "asked":
-        return f"{entry.name}({_arguments(entry.input)}) asked: {facts['question']}"
-    if entry.kind == "message":
-        said = "; ".join(f"{speaker}: {_cut(line)}" for item in facts["items"] for speaker, line in item_lines(item))
-        return said or facts.get("reason") or ""
-    if entry.kind == "compaction":
-        return f"the model's view starts from {counted(len(facts['items']), 'item', 'items')}"
-    if entry.kind == "verdict":
-        verdict = facts["verdict"]
-        return f"reward {number(verdict['reward'])}" + (f": {verdict['reason']}" if verdict["reason"] else "")
-    return entry.name or ""
-
-
 def asides(entry: LogEntry) -> list[str]:
     """What else an entry has: who made it, events, moves of the agent, other sessions, a migrated state."""
-    lines = [f"{name}({_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
+    lines = [f"{name}({written_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
     person = entry.facts.get("person" if entry.kind == "message" else "by")
     if person is not None and entry.kind != "abandoned":  # by another process
         lines.append(f"by {person}")
     if (user := entry.facts.get("user")) is not None and entry.kind != "message":  # whose items have the name
         lines.append(f"for {user}")
+    if entry.kind == "record":
+        lines.append(f"at {when(entry.at)} UTC")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
     if told := entry.facts.get("instructions"):
-        lines.append(f"the environment tells the agent: {_cut(told)}")
+        lines.append(f"the environment tells the agent: {cut(told)}")
     others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
     lines += [f"{words} {entry.facts[fact]}" for fact, words in others.items() if fact in entry.facts]
     if "schema" in entry.facts and entry.kind != "seed":
         lines.append(f"the state was migrated to version {entry.facts['schema'][0]}")
     return lines
-
-
-def item_lines(item: Item, width: int = WIDTH) -> list[tuple[str, str]]:
-    """An item of a conversation as lines, each with its speaker; values in it are cut to a width."""
-    kind = item.get("type") or "message"
-    if kind == "function_call":
-        return [("calls", f"{item.get('name')}({_written(item.get('arguments'), width)})")]
-    if kind == "function_call_output":
-        output = item.get("output")
-        return [("result", output if isinstance(output, str) else brief(output, width))]
-    if kind == "message":
-        speaker = str(item.get("name") or item.get("role"))
-        return [(speaker, line) for line in text_of(item).splitlines() or [""]]
-    return [(kind, brief({key: value for key, value in item.items() if key != "type"}, width))]
 
 
 def print_line(speaker: str, line: str, style: str = "") -> None:
@@ -235,20 +184,3 @@ def print_state(state: Mapping[str, Any]) -> None:
     """Print the fields of a state."""
     for name, value in state.items():
         console.print(f"  {name}: {brief(value)}", soft_wrap=True)
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
-
-
-def _written(arguments: Any, width: int) -> str:
-    """The arguments of a call as in code, if they can be parsed; else as the model wrote them."""
-    try:
-        given = json.loads(arguments or "{}")
-    except (ValueError, TypeError, RecursionError):
-        return str(arguments)
-    return _arguments(given, width) if isinstance(given, dict) else str(arguments)
-
-
-def _arguments(given: dict[str, Any], width: int = WIDTH) -> str:
-    return ", ".join(f"{name}={brief(value, width)}" for name, value in given.items())

@@ -21,7 +21,6 @@ from stateroom.cli.output import (
     asides,
     console,
     counted,
-    entry_line,
     folded,
     print_hanging,
     print_json,
@@ -42,6 +41,7 @@ from stateroom.session import (
     Sessions,
     Transcript,
     entry_data,
+    entry_line,
     head_data,
 )
 from stateroom.state import ChangeData, differences, lines

@@ -15,7 +15,7 @@ from stateroom.cli.output import console, counted, number, print_json
 from stateroom.errors import NotFound
 from stateroom.model import text_of
 from stateroom.rollout import read_trees
-from stateroom.session import parsed, result_of
+from stateroom.session import result_of, written_arguments
 from stateroom.state import brief
 
 Row = dict[str, Any]
@@ -131,17 +131,12 @@ def _said(node: Row) -> list[str]:
     told = []
     for item in node["items"]:
         if item["type"] == "function_call":
-            told.append(f"{item['name']}({_arguments(item['arguments'])}) → {brief(outputs.get(item['call_id']))}")
+            told.append(
+                f"{item['name']}({written_arguments(item['arguments'])}) → {brief(outputs.get(item['call_id']))}"
+            )
         elif item["type"] == "message":
             told.append(brief(text_of(item)))
     return [*told, *([f"broke down: {node['error']}"] if "error" in node else [])]
-
-
-def _arguments(given: Any) -> str:
-    found = parsed(given or "{}")
-    if not isinstance(found, dict):
-        return brief(found)
-    return ", ".join(f"{name}={brief(value)}" for name, value in found.items())
 
 
 def _worth(node: Row) -> list[str | tuple[str, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stateroom.errors import InvalidArguments
-from stateroom.session import result_of
+from stateroom.session import result_of, text_of as text_of  # noqa: PLC0414 - it belongs to items for users
 
 Item = dict[str, Any]
 
@@ -88,14 +88,6 @@ def kind_of(item: Item) -> str:
         return "output" if kind.endswith("_output") else "call"
     role = item.get("role")
     return role if isinstance(role, str) else kind
-
-
-def text_of(item: Item) -> str:
-    """The text of a message."""
-    content = item.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or "" for part in content)
 
 
 def message_text(items: Iterable[Item]) -> str:

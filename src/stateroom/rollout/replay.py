@@ -23,6 +23,7 @@ from stateroom.jsonl import read_lines
 from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row, key_of, parse_row, task_of
 from stateroom.rollout.tasks import find_inputs
 from stateroom.session import (
+    COPIED,
     NOT_REPEATABLE,
     AgentStatus,
     Document,
@@ -46,9 +47,6 @@ from stateroom.store import Commit, Entry, Store, open_store
 
 Reads = Literal["skip", "check"]
 """What to do with calls that changed nothing: those of `read` tools, and those that failed."""
-
-COPIED = ("started", "failed", "asked", "message", "compaction", "checkpoint", "abandoned", "migrated", "edit", "fork")
-"""Kinds of entries that run nothing: they are copied, so that revisions are the same."""
 
 UNRECORDED = frozenset({"rng", "clock", "new_id"})
 """Parameters of an environment's functions whose values no row records."""

@@ -40,11 +40,17 @@ from .history import (
     History as History,
     refold as refold,
 )
+from .kinds import (
+    COPIED as COPIED,
+    KINDS as KINDS,
+    SPOKEN as SPOKEN,
+)
 from .lifecycle import (
     STANDARD as STANDARD,
     AgentStatus as AgentStatus,
     Lifecycle as Lifecycle,
     Update as Update,
+    text_of as text_of,
 )
 from .log import (
     VERDICT as VERDICT,
@@ -114,6 +120,12 @@ from .sessions import (
     Sessions as Sessions,
 )
 from .shared import shared_environment as shared_environment
+from .summary import (
+    cut as cut,
+    entry_line as entry_line,
+    item_lines as item_lines,
+    written_arguments as written_arguments,
+)
 from .sync import (
     BackgroundLoop as BackgroundLoop,
     Blocking as Blocking,

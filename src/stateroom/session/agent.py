@@ -12,13 +12,11 @@ from stateroom.session.cache import SessionCache
 from stateroom.session.cached_session import CachedSession
 from stateroom.session.commit import RetryCommit, commit
 from stateroom.session.history import History
+from stateroom.session.kinds import SPOKEN
 from stateroom.session.lifecycle import STANDARD, AgentStatus, Item, Lifecycle, Update
 from stateroom.session.log import UNSTORABLE, LogEntry, checked_user
 from stateroom.session.reader import StateAt
 from stateroom.state import to_json
-
-SAID = ("message", "compaction")
-"""The kinds of entries that a conversation is made of."""
 
 Entered = tuple[dict[str, Any], AgentStatus]
 """What an entry says, and the agent's status after it."""
@@ -132,7 +130,7 @@ class SessionAgent:
         await self._cache.refresh(self._cached, include_closed=True)
         head = self._cached.head
         history = History(self._cached.store)
-        return await history.line(head.id, head.revision, after=max(since - 1, 0), kinds=SAID)
+        return await history.line(head.id, head.revision, after=max(since - 1, 0), kinds=SPOKEN)
 
     async def response(self) -> dict[str, Any] | None:
         """All that was said as a Responses object, for a verifier; None if nothing was said."""

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
 from stateroom.session.document import Document, Start, write_document
 from stateroom.session.history import History
+from stateroom.session.kinds import BEYOND_LIMIT, PATCHED
 from stateroom.session.log import (
-    CHANGES,
     LogEntry,
     Stored,
     Weight,
@@ -50,9 +50,6 @@ MAX_ANCESTORS = 16
 
 SMALL_STATE = 64 * 1024
 """A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
-
-KINDS_BEYOND_MAX_LOG = ("verdict", "close", "failed", "asked", "migrated")
-"""The kinds of entries that a session gets however long its log is: they end it, or what was begun before."""
 
 LOG_IS_FULL = (
     "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
@@ -217,7 +214,7 @@ class CachedSession:
     async def _patched(self, head: Head, news: Iterable[Stored]) -> Any:
         """The state that is held here, after what others have done since."""
         state = self.state
-        for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind in CHANGES]):
+        for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind in PATCHED]):
             try:
                 state = patched(state, entry.patch)
             except InvalidState as error:  # not by the code that it names
@@ -243,7 +240,7 @@ class CachedSession:
         """
         limits = self.limits
         if self._weight.log >= limits.max_log and not (
-            kind in KINDS_BEYOND_MAX_LOG or decided or call_id in self.progress.pending
+            kind in BEYOND_LIMIT or decided or call_id in self.progress.pending
         ):
             self.stale = True  # should some of it be pruned, the next attempt finds that out
             raise TooLarge(f"the session's log has the {limits.max_log:,} bytes that it may have: {LOG_IS_FULL}")

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stateroom.errors import BadData
-from stateroom.session.log import CHANGES, LogEntry, Weight, progress_after
+from stateroom.session.kinds import PATCHED
+from stateroom.session.log import LogEntry, Weight, progress_after
 from stateroom.session.progress import Progress
 from stateroom.state import Large, Patch, References, State, apply, decode, encode, encode_json, encode_patch, schema_of
 from stateroom.store import Head, Loaded
@@ -111,9 +112,9 @@ def logged_bytes(loaded: Loaded) -> int:
 def changed(document: Document, changes: list[LogEntry]) -> Document:
     progress = document.progress
     for entry in changes:
-        if entry.kind in CHANGES and document.start is not None:
+        if entry.kind in PATCHED and document.start is not None:
             document.start.changes.extend(entry.patch)
-        elif entry.kind in CHANGES:
+        elif entry.kind in PATCHED:
             apply(document.state, entry.patch)
         progress = progress_after(progress, entry.kind, entry.call_id, entry.facts, entry.revision)
     return document._replace(progress=progress)

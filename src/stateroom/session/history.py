@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
 from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
+from stateroom.session.kinds import PATCHED
 from stateroom.session.lifecycle import INITIAL, AgentStatus
-from stateroom.session.log import CHANGES, LogEntry, Stored, Weight, read_entry, read_stored, write_body
+from stateroom.session.log import LogEntry, Stored, Weight, read_entry, read_stored, write_body
 from stateroom.state import (
     Event,
     Large,
@@ -265,7 +266,7 @@ class History:
         for entry in await self.line(session):
             if state is None or "schema" in entry.facts:
                 state = StateDigest((await self.document(session, entry.revision)).state)
-            elif entry.kind in CHANGES:
+            elif entry.kind in PATCHED:
                 state.apply(entry.patch)
             if entry.kind in kinds:
                 found.append((entry, state.value))

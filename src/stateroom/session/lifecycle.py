@@ -205,3 +205,11 @@ def open_calls(items: Sequence[Item], before: tuple[str, ...] = ()) -> tuple[str
         elif kind == "function_call_output" and item.get("call_id") in waiting:
             waiting.remove(item["call_id"])
     return tuple(waiting)
+
+
+def text_of(item: Item) -> str:
+    """The text of a message."""
+    content = item.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or "" for part in content)

@@ -1,23 +1,4 @@
-"""Entries: what each step of a session says, and its bytes.
-
-| kind | facts |
-|---|---|
-| `seed` | `input`: the task row; `schema`; `world`: the id of its world; `replaces`, `lacks` |
-| `call` | `name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any |
-| `edit` | `by`, `reason`, the patch: a person has changed the state, and no tool |
-| `fork` | `by`: a person has made this fork |
-| `record` | `name`, `data`: something has happened, and the state stays as it is |
-| `started` | `name`, `input`: an external call is about to run |
-| `failed` | `name`, `input`, `error`, `code`: an external call ended without a result |
-| `checkpoint` | `name` |
-| `rewind` | `to`: the revision whose state is the state again; `pending`: external calls whose outcome is unknown |
-| `verdict` | `verdict`: of the state before; `response`, `views`: which ones it looked at; `row` |
-| `close` | `replaced_by`: the session that took its place |
-| `migrated` | `schema` |
-| `asked` | `name`, `input`, `question`: an external call ended by asking a question |
-| `message` | the fields of an `Update` (see `lifecycle`) |
-| `compaction` | `items`, `tokens`, `pinned`, `instructions`: what the model's view of the conversation starts from |
-| `abandoned` | `by`: the shared state whose intent was not decided in time |
+"""Entries: what each step of a session says, and its bytes. `kinds` lists the kinds of entries with their facts.
 
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
 names, and the verdict's `row` the fields, which come with the request to verify.
@@ -35,14 +16,6 @@ and the fields of each event that was emitted. `resources` are the versions of t
 
 `schema` is the version of the state's class and its places. Any entry may have one: with it comes a snapshot in a newer
 schema than that of the state before, which newer code has migrated.
-
-In the log of a shared state (see `shared`), `session` and `revision` say whose change it is:
-
-| kind | what |
-|---|---|
-| `intent` | the patch that the session is to decide about |
-| `call` | the patch, decided |
-| `dropped` | decided against |
 """
 
 from __future__ import annotations
@@ -77,12 +50,6 @@ VERDICT = "\nverdict"
 
 CHECKPOINT = "\ncheckpoint/"
 """How the call id of a checkpoint begins; its name follows."""
-
-CHANGES = ("call", "edit")
-"""The kinds of entries whose patch makes the next state."""
-
-AFTER_VERDICT = ("failed", "close")
-"""The kinds of entries that a session with a verdict can still get."""
 
 UNSTORABLE = (TypeError, ValueError, OverflowError, RecursionError)
 """What comes of encoding what cannot be stored."""

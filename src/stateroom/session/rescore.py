@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stateroom.errors import DefinitionError, SessionError, UnknownRevision
-from stateroom.session.agent import SAID, response_of
+from stateroom.session.agent import response_of
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.history import History, line_to
 from stateroom.session.invocation import NOTHING, CallContext
+from stateroom.session.kinds import SPOKEN
 from stateroom.session.log import VERDICT, LogEntry, read_entry, task_row
 from stateroom.session.reader import Reader, StateAt
 from stateroom.session.resources import ResourceManager, SessionResources
@@ -69,7 +70,7 @@ class Rescorer:
         judged = None if entry is None else entry.revision - 1
         revision = await self._chosen(session, at, judged, head.revision)
         if response is None:
-            response = response_of(await history.line(session, revision, kinds=SAID))
+            response = response_of(await history.line(session, revision, kinds=SPOKEN))
         elif entry is not None and entry.facts.get("response", digest(response)) != digest(response):
             raise SessionError(session, f"the verdict on session {session!r} is of another response than this one")
         # Since the verdict nothing has changed: the newest is what was judged.

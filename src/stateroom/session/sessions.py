@@ -27,7 +27,8 @@ from stateroom.session.document import Start, world_is_gone
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.history import History
 from stateroom.session.invocation import has_tampered
-from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text
+from stateroom.session.kinds import AFTER_VERDICT
+from stateroom.session.log import UNSTORABLE, VERDICT, checked_text
 from stateroom.session.parameters import SHARED
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader
@@ -45,9 +46,6 @@ YEAR = 365 * 24 * 3600.0
 
 SHARED_IDS = tuple(f"{name}:" for name in sorted(SHARED | {"world"}))
 """Starts of the ids of worlds and shared states, which no session's id has."""
-
-LATE = (None, "verdict", "abandoned", *AFTER_VERDICT)
-"""What may be the last that is read of a session which has its verdict."""
 
 
 class Sessions(Generic[S]):
@@ -269,7 +267,7 @@ class Sessions(Generic[S]):
         if document.start is not None:
             await self._renew_world(session_id, document.start.world)
         cached.seeded = await history.seed(head, first)
-        if document.last_kind in LATE:
+        if document.last_kind is None or document.last_kind in AFTER_VERDICT:  # it may have its verdict
             judged = await history.find_own_call(session_id, VERDICT)
             cached.verdict_facts = judged.facts if judged else None
         cached.head = await self.cache.renewed(cached.head)

@@ -19,19 +19,9 @@ from stateroom.session.log import LogEntry
 from stateroom.session.session import Session
 from stateroom.session.sessions import Sessions
 from stateroom.session.stateless import StatelessSession
-from stateroom.state import brief
+from stateroom.session.summary import entry_line
 
 T = TypeVar("T")
-
-SHOWN = 300
-"""Characters of an entry that a notebook shows."""
-
-
-SAID = ("role", "content", "name", "arguments", "output")
-"""Fields of a message's items that a notebook shows."""
-
-ASIDE = frozenset({"agent", "moves", "schema"})
-"""Facts that a notebook does not show."""
 
 
 class BackgroundLoop:
@@ -95,25 +85,10 @@ class LogEntries(list[LogEntry]):
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{entry.revision}</td><td>{escape(entry.kind)}</td>"
-            f"<td style='text-align: left'>{escape(_summary(entry))}</td></tr>"
+            f"<td style='text-align: left'>{escape(entry_line(entry))}</td></tr>"
             for entry in self
         )
         return f"<table><tr><th>revision</th><th>kind</th><th>what</th></tr>{rows}</table>"
-
-
-def _summary(entry: LogEntry) -> str:
-    """An entry's facts on one line."""
-    if entry.kind == "call":
-        told = f"{entry.name}({brief(entry.input)}) → {brief(entry.output)}"
-    elif entry.kind == "seed" and isinstance(entry.input, dict):
-        told = ", ".join(f"{name}={brief(value)}" for name, value in entry.input.items() if not name.startswith("_"))
-    elif entry.kind == "message":
-        told = "; ".join(
-            ", ".join(f"{name}={brief(item[name])}" for name in SAID if name in item) for item in entry.facts["items"]
-        )
-    else:
-        told = ", ".join(f"{name}={brief(fact)}" for name, fact in entry.facts.items() if name not in ASIDE)
-    return told if len(told) <= SHOWN else f"{told[:SHOWN]}…"
 
 
 class Blocking:

@@ -12,7 +12,9 @@ from pydantic_core import to_jsonable_python
 
 from stateroom.errors import UnknownRevision
 from stateroom.session.history import History
-from stateroom.session.log import CHANGES, LogEntry
+from stateroom.session.kinds import PATCHED
+from stateroom.session.log import LogEntry
+from stateroom.session.summary import entry_line, entry_title
 from stateroom.state import ChangeData, describe, differences, to_json
 from stateroom.store import Head, Store
 
@@ -21,6 +23,10 @@ MAX_PAGE_BYTES = 4 << 20
 
 SCANNED = 1000
 """Entries that a filtered page of a log reads at most; the next page continues."""
+
+
+UNSEARCHED = frozenset({"revision", "kind", "at", "call_id", "title", "line", "changes"})
+"""Fields of an entry that a search does not look into; what it changed is searched by itself."""
 
 
 class Transcript:
@@ -49,7 +55,7 @@ class Transcript:
         if entry.revision > self.revision + 1:  # what lies between was pruned
             self._state = None
         jumps = entry.kind == "rewind" or "schema" in entry.facts
-        if entry.kind == "seed" or not (jumps or entry.kind in CHANGES):
+        if entry.kind == "seed" or not (jumps or entry.kind in PATCHED):
             return []
         if self._state is None:
             self._state = await self._state_at(entry.revision - 1)
@@ -138,7 +144,7 @@ async def read_page(
 
 def _mentions(data: dict[str, Any], text: str) -> bool:
     """Whether a text in lower case is in an entry's facts, or in what it changed."""
-    said = [value for name, value in data.items() if name not in ("revision", "kind", "at", "call_id", "changes")]
+    said = [value for name, value in data.items() if name not in UNSEARCHED]
     said += [(change["place"], change["before"], change["after"]) for change in data["changes"]]
     return any(text in part.casefold() for part in _texts(said))
 
@@ -163,7 +169,7 @@ def entry_data(entry: LogEntry, changes: list[ChangeData]) -> dict[str, Any]:
         facts["migrated_to"] = schema[0]
     if events := facts.get("events"):  # whose fields may be of types that JSON lacks
         facts["events"] = to_jsonable_python(events, bytes_mode="base64")
-    return {**said, **facts, "changes": changes}
+    return {**said, "title": entry_title(entry), "line": entry_line(entry), **facts, "changes": changes}
 
 
 def head_data(head: Head, now: float) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from stateroom.errors import InvalidArguments
 from stateroom.session.history import History
-from stateroom.session.log import CHANGES, LogEntry
+from stateroom.session.kinds import PATCHED
+from stateroom.session.log import LogEntry
 from stateroom.store import Head
 
 
@@ -68,7 +69,7 @@ def _check(steps: int) -> None:
 async def _last_undo(history: History, head: Head) -> tuple[int, int] | None:
     """Where the last undo or redo has led, and the newest revision that was undone, if nothing has changed since."""
     async for _, entry in history.backwards(head, head.revision):
-        if entry is None or entry.kind in (*CHANGES, "message"):
+        if entry is None or entry.kind in {*PATCHED, "message"}:
             return None
         if entry.kind == "rewind":
             return (entry.facts["to"], entry.facts["undone"]) if "undone" in entry.facts else None
@@ -97,4 +98,4 @@ async def _begins(history: History, head: Head, entry: LogEntry) -> bool:
         return by == "user" or (by == "model" and "new_task" in moves)
     if entry.kind == "call" and entry.call_id is not None and head.phase is not None:
         return not (await history.agent(head, entry.revision - 1)).made(entry.call_id)
-    return entry.kind in CHANGES
+    return entry.kind in PATCHED

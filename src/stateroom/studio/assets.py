@@ -6,6 +6,7 @@ A file's path has a digest over all files, so a browser never has to ask again f
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -14,11 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stateroom.errors import NotFound
+from stateroom.session import KINDS
 
 STATIC = Path(__file__).parent / "static"
 
 INDEX = "index.html"
-"""The template of the page, with `{{base}}` for the URL of the files and `{{preload}}` for links to the modules."""
+"""The template of the page: `{{base}}` is the URL of the files, `{{preload}}` links to the modules, and
+`{{kinds}}` how kinds of log entries look.
+"""
 
 CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -110,7 +114,9 @@ class Assets:
         self.folder = digest.hexdigest()[:16]
         base = f"{path}/{self.folder}"
         links = [f'<link rel="modulepreload" href="{base}/{name}">' for name in found if name.endswith(".js")]
-        page = template.replace("{{base}}", base).replace("{{preload}}", "\n    ".join(links))
+        kinds = {name: {"letter": one.letter, "tone": one.tone, "spoken": one.spoken} for name, one in KINDS.items()}
+        filled = {"base": base, "preload": "\n    ".join(links), "kinds": json.dumps(kinds)}
+        page = re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], template)
         self._page = Asset(INDEX, page.encode(), PAGE)
         self._files = {name: Asset(name, body, FOREVER) for name, body in found.items()}
 

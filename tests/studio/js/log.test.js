@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { paired, said } from "../../../src/stateroom/studio/static/chat.js";
-import { headline, itemsOf, Rows, readRows, withPruned } from "../../../src/stateroom/studio/static/log.js";
+import { itemsOf, Rows, readRows, withPruned } from "../../../src/stateroom/studio/static/log.js";
 import { revisionAt } from "../../../src/stateroom/studio/static/scrubber.js";
 
 /** @typedef {import("../../../src/stateroom/studio/static/log.js").Run} Run */
@@ -55,30 +55,12 @@ test("rows are read with as few requests as there are parts, and parts that were
     found.map(({ revision }) => revision),
     [1, 2, 11, 12, 13, 14],
   );
-  assert.deepEqual([found[1].kind, found[1].until], ["pruned", 10]);
+  assert.deepEqual([found[1].kind, found[1].until, found[1].line], ["pruned", 10, "revisions 2 to 10"]);
   assert.deepEqual(asked, ["0 6", "10 4"]);
 });
 
 /** @param {any} fields */
 const entry = (fields) => ({ revision: 2, at: 0, changes: [], ...fields });
-
-test("an entry in a line", () => {
-  const call = { type: "function_call", call_id: "1", name: "add", arguments: '{"n": 1}' };
-  const lines = /** @type {[any, string[]][]} */ ([
-    [{ kind: "call", name: "add", input: { n: 1 } }, ["add", '{"n":1}']],
-    [{ kind: "failed", name: "send", input: {}, error: "on fire" }, ["send", "on fire"]],
-    [{ kind: "message", by: "model", items: [call] }, ["model", '→ add {"n": 1}']],
-    [
-      { kind: "message", by: "model", items: [{ type: "function_call_output", output: "1" }, { content: "One" }] },
-      ["model", "One ← 1"],
-    ],
-    [{ kind: "message", by: "agent", items: [], moves: ["done"] }, ["agent", "done"]],
-    [{ kind: "edit", by: "ada", reason: "a typo" }, ["edit", "by ada: a typo"]],
-    [{ kind: "verdict", verdict: { reward: 1, reason: "right" } }, ["verdict", "reward 1: right"]],
-    [{ kind: "something new" }, ["something new", ""]],
-  ]);
-  for (const [fields, line] of lines) assert.deepEqual(headline(entry(fields)), line);
-});
 
 test("a conversation has what the task began with, messages, and calls by hand", () => {
   const seed = { kind: "seed", input: { responses_create_params: { instructions: "Be brief.", input: "Hello" } } };

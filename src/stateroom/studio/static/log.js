@@ -1,33 +1,33 @@
 /** A session's log as rows: which revisions there are, of which kinds, and what each entry says in a line. */
 import { get } from "./api.js";
-import { said } from "./chat.js";
-import { shorten } from "./text.js";
 
 /** @typedef {{revision: number, kind: string, at: number, changes: any[], [name: string]: any}} Entry */
 /** @typedef {[kind: string, first: number, last: number]} Run Neighbours of one kind. */
 
-/** How kinds of entries look: a letter, and a tone. @type {Record<string, [string, string]>} */
-const LOOKS = {
-  seed: ["S", "calm"],
-  call: ["C", "accent"],
-  started: ["…", "accent"],
-  failed: ["!", "bad"],
-  asked: ["?", "warn"],
-  message: ["M", "calm"],
-  checkpoint: ["P", "point"],
-  rewind: ["R", "warn"],
-  edit: ["E", "person"],
-  fork: ["F", "person"],
-  verdict: ["V", "good"],
-  close: ["X", "calm"],
-  pruned: ["–", "calm"],
+/** @typedef {{letter: string, tone: string, spoken: boolean}} Kind */
+
+/** The kinds of entries as the server declares them in its page, and parts that were pruned. @type {Record<string, Kind>} */
+const KINDS = {
+  ...JSON.parse(globalThis.document?.getElementById("kinds")?.textContent ?? "{}"),
+  pruned: { letter: "–", tone: "calm", spoken: false },
 };
 
 /**
- * The letter and the tone of a kind.
+ * How a kind looks.
  * @param {string} kind
  */
-export const lookOf = (kind) => LOOKS[kind] ?? [kind.slice(0, 1).toUpperCase(), "calm"];
+export const lookOf = (kind) => KINDS[kind] ?? { letter: kind.slice(0, 1).toUpperCase(), tone: "calm" };
+
+/**
+ * A row for a part that was pruned.
+ * @param {number} first
+ * @param {number} until
+ * @returns {Entry}
+ */
+export function prunedEntry(first, until) {
+  const line = until > first ? `revisions ${first} to ${until}` : "";
+  return { revision: first, first, until, kind: "pruned", title: "pruned", line, at: 0, changes: [] };
+}
 
 /**
  * The runs of a log with those that were pruned.
@@ -127,65 +127,7 @@ export async function readRows(path, rows, first, limit) {
     for (const entry of entries) found.set(entry.revision, entry);
     covered = next ?? Number.POSITIVE_INFINITY;
   }
-  return places.map(
-    (place) => found.get(place.revision) ?? { until: place.revision, ...place, kind: "pruned", at: 0, changes: [] },
-  );
-}
-
-/**
- * Items of a conversation in a line: what was said or called before what came back.
- * @param {any[]} items
- */
-function lineOf(items) {
-  const isOutput = (/** @type {any} */ item) => Number(item.type === "function_call_output");
-  return [...items]
-    .sort((one, other) => isOutput(one) - isOutput(other))
-    .map(wordsOf)
-    .join(" ");
-}
-
-/** @param {any} item */
-function wordsOf(item) {
-  if (item.type === "function_call") return `→ ${item.name} ${said(item.arguments)}`;
-  if (item.type === "function_call_output") return `← ${said(item.output)}`;
-  return said(item.content ?? item.summary);
-}
-
-/** @typedef {[name: string, text: string]} Line What an entry is about, and what it says. */
-
-/** @type {WeakMap<Entry, Line>} */
-const lines = new WeakMap();
-
-/**
- * An entry in a line; made once, as its texts may be long.
- * @param {Entry} entry
- * @returns {Line}
- */
-export function headline(entry) {
-  const line = lines.get(entry) ?? written(entry);
-  lines.set(entry, line);
-  return line;
-}
-
-/**
- * @param {Entry} entry
- * @returns {Line}
- */
-function written(entry) {
-  const { kind, name, input, error, by, reason, verdict } = entry;
-  const texts = /** @type {Record<string, [string, unknown]>} */ ({
-    seed: ["seed", ""],
-    message: [by ?? "message", entry.items?.length ? lineOf(entry.items) : (entry.moves ?? []).join(" ")],
-    failed: [name, error],
-    checkpoint: ["checkpoint", [name, by && `by ${by}`].filter(Boolean).join(" ")],
-    rewind: ["rewind", `to ${entry.to}`],
-    edit: ["edit", [by && `by ${by}`, reason].filter(Boolean).join(": ")],
-    fork: ["fork", `by ${by}`],
-    verdict: ["verdict", `reward ${verdict?.reward}${verdict?.reason ? `: ${verdict.reason}` : ""}`],
-    pruned: ["pruned", entry.until > entry.revision ? `revisions ${entry.revision} to ${entry.until}` : ""],
-  });
-  const [title, text] = texts[kind] ?? [name ?? kind, input === undefined ? "" : JSON.stringify(input)];
-  return [String(title), shorten(String(text ?? ""), 300)];
+  return places.map(({ revision, until = revision }) => found.get(revision) ?? prunedEntry(revision, until));
 }
 
 /**
@@ -215,8 +157,10 @@ function withoutUndone(entries) {
     .reverse();
 }
 
+const SPOKEN = Object.keys(KINDS).filter((kind) => KINDS[kind].spoken);
+
 /** The kinds of entries that `itemsOf` needs. */
-export const TALK = ["seed", "message", "call", "compaction", "rewind"].join();
+export const TALK = ["seed", "call", "rewind", ...SPOKEN].join();
 
 /**
  * The items of a conversation: what the task began with, messages, and calls that a person made by hand. What a rewind

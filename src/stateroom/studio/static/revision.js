@@ -3,7 +3,6 @@ import { Chat } from "./chat.js";
 import { Differences } from "./difference.js";
 import { html, useEffect, useLayoutEffect, useSignal } from "./html.js";
 import { Problem } from "./load.js";
-import { headline } from "./log.js";
 import { Link, view } from "./route.js";
 import { pathOf, SessionLink, useLatest } from "./session.js";
 import { absolute, ago, number, visible } from "./text.js";
@@ -74,7 +73,7 @@ function Title({ base, id, entry, forks }) {
   return html`
     <div class="bar">
       <h2>Revision ${number(revision)}</h2>
-      <span>${visible(kind)} ${kind !== headline(entry)[0] && html`<b>${visible(headline(entry)[0])}</b>`}</span>
+      <span>${visible(kind)} ${kind !== entry.title && html`<b>${visible(entry.title)}</b>`}</span>
       ${who && html`<span class="muted">by ${visible(who)}</span>`}
       ${at > 0 && html`<time class="muted" title=${absolute(at)}>${ago(at)}</time>`}
       ${revision > 1 && html`<${Link} to=${compare}>Compare<//>`}

@@ -50,7 +50,7 @@ function draw(canvas, runs, newest) {
   const step = width / newest;
   for (const isLoud of [false, true]) {
     for (const [kind, first, last] of runs) {
-      const tone = lookOf(kind)[1];
+      const { tone } = lookOf(kind);
       if (kind === "pruned" || !/calm|accent/.test(tone) !== isLoud) continue;
       pen.fillStyle = style.getPropertyValue(COLOURS[tone]);
       const tall = height * (isLoud ? 1 : tone === "accent" ? 0.55 : 0.25);

@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { batch, html, signal, useEffect, useMemo, useRef, useSignal } from "./html.js";
 import { useLoad } from "./load.js";
-import { itemsOf, Rows, readRows, TALK, withPruned } from "./log.js";
+import { itemsOf, prunedEntry, Rows, readRows, TALK, withPruned } from "./log.js";
 import { Link, view } from "./route.js";
 import { CursorSource, RangeSource } from "./source.js";
 import { streamOf } from "./stream.js";
@@ -159,7 +159,7 @@ export class Log {
    */
   async entry(revision) {
     const gone = this.pruned(revision);
-    if (gone) return { revision, kind: "pruned", first: gone[1], until: gone[2], at: 0, changes: [] };
+    if (gone) return { ...prunedEntry(gone[1], gone[2]), revision };
     return (await this.read("log", { after: revision - 1, limit: 1 })).entries[0];
   }
 

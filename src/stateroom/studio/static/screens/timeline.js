@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useRef, useSignal } from "../html.js";
 import { useKeys } from "../keys.js";
 import { List } from "../list.js";
 import { Problem } from "../load.js";
-import { headline, lookOf } from "../log.js";
+import { lookOf } from "../log.js";
 import { Revision, TABS } from "../revision.js";
 import { Link, parameter, useTitle, view } from "../route.js";
 import { Scrubber } from "../scrubber.js";
@@ -165,7 +165,7 @@ function Filters({ log }) {
 
 /** @param {{kind: string}} properties */
 function Mark({ kind }) {
-  const [letter, tone] = lookOf(kind);
+  const { letter, tone } = lookOf(kind);
   return html`<span class=${`mark ${tone}`} aria-hidden="true">${letter}</span>`;
 }
 
@@ -189,11 +189,11 @@ function EntryList({ source, active, follows, pause }) {
 
 /** @param {import("../log.js").Entry} entry */
 function cells(entry) {
-  const [name, says] = headline(entry);
+  const line = entry.line || (entry.moves ?? []).join(" "); // of a message without items
   return html`
     <div role="gridcell"><${Mark} kind=${entry.kind} /></div>
     <div role="gridcell" class="number muted">${number(entry.revision)}</div>
-    <div role="gridcell"><b>${visible(name)}</b> <span class="muted">${visible(says)}</span></div>
+    <div role="gridcell"><b>${visible(entry.title)}</b> <span class="muted">${visible(line)}</span></div>
     <div role="gridcell" class="muted time">${entry.at > 0 && absolute(entry.at).slice(11)}</div>
   `;
 }
