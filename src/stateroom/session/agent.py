@@ -178,7 +178,7 @@ class SessionAgent:
             return status
 
         async with cached.lock:
-            return await commit(runtime, cached, attempt, f"a {kind}", while_leased=breaks_lease)
+            return await commit(cached, attempt, f"a {kind}", while_leased=breaks_lease)
 
 
 class AgentInMemory:

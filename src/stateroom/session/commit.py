@@ -10,7 +10,6 @@ from stateroom.errors import Conflict, SessionLeased, SessionSealed
 from stateroom.pauses import Pauses
 from stateroom.session.cached_session import CachedSession
 from stateroom.session.kinds import AFTER_VERDICT
-from stateroom.session.runtime import Runtime
 
 R = TypeVar("R")
 
@@ -26,7 +25,6 @@ class RetryCommit(Exception):
 
 
 async def commit(
-    runtime: Runtime,
     cached: CachedSession,
     attempt: Callable[[], Awaitable[R]],
     what: str,
@@ -56,7 +54,7 @@ async def commit(
             await cached.refresh(load_state=load_state)
         if cached.verdict_facts is not None and not after_verdict:  # also by a verdict for whose lock this has waited
             raise SessionSealed(cached.head.id)
-        if cached.head.holder is not None and not while_leased and cached.is_leased_elsewhere(runtime.now()):
+        if cached.head.holder is not None and not while_leased and cached.is_leased_elsewhere(cached.limits.now()):
             cached.stale = True
             waited += 1
             if waited == ATTEMPTS:
@@ -66,12 +64,10 @@ async def commit(
             return await attempt()
         except RetryCommit:
             cached.stale = True
-    raise too_busy(runtime, cached, what, attempts)
+    raise too_busy(cached, what, attempts)
 
 
-async def append_entry(
-    runtime: Runtime, cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None
-) -> int:
+async def append_entry(cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
     """Append an entry that changes no state, whatever others have appended meanwhile; gives its revision."""
 
     async def attempt() -> int:
@@ -82,7 +78,7 @@ async def append_entry(
             raise RetryCommit from None
         return prepared.commit.entry.revision
 
-    return await commit(runtime, cached, attempt, kind, after_verdict=kind in AFTER_VERDICT, load_state=False)
+    return await commit(cached, attempt, kind, after_verdict=kind in AFTER_VERDICT, load_state=False)
 
 
 async def back_off(number: int) -> None:
@@ -91,10 +87,10 @@ async def back_off(number: int) -> None:
         await asyncio.sleep(PAUSES.after(number - 1))
 
 
-def too_busy(runtime: Runtime, cached: CachedSession, what: str, attempts: int = ATTEMPTS) -> SessionLeased | Conflict:
+def too_busy(cached: CachedSession, what: str, attempts: int = ATTEMPTS) -> SessionLeased | Conflict:
     """Why a write was given up."""
     session = cached.head.id
-    if cached.is_leased_elsewhere(runtime.now()):
+    if cached.is_leased_elsewhere(cached.limits.now()):
         return SessionLeased(session)
     message = f"session {session!r} is too busy: {what} was refused {attempts} times because others wrote first"
     return Conflict(session, cached.head.revision, message)

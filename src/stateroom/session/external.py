@@ -117,9 +117,7 @@ class ExternalCall(Call, gc=False):
             except Conflict:
                 raise RetryCommit from None
 
-        return await commit(
-            self.cache.runtime, cached, attempt, tool.name, after_verdict=True, load_state=False, attempts=PATIENT
-        )
+        return await commit(cached, attempt, tool.name, after_verdict=True, load_state=False, attempts=PATIENT)
 
     async def _fail(self, message: str, code: Code, cause: Cause | None = None) -> Result:
         try:
@@ -136,4 +134,4 @@ class ExternalCall(Call, gc=False):
         said = {"name": self.tool.name, "input": self.given, **facts, **person(self.by)}
         if user := self.asker():
             said["user"] = user
-        await append_entry(self.cache.runtime, self.cached, kind, said, call_id)
+        await append_entry(self.cached, kind, said, call_id)

@@ -18,7 +18,6 @@ from typing import Self
 
 from stateroom.errors import SessionError, SessionLeased, StoreError, StoreUnavailable
 from stateroom.session.cached_session import CachedSession, HeldLease
-from stateroom.session.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +34,7 @@ SURE = 2 / 3
 class Lease:
     """Has a session's lease for as long as the block runs: `async with session.lease():`."""
 
-    def __init__(self, runtime: Runtime, cached: CachedSession, seconds: float) -> None:
-        self._runtime = runtime
+    def __init__(self, cached: CachedSession, seconds: float) -> None:
         self._cached = cached
         self._seconds = seconds
         self._held = HeldLease(token_hex(12))
@@ -77,13 +75,13 @@ class Lease:
 
     async def _release(self) -> None:
         with suppress(SessionError, StoreError):  # else it ends by itself
-            await self._runtime.store.release(self._cached.head.id, self._held.token)
+            await self._cached.store.release(self._cached.head.id, self._held.token)
 
     async def _take(self) -> None:
         """Take the lease, or renew it; `SessionLeased` if another process has, or had, it."""
-        asked, now = monotonic(), self._runtime.now()
+        asked, now = monotonic(), self._cached.limits.now()
         session = self._cached.head.id
-        head = await self._runtime.store.lease(session, self._held.token, now=now, until=now + self._seconds)
+        head = await self._cached.store.lease(session, self._held.token, now=now, until=now + self._seconds)
         if self._fence not in (0, head.fence):
             raise SessionLeased(session)
         self._fence = head.fence

@@ -205,7 +205,7 @@ class Session(Generic[S]):
                     if tool.effect == "read":
                         return await call.read()
                     if tool.effect == "write":
-                        return await commit(cache.runtime, cached, call.write, name)
+                        return await commit(cached, call.write, name)
                     return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by, user).result()
                 finally:
                     turn.release()
@@ -230,7 +230,7 @@ class Session(Generic[S]):
             await cache.refresh(cached)
         async with cached.lock:
             attempt = Call(cache, cached, reply_tool, {"message": message}, call_id, by).write
-            return await self._text(reply_tool, commit(cache.runtime, cached, attempt, reply_tool.name))
+            return await self._text(reply_tool, commit(cached, attempt, reply_tool.name))
 
     async def instructions(self) -> str:
         """What the environment tells its agent now; empty if it tells nothing."""
@@ -263,7 +263,7 @@ class Session(Generic[S]):
         async with cached.lock:
             await cache.refresh(cached, include_closed=True)
             attempt = Verification(cache, cached, response, row, by).attempt
-            verdict = await commit(cache.runtime, cached, attempt, "its verdict", after_verdict=True)
+            verdict = await commit(cached, attempt, "its verdict", after_verdict=True)
             if cached.resources:
                 cached.resources.stop()  # not awaited: the verdict does not wait until they have stopped
             return verdict
@@ -290,7 +290,7 @@ class Session(Generic[S]):
 
         async with cached.lock:
             await cache.refresh(cached)  # raises if it is closed
-            return await commit(cache.runtime, cached, attempt, "an edit")
+            return await commit(cached, attempt, "an edit")
 
     async def _prepare(self, edit: Edit, cached: CachedSession) -> PreparedCommit | None:
         try:
@@ -310,7 +310,7 @@ class Session(Generic[S]):
             facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **told, **person(by)}
             async with self._cached.lock:
                 await self._cache.refresh(self._cached, load_state=False)
-                return await append_entry(self._cache.runtime, self._cached, "record", facts)
+                return await append_entry(self._cached, "record", facts)
         except UNSTORABLE as error:
             message = f"should be JSON: {error}"
             raise InvalidArguments(f"data: {message}", {"data": message}) from error
@@ -321,7 +321,7 @@ class Session(Generic[S]):
         The lease is renewed in the background, and ends `seconds` after this process does. Meanwhile others can read;
         what would change the session waits a moment and then raises `SessionLeased`, as this does if another has it.
         """
-        return Lease(self._cache.runtime, self._cached, seconds)
+        return Lease(self._cached, seconds)
 
     # Going back, and branching off.
 
@@ -336,7 +336,7 @@ class Session(Generic[S]):
             try:
                 call_id = CHECKPOINT + name if name else None
                 facts = {"name": name, **person(by)}
-                revision = await append_entry(self._cache.runtime, self._cached, "checkpoint", facts, call_id)
+                revision = await append_entry(self._cached, "checkpoint", facts, call_id)
             except DuplicateCall:
                 message = f"session {self.id!r} has a checkpoint {name!r} already; give this one another name"
                 raise SessionError(self.id, message) from None
@@ -390,7 +390,7 @@ class Session(Generic[S]):
 
         async with cached.lock:
             await cache.refresh(cached, load_state=whole)
-            return await commit(cache.runtime, cached, attempt, what, load_state=whole)
+            return await commit(cached, attempt, what, load_state=whole)
 
     @overload
     async def fork(
@@ -576,7 +576,7 @@ class Session(Generic[S]):
             with suppress(SessionClosed):  # by another process
                 if not cached.head.closed:
                     facts = {**({"replaced_by": replaced_by} if replaced_by else {}), **person(by)}
-                    await append_entry(self._cache.runtime, cached, "close", facts)
+                    await append_entry(cached, "close", facts)
             if cached.resources:
                 await cached.resources.stop()
         self._cache.drop(self.id)

@@ -116,7 +116,7 @@ class Shared:
             self._change = facts, made
             return cached.head.revision
 
-        return await commit(self._runtime, cached, attempt, "a change")
+        return await commit(cached, attempt, "a change")
 
     async def complete(self) -> None:
         """Enter the change that was announced: the session has decided for it."""
