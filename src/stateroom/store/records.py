@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -116,6 +116,25 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         return "expired" if self.expires <= now else "live"
 
 
+HEAD_COLUMNS = ", ".join(Head.__struct_fields__)
+"""The columns of a head in a table."""
+
+
+def head_of_row(row: Sequence[Any], to_text: Callable[[bytes], str]) -> Head:
+    """A head from a row of `HEAD_COLUMNS`, in which texts are bytes; `BadData` if it is damaged."""
+    try:
+        values = [to_text(value) if isinstance(value, bytes) else value for value in row]
+        fields = dict(zip(Head.__struct_fields__, values, strict=True))
+        return msgspec.convert({**fields, "closed": bool(fields["closed"])}, Head)
+    except DAMAGE as error:
+        raise damaged(shown(row[0]), error) from error
+
+
+def shown(text: bytes) -> str:
+    """A text that may be damaged, for a message."""
+    return text.decode("utf-8", "backslashreplace")
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One step of a session's history."""
 
@@ -124,6 +143,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     at: float
     body: bytes
     call_id: str | None = None
+
+
+ENTRY_COLUMNS = ", ".join(Entry.__struct_fields__)
+"""The columns of an entry in a table, beside its session."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):

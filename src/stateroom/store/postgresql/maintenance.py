@@ -13,13 +13,12 @@ from stateroom.store.postgresql.connection import LONG, PostgresLink, transactio
 from stateroom.store.postgresql.statements import (
     Statements,
     place_of_row,
-    shown,
     text,
     to_entry,
     to_head,
     to_text,
 )
-from stateroom.store.records import Record, Size, Snapshot
+from stateroom.store.records import Record, Size, Snapshot, shown
 
 HEADS_AT_ONCE = 1_000
 

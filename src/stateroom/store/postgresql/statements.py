@@ -8,25 +8,22 @@ compare by code points, whatever its collation.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from struct import Struct, error
-from typing import Any
+from typing import Any, get_args, get_type_hints
+
+from msgspec.structs import astuple
 
 from stateroom.errors import BadData, StoreError
 from stateroom.store.head_filter import HeadFilter, Order, select_heads
-from stateroom.store.records import DAMAGE, Entry, Head, Snapshot, damaged
+from stateroom.store.records import DAMAGE, ENTRY_COLUMNS, HEAD_COLUMNS, Entry, Head, Snapshot, damaged, head_of_row
 
 Value = bytes | None
 
-HEAD = (
-    "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until, "
-    "phase, reward"
-)
-COLUMNS = len(HEAD.split(", "))
+COLUMNS = len(Head.__struct_fields__)
 """Of a head."""
-ENTRY = "revision, kind, at, body, call_id"
 
 # PostgreSQL's numbers of its types.
 BYTES, TEXT, WHOLE, REAL, TRUTH = 17, 25, 20, 701, 16
@@ -52,11 +49,6 @@ def text_or_none(value: str | None) -> Value:
 
 def to_text(kept: bytes) -> str:
     return kept.decode("utf-8", "surrogatepass")
-
-
-def shown(kept: bytes) -> str:
-    """A text that may be damaged, for a message."""
-    return kept.decode("utf-8", "backslashreplace")
 
 
 def whole(value: int) -> bytes:
@@ -120,52 +112,25 @@ def _too_large(value: int) -> StoreError:
 # Rows.
 
 
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {str: text, int: whole, float: real, bool: truth}
+_HEAD_ENCODERS = [
+    next(_ENCODERS[kind] for kind in (hint, *get_args(hint)) if kind in _ENCODERS)
+    for hint in get_type_hints(Head).values()
+]
+
+
 def head_values(head: Head) -> list[Value]:
-    """A head, as the columns of `HEAD`."""
-    return [
-        text(head.id),
-        text(head.environment),
-        text(head.owner),
-        real(head.created),
-        real(head.expires),
-        whole(head.revision),
-        truth(head.closed),
-        text_or_none(head.parent),
-        whole(head.parent_revision),
-        whole(head.fence),
-        text_or_none(head.holder),
-        real(head.leased_until),
-        text_or_none(head.phase),
-        real_or_none(head.reward),
-    ]
+    """A head, as the values of its columns."""
+    values = zip(_HEAD_ENCODERS, astuple(head), strict=True)
+    return [None if value is None else encode(value) for encode, value in values]
 
 
 def to_head(row: Sequence[Any]) -> Head:
-    identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, *rest = row
-    until, phase, reward = rest
-    try:
-        return Head(
-            to_text(identity),
-            to_text(environment),
-            to_text(owner),
-            created,
-            expires,
-            revision,
-            closed,
-            None if parent is None else to_text(parent),
-            start,
-            fence,
-            None if holder is None else to_text(holder),
-            until,
-            None if phase is None else to_text(phase),
-            reward,
-        )
-    except DAMAGE as error:
-        raise damaged(shown(identity), error) from error
+    return head_of_row(row, to_text)
 
 
 def place_of_row(row: Sequence[Any], order: Order) -> tuple[bytes, ...]:
-    """The place of a row of `HEAD` in a list; the row may be damaged."""
+    """The place of a row of a head in a list; the row may be damaged."""
     age = real(row[3]), row[0]
     return (real(row[-1]), *age) if order == "reward" else age
 
@@ -178,7 +143,7 @@ def readable(rows: Iterable[Sequence[Any]]) -> Iterator[Head]:
 
 
 def entry_columns(entries: Sequence[Entry]) -> list[Value]:
-    """Entries, as an array for each column of `ENTRY`."""
+    """Entries, as an array for each of its columns."""
     return [
         array(WHOLE, [whole_item(entry.revision) for entry in entries]),
         array(BYTES, [text_item(entry.kind) for entry in entries]),
@@ -233,14 +198,14 @@ class Statements:
         def sql(text: str) -> bytes:
             return in_schema(text, schema)
 
-        part = ", ".join(f"part.{column}" for column in ENTRY.split(", "))
+        part = ", ".join(f"part.{name}" for name in Entry.__struct_fields__)
 
         self.append_one = sql(f"SELECT @.append_one({_marks(15)})")
         self.append = sql(f"SELECT @.append({_marks(16)})")
         self.create = sql(f"SELECT @.create_session({_marks(23)})")
         self.load = sql("SELECT * FROM @.load($1, $2)")
-        self.head = sql(f"SELECT {HEAD} FROM @.sessions WHERE id = $1")
-        self.children = sql(f"SELECT {HEAD} FROM @.sessions WHERE parent = $1 ORDER BY created, id")
+        self.head = sql(f"SELECT {HEAD_COLUMNS} FROM @.sessions WHERE id = $1")
+        self.children = sql(f"SELECT {HEAD_COLUMNS} FROM @.sessions WHERE parent = $1 ORDER BY created, id")
         self.count = sql("SELECT count(*) FROM @.sessions WHERE expires > $1 AND NOT closed")
 
         self.touch = sql(
@@ -249,7 +214,7 @@ class Statements:
         self.lease = sql(
             "UPDATE @.sessions SET fence = fence + (holder IS DISTINCT FROM $2)::int, holder = $2, leased_until = $4 "
             "WHERE id = $1 AND (holder IS NULL OR holder = $2 OR leased_until <= $3) "
-            f"RETURNING {HEAD}"
+            f"RETURNING {HEAD_COLUMNS}"
         )
         self.release = sql(
             "UPDATE @.sessions SET holder = NULL, leased_until = 0 WHERE id = $1 AND holder = $2 RETURNING true"
@@ -273,17 +238,18 @@ class Statements:
         )
 
         # Maintenance.
-        self.all_entries = sql(f"SELECT {ENTRY} FROM @.entries WHERE session = $1 ORDER BY revision")
+        self.all_entries = sql(f"SELECT {ENTRY_COLUMNS} FROM @.entries WHERE session = $1 ORDER BY revision")
         self.all_snapshots = sql("SELECT revision, body FROM @.snapshots WHERE session = $1 ORDER BY revision")
         self.all_blobs = sql("SELECT digest, body FROM @.blobs WHERE session = $1")
-        self.lock = sql(f"SELECT {HEAD} FROM @.sessions WHERE id = $1 FOR UPDATE")
+        self.lock = sql(f"SELECT {HEAD_COLUMNS} FROM @.sessions WHERE id = $1 FOR UPDATE")
         self.keep = sql("SELECT revision FROM @.sessions WHERE id = $1 FOR KEY SHARE")
+        given = ", ".join(f"EXCLUDED.{name}" for name in Head.__struct_fields__)
         self.put_head = sql(
-            f"INSERT INTO @.sessions ({HEAD}) VALUES ({_marks(COLUMNS)}) "
-            f"ON CONFLICT (id) DO UPDATE SET ({HEAD}) = ({', '.join(f'EXCLUDED.{c}' for c in HEAD.split(', '))})"
+            f"INSERT INTO @.sessions ({HEAD_COLUMNS}) VALUES ({_marks(COLUMNS)}) "
+            f"ON CONFLICT (id) DO UPDATE SET ({HEAD_COLUMNS}) = ({given})"
         )
         self.put_entries = sql(
-            f"INSERT INTO @.entries (session, {ENTRY}) SELECT $1, given.* "
+            f"INSERT INTO @.entries (session, {ENTRY_COLUMNS}) SELECT $1, given.* "
             "FROM unnest($2::bigint[], $3::bytea[], $4::float8[], $5::bytea[], $6::bytea[]) AS given "
             "ON CONFLICT (session, revision) DO NOTHING"
         )
@@ -345,7 +311,7 @@ class Statements:
         clauses, values = select_heads(wanted, order, last, to_value, r"'\xff'::bytea")
         numbers = count(1)
         numbered = re.sub(r"\?", lambda _: f"${next(numbers)}", f"{clauses} LIMIT ?")
-        return in_schema(f"SELECT {HEAD} FROM @.sessions {numbered}", self.schema), [*values, whole(limit)]
+        return in_schema(f"SELECT {HEAD_COLUMNS} FROM @.sessions {numbered}", self.schema), [*values, whole(limit)]
 
 
 def _marks(count: int) -> str:

@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 from stateroom.errors import BadData, StoreUnavailable
-from stateroom.store.records import Record, Size, Snapshot
+from stateroom.store.records import HEAD_COLUMNS, Record, Size, Snapshot, shown
 from stateroom.store.sqlite.file import connect
-from stateroom.store.sqlite.rows import HEAD, PARTS, measure, read_blobs, read_entries, read_head, shown, to_head
+from stateroom.store.sqlite.rows import PARTS, measure, read_blobs, read_entries, read_head, to_head
 
 PAGES_AT_ONCE = 500
 """Free pages that are given back in one transaction; other jobs can come between two."""
@@ -49,7 +49,7 @@ def orphans(connection: sqlite3.Connection) -> list[str]:
     found += [
         f"session {shown(fork)!r}, forked from session {shown(parent)!r}, which is gone" for fork, parent in forks
     ]
-    for row in connection.execute(f"SELECT {HEAD} FROM sessions ORDER BY id"):
+    for row in connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions ORDER BY id"):
         try:
             to_head(row)
         except BadData as error:

@@ -8,23 +8,37 @@ from contextlib import closing, suppress
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import astuple
+
 from stateroom.errors import BadData, DuplicateCall, SessionLeased, UnknownSession
 from stateroom.store.head_filter import HeadFilter, Order, place_of, select_heads
-from stateroom.store.records import DAMAGE, Blobs, Entry, Head, Loaded, Record, Size, Snapshot, damaged, no_snapshot
-
-HEAD = (
-    "id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder, leased_until, "
-    "phase, reward"
+from stateroom.store.records import (
+    DAMAGE,
+    ENTRY_COLUMNS,
+    HEAD_COLUMNS,
+    Blobs,
+    Entry,
+    Head,
+    Loaded,
+    Record,
+    Size,
+    Snapshot,
+    damaged,
+    head_of_row,
+    no_snapshot,
 )
-ENTRY = "revision, kind, at, body, call_id"
+
 PARTS = ("entries", "snapshots", "blobs")
 """The tables whose rows belong to a session."""
+
+HEAD_MARKS, ENTRY_MARKS = (", ".join("?" * len(kind.__struct_fields__)) for kind in (Head, Entry))
 
 COUNT = "SELECT count(*) FROM sessions WHERE expires > ? AND closed = 0"
 RENEW = "UPDATE sessions SET expires = ? WHERE id = ?"
 SET_INDEXED = "UPDATE sessions SET phase = coalesce(?, phase), reward = coalesce(?, reward) WHERE id = ?"
-INSERT_SESSION = f"INSERT INTO sessions ({HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-INSERT_ENTRY = f"INSERT INTO entries (session, {ENTRY}) VALUES (?, ?, ?, ?, ?, ?)"
+INSERT_SESSION = f"INSERT INTO sessions ({HEAD_COLUMNS}) VALUES ({HEAD_MARKS})"
+REPLACE_SESSION = f"UPDATE sessions SET ({HEAD_COLUMNS}) = ({HEAD_MARKS}) WHERE id = ?"
+INSERT_ENTRY = f"INSERT INTO entries (session, {ENTRY_COLUMNS}) VALUES (?, {ENTRY_MARKS})"
 INSERT_SNAPSHOT = "INSERT INTO snapshots (session, revision, body) VALUES (?, ?, ?)"
 INSERT_BLOB = "INSERT INTO blobs (session, digest, body) VALUES (?, ?, ?) ON CONFLICT (session, digest) DO NOTHING"
 
@@ -40,56 +54,12 @@ def to_text(kept: bytes) -> str:
     return str(kept, "utf-8")
 
 
-def shown(kept: bytes) -> str:
-    """A text that may be damaged, for a message."""
-    return kept.decode("utf-8", "backslashreplace")
-
-
 def to_head(row: tuple[Any, ...]) -> Head:
-    identity, environment, owner, created, expires, revision, closed, parent, start, fence, holder, *rest = row
-    until, phase, reward = rest
-    try:
-        return Head(
-            to_text(identity),
-            to_text(environment),
-            to_text(owner),
-            float(created),
-            float(expires),
-            int(revision),
-            bool(closed),
-            None if parent is None else to_text(parent),
-            int(start),
-            int(fence),
-            None if holder is None else to_text(holder),
-            float(until),
-            None if phase is None else to_text(phase),
-            None if reward is None else float(reward),
-        )
-    except DAMAGE as error:
-        raise damaged(shown(identity), error) from error
-
-
-def head_row(head: Head) -> tuple[Any, ...]:
-    return (
-        head.id,
-        head.environment,
-        head.owner,
-        head.created,
-        head.expires,
-        head.revision,
-        head.closed,
-        head.parent,
-        head.parent_revision,
-        head.fence,
-        head.holder,
-        head.leased_until,
-        head.phase,
-        head.reward,
-    )
+    return head_of_row(row, to_text)
 
 
 def find_head(connection: sqlite3.Connection, session: str) -> Head | None:
-    row = connection.execute(f"SELECT {HEAD} FROM sessions WHERE id = ?", (session,)).fetchone()
+    row = connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions WHERE id = ?", (session,)).fetchone()
     return to_head(row) if row else None
 
 
@@ -105,14 +75,14 @@ def list_heads(
 ) -> list[Head]:
     last = () if after is None else place_of(after, order)
     clauses, values = select_heads(wanted, order, last, lambda value: value, "x'ff'")
-    rows = connection.execute(f"SELECT {HEAD} FROM sessions {clauses}", values)
+    rows = connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions {clauses}", values)
     with closing(rows):  # reads no more rows than needed
         return list(islice(_readable(rows), limit))
 
 
 def list_children(connection: sqlite3.Connection, session: str) -> list[Head]:
     read_head(connection, session)
-    rows = connection.execute(f"SELECT {HEAD} FROM sessions WHERE parent = ? ORDER BY created, id", (session,))
+    rows = connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions WHERE parent = ? ORDER BY created, id", (session,))
     return list(_readable(rows))
 
 
@@ -160,7 +130,7 @@ def read_entries(connection: sqlite3.Connection, session: str, after: int, until
 
 def _entries_of(connection: sqlite3.Connection, head: Head, after: int, until: int | None) -> list[Entry]:
     rows = connection.execute(
-        f"SELECT {ENTRY} FROM entries WHERE session = ? AND revision > ? AND revision <= ? ORDER BY revision",
+        f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session = ? AND revision > ? AND revision <= ? ORDER BY revision",
         (head.id, after, head.revision if until is None else until),
     )
     return [_to_entry(head.id, row) for row in rows]
@@ -188,7 +158,7 @@ def load(connection: sqlite3.Connection, session: str, at: int | None) -> Loaded
 def find_call(connection: sqlite3.Connection, session: str, call_id: str) -> Entry | None:
     read_head(connection, session)
     row = connection.execute(
-        f"SELECT {ENTRY} FROM entries WHERE session = ? AND call_id = ?", (session, call_id)
+        f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session = ? AND call_id = ?", (session, call_id)
     ).fetchone()
     return _to_entry(session, row) if row else None
 
@@ -231,19 +201,17 @@ def put(connection: sqlite3.Connection, record: Record, new: bool) -> None:
     kept = find_head(connection, head.id)
     entries, snapshots = record.entries, record.snapshots
     if kept is None:
-        connection.execute(INSERT_SESSION, head_row(head))
+        connection.execute(INSERT_SESSION, astuple(head))
     else:
         head.check_replaces(kept, new=new)
-        marks = ", ".join("?" * len(head_row(head)))
-        connection.execute(f"UPDATE sessions SET ({HEAD}) = ({marks}) WHERE id = ?", (*head_row(head), head.id))
+        connection.execute(REPLACE_SESSION, (*astuple(head), head.id))
         there = _revisions(connection, "entries", head.id)
         entries = [entry for entry in entries if entry.revision not in there]
         there = _revisions(connection, "snapshots", head.id)
         snapshots = [snapshot for snapshot in snapshots if snapshot.revision not in there]
     for entry in entries:
-        row = (head.id, entry.revision, entry.kind, entry.at, entry.body, entry.call_id)
         try:
-            connection.execute(INSERT_ENTRY, row)
+            connection.execute(INSERT_ENTRY, (head.id, *astuple(entry)))
         except sqlite3.IntegrityError:
             raise DuplicateCall(head.id, str(entry.call_id)) from None
     connection.executemany(INSERT_SNAPSHOT, [(head.id, each.revision, each.body) for each in snapshots])
