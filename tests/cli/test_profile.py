@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.cli.profile import SHOWN
+from stateroom.cli.profile import MAX_ROWS
 from tests.cli.conftest import Command
 
 
@@ -82,12 +82,12 @@ def test_a_task_file_is_of_one_environment(stateroom: Command) -> None:
 
 def test_the_table_fits_a_terminal_and_says_what_it_leaves_out(stateroom: Command) -> None:
     row = {"responses_create_params": {"input": "add 1"}, "initial_count": 0, "expected_count": 1}
-    Path("t.jsonl").write_text("".join(json.dumps({**row, "id": number}) + "\n" for number in range(SHOWN + 5)))
+    Path("t.jsonl").write_text("".join(json.dumps({**row, "id": number}) + "\n" for number in range(MAX_ROWS + 5)))
     stateroom("run", "counter", "--input", "t.jsonl", "--output", "r.jsonl")
     told = stateroom("profile", "r")
-    assert f"{SHOWN + 5} tasks in 1 run: 0 with signal, {SHOWN + 5} always and 0 never solved" in told.out
+    assert f"{MAX_ROWS + 5} tasks in 1 run: 0 with signal, {MAX_ROWS + 5} always and 0 never solved" in told.out
     assert "and 5 more" in told.out
-    assert f"{SHOWN + 5} tasks have one episode" in told.err
+    assert f"{MAX_ROWS + 5} tasks have one episode" in told.err
     assert all(len(line) <= 80 for line in told.out.splitlines())
 
 

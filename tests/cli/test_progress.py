@@ -19,7 +19,7 @@ from tests.plans import make_run
 def test_a_first_episode_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shown = asyncio.Event()
     monkeypatch.setattr(ProgressBar, "start", lambda self: shown.set())
-    monkeypatch.setattr(progress, "SOON", 0.0)
+    monkeypatch.setattr(progress, "BAR_DELAY_SECONDS", 0.0)
 
     class Patient(Model):
         """Answers once progress is shown."""

@@ -241,7 +241,7 @@ def test_what_cannot_be_copied_is_said(stateroom: Any, ids: list[str]) -> None:
 
 def test_progress_is_shown_when_it_takes_long(stateroom: Any, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert stateroom("store", "check", "--store", STORE).err == ""
-    monkeypatch.setattr(output, "SOON", 0.0)
+    monkeypatch.setattr(output, "BAR_DELAY_SECONDS", 0.0)
     shown = stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
     assert "copying sessions" in shown.err
     assert "4/4" in shown.err

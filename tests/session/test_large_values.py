@@ -362,7 +362,7 @@ async def test_keys_and_members_of_sets_stay_where_they_are(sessions: Sessions[L
 
 
 async def test_a_log_is_read_in_parts_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "AT_ONCE", 3 * LARGE)
+    monkeypatch.setattr(history, "BATCH_BYTES", 3 * LARGE)
     store = WatchedStore()
     texts = [document(LARGE, number) for number in range(10)]
     session = await cold(store).seed({})

@@ -201,7 +201,7 @@ async def test_work_that_fails_ends_the_visit(store: Store) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         async for _ in each_session(store, fail):
             pass
-    assert len(started) <= heads.AT_ONCE
+    assert len(started) <= heads.MAX_UNDER_WAY
 
 
 @pytest.mark.every_store

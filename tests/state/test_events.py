@@ -461,10 +461,10 @@ def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[boo
     names = [str(number) for number in range(300)]
     lines = {name: Line(name=name) for name in names}
     state = seeded = Cart(lines=lines, order=names)
-    spares: dict[int, Any] = {}
+    pool: dict[int, Any] = {}
     made: list[list[Event]] = []
     for call in calls:
-        cart: Any = draft_of(state, EventContext.of(state, spares))
+        cart: Any = draft_of(state, EventContext.of(state, pool))
         for counts, number in call:
             if str(number) in cart.lines:
                 cart.emit(Counted(name=str(number), by=0) if counts else Dropped(name=str(number)))

@@ -211,10 +211,10 @@ def hoard(wide: bool) -> Hoard:
 @given(wide=st.booleans(), calls=st.lists(st.lists(ACTIONS, max_size=4), max_size=8))
 def test_what_is_done_with_them_is_the_same_with_drafts_and_by_the_log(wide: bool, calls: list[list[Any]]) -> None:
     world, expected, state, plain = hoard(wide), hoard(wide), hoard(wide), decode(encode(hoard(wide)))
-    spares: dict[int, Any] = {}
+    pool: dict[int, Any] = {}
     so_far: Patch = []
     for call in calls:
-        draft = draft_of(state, DraftContext(None, spares))
+        draft = draft_of(state, DraftContext(None, pool))
         for action, key, worth in call:
             action(draft, key, worth)
             action(expected, key, worth)

@@ -19,7 +19,7 @@ from stateroom.rollout import (
     branch as grow_trees,
 )
 
-SHOWN = 20
+MAX_ROWS = 20
 """Tasks that are shown one by one."""
 
 COLUMNS = ("reward", "tree_reward", "tree_branches", "tree_steps", "tree_tool_calls")
@@ -98,11 +98,11 @@ def _show(plan: Branching, report: TreeReport) -> None:
     if report.rows:
         made = table("task#", "answer", "reward#", "all ends#", "branches#", "steps#", "tool calls#")
         rows = sorted(report.rows, key=lambda row: row["_ng_task_index"])
-        for row in rows[:SHOWN]:
+        for row in rows[:MAX_ROWS]:
             figures = (number(row[name]) for name in COLUMNS)
             made.add_row(str(row["_ng_task_index"]), row["_stateroom_node"], *figures)
-        if len(rows) > SHOWN:
-            made.add_row("…", f"and {len(rows) - SHOWN} more", style="dim")
+        if len(rows) > MAX_ROWS:
+            made.add_row("…", f"and {len(rows) - MAX_ROWS} more", style="dim")
         made.add_section()
         made.add_row("all", "mean", *(number(fmean(row[name] for row in rows)) for name in COLUMNS), style="bold")
         console.print(made)

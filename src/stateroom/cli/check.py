@@ -16,7 +16,7 @@ from stateroom.environment import Environment, find_environment
 from stateroom.errors import DefinitionError
 from stateroom.rollout import CheckReport, Finding, check_environment
 
-SHOWN = 3
+MAX_LINES = 3
 """Lines of a finding that are shown; --json has all."""
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
@@ -104,6 +104,6 @@ def _conclusion(report: CheckReport) -> Text:
 
 
 def _told(finding: Finding) -> str:
-    more = len(finding.found) - SHOWN
-    lines = finding.found[:SHOWN] + ([f"and {more} more; --json lists them all"] if more > 0 else [])
+    more = len(finding.found) - MAX_LINES
+    lines = finding.found[:MAX_LINES] + ([f"and {more} more; --json lists them all"] if more > 0 else [])
     return "\n".join(lines)

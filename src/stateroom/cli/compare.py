@@ -15,7 +15,7 @@ from stateroom.rollout import RunComparison, StoredRun, TaskComparison, compare_
 from stateroom.session import item_lines
 from stateroom.state import cut_pair
 
-SHOWN = 20
+MAX_ROWS = 20
 """Tasks that are shown; --json has all."""
 
 LONGEST = 120
@@ -44,12 +44,12 @@ def compare(first: RunPath, second: RunPath, json_output: AsJSON = False) -> Non
     _print_summary(found)
     if changed:
         made = table("task#", "A#", "B#", "B - A#", "where they part")
-        for task in changed[:SHOWN]:
+        for task in changed[:MAX_ROWS]:
             difference = Text(f"{task.difference:+.3g}", STYLES[task.outcome])
             made.add_row(str(task.task), number(task.first), number(task.second), difference, _parting(task))
         console.print(made)
-        if len(changed) > SHOWN:
-            console.print(f"and {len(changed) - SHOWN:,} more; --json lists them all", style="dim")
+        if len(changed) > MAX_ROWS:
+            console.print(f"and {len(changed) - MAX_ROWS:,} more; --json lists them all", style="dim")
         worst = changed[0]
         where = "" if worst.rollout is None else f" --rollout {worst.rollout}"
         for path in (first, second):

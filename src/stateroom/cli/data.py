@@ -16,7 +16,7 @@ from stateroom.data import DataReport, FieldStats, Part, check_rows, measure_row
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, needs
 from stateroom.jsonl import replace_lines
-from stateroom.rollout import SOON, ProgressBar, read_source
+from stateroom.rollout import BAR_DELAY_SECONDS, ProgressBar, read_source
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ def _shown(what: str, rows: Iterable[T]) -> Iterator[T]:
         for each in rows:
             yield each
             bar.advance()
-            if bar.seconds > SOON:
+            if bar.seconds > BAR_DELAY_SECONDS:
                 bar.start()
     finally:
         bar.stop()

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stateroom.model import Item
-from stateroom.rollout import CONTROLS, SOON, ProgressBar, RunFiles, Terminal, visible
+from stateroom.rollout import BAR_DELAY_SECONDS, CONTROLS, ProgressBar, RunFiles, Terminal, visible
 from stateroom.session import LogEntry, cut, item_lines, written_arguments
 from stateroom.state import brief
 
@@ -119,7 +119,7 @@ def show_files(files: RunFiles) -> None:
 async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[Callable[[], None]]:
     """Progress of work that takes longer than two seconds; gives a function that counts one step."""
     bar = ProgressBar(what, total)
-    timer = asyncio.get_running_loop().call_later(SOON, bar.start)
+    timer = asyncio.get_running_loop().call_later(BAR_DELAY_SECONDS, bar.start)
     try:
         yield bar.advance
     finally:

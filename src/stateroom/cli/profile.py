@@ -12,7 +12,7 @@ from stateroom.cli.output import console, counted, errors, number, print_json, t
 from stateroom.jsonl import line_of, replace_lines
 from stateroom.rollout import StoredRun, TaskProfile, find_runs, profile_runs
 
-SHOWN = 20
+MAX_ROWS = 20
 """Tasks that are shown; --json has all."""
 
 
@@ -65,14 +65,14 @@ def _show(tasks: list[TaskProfile], runs: str) -> None:
     told = f"{counted(len(tasks), 'task', 'tasks')} in {runs}: {carry} with signal"
     console.print(f"{told}, {always} always and {never} never solved", style="bold")
     made = table("environment", "task#", "episodes#", "solved#", "reward#", "std#", "min#", "max#", "signal")
-    for each in tasks[:SHOWN]:
+    for each in tasks[:MAX_ROWS]:
         found = each.metrics()
         figures = (each.solve_rate, *(found[f"{name}/reward"] for name in ("mean", "std", "min", "max")))
         counts = (str(each.task), str(len(each.rewards)))
         made.add_row(each.environment, *counts, *map(number, figures), "yes" if each.signal else "no")
     console.print(made)
-    if len(tasks) > SHOWN:
-        console.print(f"and {len(tasks) - SHOWN:,} more; --json lists them all", style="dim")
+    if len(tasks) > MAX_ROWS:
+        console.print(f"and {len(tasks) - MAX_ROWS:,} more; --json lists them all", style="dim")
     if single := sum(len(each.rewards) == 1 for each in tasks):
         what = counted(single, "task has", "tasks have")
         errors.print(f"{what} one episode, which tells no spread: run them with --repeats", style="yellow")

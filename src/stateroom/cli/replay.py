@@ -30,7 +30,7 @@ from stateroom.rollout import (
 )
 from stateroom.state import brief
 
-SHOWN = 10
+MAX_ROWS = 10
 """Differences, and lines of a difference, that are shown; --json has all."""
 
 
@@ -141,19 +141,19 @@ def _show(name: str, replays: list[Replay], lenient: bool) -> None:
     made = table("calls run again#", "reads#", "external, taken from the log#", "left out#", "differences#")
     made.add_row(*(f"{found[kind]:,}" for kind in ("calls", "reads", "taken", "left_out", "differences")))
     console.print(made)
-    for each in [each for each in replays if each.edited][:SHOWN]:
+    for each in [each for each in replays if each.edited][:MAX_ROWS]:
         told = f"{_where(each)}: edited {', '.join(each.edited)}; that was copied, and the episode is not comparable"
         console.print(told, style="yellow", soft_wrap=True)
     every = [(each, difference) for each in replays for difference in each.differences]
-    for each, difference in every[:SHOWN]:
+    for each, difference in every[:MAX_ROWS]:
         _show_difference(each, difference)
-    if len(every) > SHOWN:
-        console.print(f"and {len(every) - SHOWN:,} more; --json lists them all", style="dim")
+    if len(every) > MAX_ROWS:
+        console.print(f"and {len(every) - MAX_ROWS:,} more; --json lists them all", style="dim")
     elif every and not lenient:
         console.print("The replay stopped there; --lenient continues.", style="dim")
     reasons = Counter(
         each.refused.replace(repr(each.session), "…") for each in replays if each.refused is not None
-    ).most_common(SHOWN)
+    ).most_common(MAX_ROWS)
     if reasons:
         made = table("refused#", "because")
         for reason, count in reasons:
@@ -175,7 +175,7 @@ def _show_difference(each: Replay, difference: ReplayDifference) -> None:
         console.print(f"       now: {brief(difference.now)}", soft_wrap=True)
     if difference.states:
         console.print("  state, recorded → now:")
-        for line in difference.states[:SHOWN]:
+        for line in difference.states[:MAX_ROWS]:
             console.print(f"    {line}", soft_wrap=True)
-        if len(difference.states) > SHOWN:
-            console.print(f"    and {len(difference.states) - SHOWN:,} more places", style="dim")
+        if len(difference.states) > MAX_ROWS:
+            console.print(f"    and {len(difference.states) - MAX_ROWS:,} more places", style="dim")

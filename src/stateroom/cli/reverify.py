@@ -29,7 +29,7 @@ from stateroom.rollout import (
 )
 from stateroom.state import brief
 
-SHOWN = 10
+MAX_ROWS = 10
 """Tasks, and reasons, that are shown; --json has all."""
 
 NewRollouts = Annotated[
@@ -204,7 +204,7 @@ def _show(name: str, report: RescoreReport, files: RunFiles, again: bool) -> Non
         console.print(told, style="yellow", soft_wrap=True)
     if report.reasons:
         made = table("refused#", "because")
-        for reason, count in report.reasons.most_common(SHOWN):
+        for reason, count in report.reasons.most_common(MAX_ROWS):
             made.add_row(f"{count:,}", reason)
         console.print(made)
     if report.rows and again:
@@ -219,9 +219,9 @@ def _show(name: str, report: RescoreReport, files: RunFiles, again: bool) -> Non
     if tasks := report.tasks():
         console.print()
         made = table("task#", "episodes#", "mean before#", "after#", title="The tasks that changed most:")
-        for task in tasks[:SHOWN]:
+        for task in tasks[:MAX_ROWS]:
             made.add_row(str(task.task), str(task.episodes), number(task.before), number(task.after))
         console.print(made)
-        if len(tasks) > SHOWN:
-            console.print(f"and {len(tasks) - SHOWN:,} more; --json lists them all", style="dim")
+        if len(tasks) > MAX_ROWS:
+            console.print(f"and {len(tasks) - MAX_ROWS:,} more; --json lists them all", style="dim")
     show_files(files)

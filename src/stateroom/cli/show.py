@@ -19,7 +19,7 @@ from stateroom.errors import NotFound, StateroomError
 from stateroom.rollout import Said, StoredEpisode, StoredRun
 from stateroom.store import Store
 
-SHOWN = 3
+MAX_EPISODES = 3
 """Episodes that are shown if none are chosen."""
 
 LONGEST = 800
@@ -65,7 +65,7 @@ def show(
     if lowest is not None:
         chosen = _lowest((each for each in chosen if not each.failed), lowest)
     elif not failed and task is None and rollout is None:
-        chosen = _lowest(chosen, SHOWN)
+        chosen = _lowest(chosen, MAX_EPISODES)
     else:
         chosen.sort(key=lambda each: (each.task, each.rollout))
     said, missing = asyncio.run(_read(found, chosen, store))

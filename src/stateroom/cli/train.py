@@ -19,7 +19,7 @@ BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
 """Characters of a curve."""
 
-SHOWN = ("reward", "held_out", "loss", "divergence", "clipped", "gradient")
+PLOTTED = ("reward", "held_out", "loss", "divergence", "clipped", "gradient")
 """Figures with a curve."""
 
 
@@ -56,7 +56,7 @@ def _trainer(options: TrainOptions) -> Any:
 def _line(curve: Curve) -> str:
     """The last step in a line."""
     last = curve.steps[-1]
-    told = [f"{name.replace('_', ' ')} {number(last[name])}" for name in SHOWN if name in last]
+    told = [f"{name.replace('_', ' ')} {number(last[name])}" for name in PLOTTED if name in last]
     return f"step {int(last['step'])}: {', '.join(told)}"
 
 
@@ -65,7 +65,7 @@ def _picture(curve: Curve, end: int) -> Table:
     made = table(
         "figure", "first#", "last#", "curve!", title=f"step {min(int(curve.steps[-1]['step']) + 1, end)} of {end}"
     )
-    for name in SHOWN:
+    for name in PLOTTED:
         if values := curve.column(name):
             made.add_row(name.replace("_", " "), number(values[0]), number(values[-1]), sparkline(values))
     return made

@@ -39,7 +39,7 @@ Give a score from {low} (worst) to {high} (best). Answer with one JSON object an
 SECONDS = 25.0
 """The default timeout of a vote. It is below the 30 seconds of a verifier, so that the judge fails first."""
 
-SHOWN = 200
+MAX_QUOTED = 200
 """Characters of a model's answer that an error message quotes."""
 
 
@@ -243,7 +243,7 @@ def _seed(key: str, attempt: int) -> int:
 
 
 def _shortened(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
 
 
 def _check(votes: int, quorum: int, tries: int, scale: tuple[float, float], prompt: str) -> None:

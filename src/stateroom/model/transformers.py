@@ -18,7 +18,7 @@ from stateroom.model.chat_template import ChatTemplate
 from stateroom.model.items import Item
 from stateroom.model.model import Request
 
-MOST = 64
+MAX_BATCH = 64
 """Prompts that are generated at a time, by default."""
 
 LENGTH = 1024
@@ -66,7 +66,14 @@ class TransformersModel(BatchModel):
     """
 
     def __init__(
-        self, network: Any, tokenizer: Any, name: str, *, most: int = MOST, length: int = LENGTH, compiles: bool = False
+        self,
+        network: Any,
+        tokenizer: Any,
+        name: str,
+        *,
+        most: int = MAX_BATCH,
+        length: int = LENGTH,
+        compiles: bool = False,
     ) -> None:
         """With `compiles`, decoding is compiled, on a GPU as a graph: that takes a minute, and then saves most time."""
         self._template = ChatTemplate(tokenizer)

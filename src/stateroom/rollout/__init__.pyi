@@ -59,8 +59,8 @@ from .profile import (
     profile_runs as profile_runs,
 )
 from .progress import (
+    BAR_DELAY_SECONDS as BAR_DELAY_SECONDS,
     CONTROLS as CONTROLS,
-    SOON as SOON,
     ProgressBar as ProgressBar,
     Terminal as Terminal,
     run_with_progress as run_with_progress,

@@ -33,7 +33,7 @@ REFUSED = frozenset({401, 403})
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-SHOWN = 300
+MAX_QUOTED = 300
 """Characters of an unknown server's error that are put into a message."""
 
 
@@ -68,7 +68,7 @@ class ServerReply:
     def failure(self, what: str) -> ServerFailed | ServerUnavailable:
         """The error that ends the episode after this reply; `what` names the request."""
         error = self.error
-        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:SHOWN]
+        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:MAX_QUOTED]
         kind = ServerUnavailable if self.is_transient else ServerFailed
         return kind(f"{what} got {self.status} {told}".rstrip())
 

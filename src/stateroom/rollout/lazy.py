@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 SCALARS = frozenset({bool, int, float, str, type(None)})
 
-AT_ONCE = 100
+MAX_ITEMS = 100
 """Items of a sequence that are written at once with the object that it is in."""
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def json_pieces(value: Any, newline: bytes = b"\n") -> Iterator[bytes]:
 
 def _is_long(value: dict[str, Any]) -> bool:
     """Whether an object has too long a sequence to be made at once."""
-    return any(type(each) not in SCALARS and len(each) > AT_ONCE for each in value.values())
+    return any(type(each) not in SCALARS and len(each) > MAX_ITEMS for each in value.values())
 
 
 def _enclosed(start: bytes, parts: Iterable[Iterable[bytes]], end: bytes, newline: bytes) -> Iterator[bytes]:

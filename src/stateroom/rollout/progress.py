@@ -20,7 +20,7 @@ from stateroom.rollout.plan import Run
 from stateroom.rollout.resume import ResumePlan
 from stateroom.rollout.runner import Report, run
 
-SOON = 2.0
+BAR_DELAY_SECONDS = 2.0
 """Seconds of work after which progress is shown."""
 
 LINE_EVERY = 5.0
@@ -104,7 +104,9 @@ async def run_with_progress(plan: Run, bar: ProgressBar) -> Report:
 
     def begin(left: ResumePlan) -> None:
         bar.total, bar.done = left.episodes, left.over
-        timers.append(asyncio.get_running_loop().call_later(SOON, bar.start))  # the first episode may take long
+        timers.append(
+            asyncio.get_running_loop().call_later(BAR_DELAY_SECONDS, bar.start)
+        )  # the first episode may take long
 
     def advance(row: Any) -> None:
         bar.start()  # not before: a run that is refused shows no bar

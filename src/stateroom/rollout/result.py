@@ -25,7 +25,7 @@ from stateroom.session import LogEntries
 NOT_COLUMNS = frozenset({"responses_create_params", "response", "agent_ref"})
 """Fields of a row that a data frame leaves out: conversations."""
 
-SHOWN = 10
+MAX_TASKS = 10
 """Tasks that a notebook shows."""
 
 
@@ -174,10 +174,10 @@ class RunResult:
         lines = [
             f"<tr><td>{task}</td><td>{fmean(each):.3g}</td>"
             f"<td style='text-align: left'>{' '.join(f'{reward:.3g}' for reward in each)}</td></tr>"
-            for task, each in [*rewards.items()][:SHOWN]
+            for task, each in [*rewards.items()][:MAX_TASKS]
         ]
-        if len(rewards) > SHOWN:
-            lines.append(f"<tr><td>…</td><td></td><td>and {len(rewards) - SHOWN} more</td></tr>")
+        if len(rewards) > MAX_TASKS:
+            lines.append(f"<tr><td>…</td><td></td><td>and {len(rewards) - MAX_TASKS} more</td></tr>")
         failed = f", {self.report.failed} failed" if self.report.failed else ""
         told = f"{self.report.episodes} episodes of {plan.environment.name}, by {plan.model.name}{failed}"
         figures = {"mean reward": self.metrics.get("mean/reward")} | {f"pass@{k}": v for k, v in self._passes().items()}

@@ -24,7 +24,7 @@ from stateroom.rollout.source import read_source
 Prompt = tuple[tuple[Any, str], ...]
 """What a model is asked: the roles and texts of the messages."""
 
-MOST = 10
+MAX_COMPLAINTS = 10
 """Bad rows that are reported at once."""
 
 
@@ -101,8 +101,8 @@ def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any
         except BadTask as error:
             complaints.append(f"{where}: {error}")
     if complaints:
-        more = [f"and {len(complaints) - MOST} more"] if len(complaints) > MOST else []
-        raise BadTask("\n".join(complaints[:MOST] + more))
+        more = [f"and {len(complaints) - MAX_COMPLAINTS} more"] if len(complaints) > MAX_COMPLAINTS else []
+        raise BadTask("\n".join(complaints[:MAX_COMPLAINTS] + more))
     if not rows:
         raise BadTask(none)
     return rows

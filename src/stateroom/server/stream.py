@@ -39,7 +39,7 @@ MAX_PAST_BYTES = 1 << 20
 PAST_AT_ONCE = 4
 """Streams that read what was, each with a state in memory, at once."""
 
-MOST = 100
+MAX_FOLLOWED = 100
 """Sessions that one stream follows at most."""
 
 NEW = "*"
@@ -76,8 +76,8 @@ class Positions(NamedTuple):
                 after[unquote(session)] = int(position)
             else:
                 raise wrong_field(name, f"should be sessions as ID:AFTER, separated by commas, not {part!r}")
-        if len(after) > MOST:
-            raise wrong_field(name, f"should have at most {MOST} sessions")
+        if len(after) > MAX_FOLLOWED:
+            raise wrong_field(name, f"should have at most {MAX_FOLLOWED} sessions")
         return cls(after, follows_new, newest)
 
     def __str__(self) -> str:

@@ -122,7 +122,7 @@ class CachedSession:
         """The session's resources that this process has, if any were asked for."""
         self.user: str | None = None
         """The task's user, if that was asked for."""
-        self.spares: dict[int, Any] = {}
+        self.pool: dict[int, Any] = {}
         """Drafts of wide containers that one call leaves for the next."""
         self._trail: dict[int, StateAt] = {}
         self._weight = Weight()
@@ -164,7 +164,7 @@ class CachedSession:
     def forget(self) -> None:
         """Trust no state that is held here: the next use reads it from the store."""
         self.state, self.stale = None, True
-        self.spares.clear()
+        self.pool.clear()
         self._trail.clear()
 
     def load(self, after: StateAt, document: Document) -> None:

@@ -94,7 +94,7 @@ class Call(msgspec.Struct, gc=False):
             cached.head.revision,
             lambda: cache.runtime.task_of(cached.seeded),
             call_id,
-            cached.spares,
+            cached.pool,
             {name: view.state for name, view in views.items()} if views else NOTHING,
             answers=agent.inputs if agent.asking is not None and agent.asking == call_id else (),
             user=self.asker() if "session" in tool.procedure.needs else None,

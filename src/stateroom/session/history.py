@@ -42,7 +42,7 @@ PAGE = 1000
 PAGE_BACK = 32
 """How many entries are read at a time on the way back."""
 
-AT_ONCE = 16 * 2**20
+BATCH_BYTES = 16 * 2**20
 """Of large values in a log, no more bytes than this and one entry's are read at a time."""
 
 
@@ -408,7 +408,7 @@ def _batches(entries: Iterable[Entry], name: str | None) -> Iterator[list[Stored
             continue
         batch.append(stored)
         size += sum(value.size for value in stored.large)
-        if size >= AT_ONCE:
+        if size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
     yield batch

@@ -40,7 +40,7 @@ from stateroom.state import (
     commit,
     draft_of,
     ensure_untampered,
-    leave_spares,
+    pool_drafts,
 )
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class CallContext(msgspec.Struct, frozen=True, gc=False):
     task: Callable[[], Any]
     """Gives a new copy of the typed task."""
     call_id: str | None
-    spares: dict[int, Any] | None = None
+    pool: dict[int, Any] | None = None
     shared: Mapping[str, Any] = NOTHING
     """The shared states that are asked for."""
     resources: Mapping[str, Any] = NOTHING
@@ -143,9 +143,9 @@ async def run_tool(
     reads = tool.effect == "read"
     read_only = f"{tool.name} is declared as a read, so it cannot change state" if reads else None
     if call.state is not None and call.state.__appliers__ and not reads:
-        context: DraftContext = EventContext.of(call.state, call.spares)
+        context: DraftContext = EventContext.of(call.state, call.pool)
     else:
-        context = DraftContext(read_only, call.spares)
+        context = DraftContext(read_only, call.pool)
     draft = None if call.state is None else draft_of(call.state, context)
     shared_context = DraftContext(read_only)
     drafts = {name: draft_of(state, shared_context) for name, state in call.shared.items()} if call.shared else {}
@@ -202,7 +202,7 @@ def _finish(draft: Any, context: DraftContext, reads: bool) -> Change:
     """What became of a draft; raises if that may not be."""
     if reads:
         ensure_untampered(draft)
-        leave_spares(draft)
+        pool_drafts(draft)
         return Change(draft._draft_base, [])
     if isinstance(context, EventContext):
         context.check_events(draft)

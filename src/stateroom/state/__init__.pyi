@@ -38,6 +38,7 @@ from .draft import (
     is_draft as is_draft,
 )
 from .draft_context import DraftContext as DraftContext
+from .draft_pool import pool_drafts as pool_drafts
 from .edits import (
     EditChange as EditChange,
     edit as edit,
@@ -84,5 +85,4 @@ from .schema import (
     first_difference as first_difference,
     only_adds as only_adds,
 )
-from .spare import leave_spares as leave_spares
 from .values import detach as detach

@@ -17,11 +17,11 @@ from stateroom.state.codec import encode
 from stateroom.state.draft import DraftModel, draft_of, is_draft
 from stateroom.state.draft_context import DraftContext
 from stateroom.state.draft_list import DraftList
+from stateroom.state.draft_pool import pool_drafts
 from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.model import State
 from stateroom.state.patch import Patch
 from stateroom.state.shape import ModelShape, Shape
-from stateroom.state.spare import leave_spares
 from stateroom.state.values import detach, invalid
 
 S = TypeVar("S", bound=State)
@@ -45,8 +45,8 @@ def commit(draft: S) -> Change:
     _check_model(cast(Any, draft), (), patch, ruled)
     state = _settle_model(cast(Any, draft))
     if not ruled:
-        if context.spares is not None and draft._draft_shape.branches:  # type: ignore[attr-defined]
-            leave_spares(draft, state)
+        if context.pool is not None and draft._draft_shape.branches:  # type: ignore[attr-defined]
+            pool_drafts(draft, state)
         return Change(state, patch)
     follow_up = _keep_rules(state, ruled)
     return Change(follow_up.state, patch + follow_up.patch)

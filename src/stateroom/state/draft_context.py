@@ -23,8 +23,8 @@ class DraftContext(msgspec.Struct, eq=False):
 
     closed: str | None = None
     """Why they may not be changed; None while they may."""
-    spares: dict[int, Any] | None = None
-    """Drafts of wide containers that an earlier call left behind; see `leave_spares`."""
+    pool: dict[int, Any] | None = None
+    """Drafts of wide containers that an earlier call left behind; see `pool_drafts`."""
     emitted: Sequence[Event] = ()
     """The events so far."""
 
@@ -46,9 +46,9 @@ class DraftContext(msgspec.Struct, eq=False):
         kind = type(value)
         if kind in LEAVES:
             return value
-        if self.spares and (spare := self.spares.pop(id(value), None)) is not None:
-            spare._draft_context = self
-            return spare
+        if self.pool and (pooled := self.pool.pop(id(value), None)) is not None:
+            pooled._draft_context = self
+            return pooled
         shape = shape.member(kind)
         if shape.fixed:
             return value
@@ -62,7 +62,7 @@ class DraftContext(msgspec.Struct, eq=False):
 Past = list[tuple[Any, list[Any]]]
 """Older committed containers, each with the places at which the next one differs.
 
-Nobody may hold them any more. Then the oldest, brought up to date at a few places, spares a copy of the newest.
+Nobody may hold them any more. Then the oldest, brought up to date at a few places, pool a copy of the newest.
 """
 
 MOST_PAST = 16

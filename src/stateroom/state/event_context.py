@@ -28,10 +28,10 @@ class EventContext(DraftContext, eq=False, kw_only=True):
     failed: Event | None = None
 
     @classmethod
-    def of(cls, state: State, spares: dict[int, Any] | None = None) -> EventContext:
+    def of(cls, state: State, pool: dict[int, Any] | None = None) -> EventContext:
         """The context of a draft of this state."""
         why = f"{type(state).__name__} changes by events only; change it by an event: state.emit(…)"
-        return cls(why, spares, base=state, by_events=why)
+        return cls(why, pool, base=state, by_events=why)
 
     def emit(self, draft: Any, event: Event) -> None:
         if self.closed is not self.by_events or draft._draft_base is not self.base:

@@ -16,7 +16,7 @@ from stateroom.store import Head, HeadFilter
 LOOKED_AT = 1000
 """Sessions among which the oldest questions are found."""
 
-MOST = 100
+MAX_QUESTIONS = 100
 """Questions that are listed."""
 
 
@@ -39,8 +39,8 @@ class InboxAPI:
         heads = await self._services.store.find_heads(wanted, order="oldest", limit=LOOKED_AT)
         asked = await asyncio.gather(*map(self._asked_at, heads))
         waiting = sorted(zip(asked, heads, strict=True), key=lambda each: (each[0], each[1].age))
-        listed = [{**head_data(head, now), "asked": at} for at, head in waiting[:MOST]]
-        return json_body({"sessions": listed, "more": len(waiting) > MOST})
+        listed = [{**head_data(head, now), "asked": at} for at, head in waiting[:MAX_QUESTIONS]]
+        return json_body({"sessions": listed, "more": len(waiting) > MAX_QUESTIONS})
 
     async def _asked_at(self, head: Head) -> float:
         key = (head.id, head.revision)

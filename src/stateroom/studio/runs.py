@@ -34,7 +34,7 @@ from stateroom.rollout import (
 )
 from stateroom.server import Amount, MethodRoute, Parameters, read_query, route
 
-SOON = 0.2
+INDEX_SECONDS = 0.2
 """Seconds that a request waits for what is new to be indexed; then the response has a part of it."""
 
 GROWING = 60.0
@@ -88,7 +88,7 @@ class _IndexedRun:
                 self._search = Search(await asyncio.to_thread(RunIndex, self._files))
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._advance(self._search.index))
-            await asyncio.wait([self._work], timeout=SOON)
+            await asyncio.wait([self._work], timeout=INDEX_SECONDS)
         if self._work.done():
             self._work.result()
         return self._search

@@ -13,7 +13,7 @@ from stateroom.session import count_sessions
 from stateroom.store import Size, without_secrets
 from stateroom.version import __version__
 
-SOON = 0.2
+MEASURE_SECONDS = 0.2
 """Seconds that a request waits for the measurement; then the response has its progress."""
 
 FRESH = 10.0
@@ -56,7 +56,7 @@ class StoreAPI:
             self._counted = 0
             self._task = asyncio.create_task(self._measure())
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=SOON)
+            await asyncio.wait([self._task], timeout=MEASURE_SECONDS)
         if self._task is not None and self._task.done():
             done, self._task = self._task, None
             done.result()

@@ -27,7 +27,7 @@ CheckResult = Literal["ok", "warning", "problem", "skipped"]
 
 Outcome = Literal["solved", "unsolved", "waiting", "failed", "not_played"]
 
-SHOWN = 3
+MAX_LISTED = 3
 """Names, or differing episodes, that are listed one by one."""
 
 
@@ -98,7 +98,7 @@ def skipped(check: str, why: str) -> Finding:
     return Finding(check, "skipped", [why])
 
 
-def listed(names: Sequence[object], most: int = SHOWN) -> str:
+def listed(names: Sequence[object], most: int = MAX_LISTED) -> str:
     """The first names, separated by commas, and how many more there are."""
     more = len(names) - most
     return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")

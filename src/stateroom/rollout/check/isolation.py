@@ -15,9 +15,9 @@ from stateroom.rollout.check.findings import (
     DETERMINISM,
     HIDDEN_STATE,
     ISOLATION,
+    MAX_LISTED,
     READ_BACK,
     SEED,
-    SHOWN,
     Fault,
     Finding,
     finding,
@@ -76,7 +76,7 @@ async def check_determinism(episodes: Episodes) -> Finding:
     faults = []
     pairs = zip(episodes.active, episodes.again, strict=True)
     differing = [first for first, again in pairs if first.difference(again)]
-    for play in differing[:SHOWN]:
+    for play in differing[:MAX_LISTED]:
         fresh = await episodes.new_instance(), await episodes.new_instance()  # earlier episodes may be to blame
         one, other = [await episodes.play_again(instance, play) for instance in fresh]
         if difference := one.difference(other):

@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 8
+MAX_UNDER_WAY = 8
 """How many sessions are worked on at a time: each of them may be held in memory whole."""
 
 
@@ -54,7 +54,7 @@ async def side_by_side(items: Iterable[Item], work: Callable[[Item], Awaitable[T
     try:
         for item in items:
             under_way.append((item, asyncio.create_task(at_work(item))))
-            if len(under_way) == AT_ONCE:
+            if len(under_way) == MAX_UNDER_WAY:
                 first, task = under_way.popleft()
                 yield first, await task
         while under_way:

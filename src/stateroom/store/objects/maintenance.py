@@ -32,7 +32,7 @@ from stateroom.store.records import Head, Record, Size
 T = TypeVar("T")
 R = TypeVar("R")
 
-AT_ONCE = 32
+MAX_CONCURRENT = 32
 """Most sessions read, or removed, at the same time."""
 LEFT_BEHIND = timedelta(minutes=10)
 """Age at which unfinished writes count as abandoned; if one is finished after all, it fails without harm."""
@@ -297,7 +297,7 @@ def _is_left_behind(listed: Listed, time: timedelta) -> bool:
 
 async def in_turn(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
     """Do work on many items, some at the same time; the results in order."""
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def do(item: T) -> R:
         async with turns:

@@ -43,7 +43,7 @@ from stateroom.store.postgresql.statements import (
 )
 from stateroom.store.records import Commit, Snapshot
 
-MOST = 256
+MAX_BATCH = 256
 """Most appends in a batch."""
 MOST_BYTES = 16 * 1024 * 1024
 """About the most bytes in a batch."""
@@ -113,7 +113,7 @@ class Appends:
         try:
             while self._waiting:
                 await self._write(self._take(most))
-                most = MOST
+                most = MAX_BATCH
         except BaseException as error:  # without an answer the callers wait forever
             left, self._waiting = self._waiting, []
             _fail(left, _stopped(error))

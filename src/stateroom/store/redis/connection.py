@@ -44,7 +44,7 @@ CONNECT_SECONDS = 5.0
 """Seconds in which a connection must be made."""
 ANSWER_SECONDS = 5
 """Seconds that the oldest command may wait for its answer; then the connection counts as lost."""
-AT_ONCE = 1_000
+SCAN_COUNT = 1_000
 """About the number of keys in one step of a scan."""
 
 LOST = (ConnectionError, TimeoutError, ClusterDownError, ReadOnlyError, RedisClusterException, OSError)
@@ -129,7 +129,7 @@ class ServerLink(RedisLink):
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
         cursor = b"0"
         while True:
-            cursor, found = await self.ask("SCAN", cursor, "MATCH", pattern, "COUNT", str(AT_ONCE))
+            cursor, found = await self.ask("SCAN", cursor, "MATCH", pattern, "COUNT", str(SCAN_COUNT))
             for key in found:
                 yield key
             if cursor == b"0":
@@ -240,7 +240,7 @@ class ClusterLink(RedisLink):
 
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
         try:
-            async for key in self._client.scan_iter(pattern, count=AT_ONCE):
+            async for key in self._client.scan_iter(pattern, count=SCAN_COUNT):
                 yield key
         except (RedisError, OSError) as error:
             raise self.failure(error) from error

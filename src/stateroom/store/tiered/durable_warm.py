@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 LOOKED_AT = 50
 """Number of the cold tier's heads that a sweep checks."""
-AT_ONCE = 16
+MAX_CONCURRENT = 16
 """Most copies in the cold tier that are removed at once."""
 
 
@@ -287,7 +287,7 @@ class DurableWarmStore(Store):
                 with suppress(UnknownSession, BadData):
                     await self.cold.delete(session)
 
-        await asyncio.gather(*(remove_some() for _ in range(min(AT_ONCE, len(sessions)))))
+        await asyncio.gather(*(remove_some() for _ in range(min(MAX_CONCURRENT, len(sessions)))))
 
     async def _let_losses_expire(self, now: float) -> None:
         """Check the next few of the cold tier's heads: copies of lost sessions expire too."""

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from stateroom.errors import TamperedState
-from stateroom.state import DraftContext, State, commit, draft_of, leave_spares
-from stateroom.state.spare import WIDE
+from stateroom.state import DraftContext, State, commit, draft_of, pool_drafts
+from stateroom.state.draft_pool import MIN_ITEMS
 
 
 class Record(BaseModel):
@@ -31,13 +31,13 @@ class Library(State):
 
 
 def library() -> Library:
-    records = [Record(name=f"r{index}") for index in range(WIDE)]
+    records = [Record(name=f"r{index}") for index in range(MIN_ITEMS)]
     keyed = {record.name: record for record in records}
-    return Library(listed=records, keyed=keyed, numbers=list(range(WIDE)), shelf=Shelf(books=dict(keyed)))
+    return Library(listed=records, keyed=keyed, numbers=list(range(MIN_ITEMS)), shelf=Shelf(books=dict(keyed)))
 
 
-def changed(state: Library, spares: dict[int, Any], change: Any) -> Library:
-    draft = draft_of(state, DraftContext(None, spares))
+def changed(state: Library, pool: dict[int, Any], change: Any) -> Library:
+    draft = draft_of(state, DraftContext(None, pool))
     change(draft)
     result: Library = commit(draft).state
     return result
@@ -67,8 +67,8 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("first", range(len(CHANGES)))
-def test_with_spares_every_change_comes_out_as_without(first: int) -> None:
-    spares: dict[int, Any] = {}
+def test_with_a_pool_every_change_comes_out_as_without(first: int) -> None:
+    pool: dict[int, Any] = {}
     state = plain = library()
     for change in (CHANGES[first], *CHANGES, CHANGES[first]):
         if not state.keyed:
@@ -77,54 +77,54 @@ def test_with_spares_every_change_comes_out_as_without(first: int) -> None:
             plain = changed(plain, {}, change)
         except (KeyError, IndexError):
             continue
-        state = changed(state, spares, change)
+        state = changed(state, pool, change)
         assert state == plain
         assert list(state.keyed) == list(plain.keyed)
 
 
 def test_a_wide_container_is_drafted_once() -> None:
-    spares: dict[int, Any] = {}
-    state = changed(library(), spares, CHANGES[1])
-    (spare,) = spares.values()
-    draft = draft_of(state, DraftContext(None, spares))
-    assert draft.keyed is spare
-    assert spares == {}
+    pool: dict[int, Any] = {}
+    state = changed(library(), pool, CHANGES[1])
+    (pooled,) = pool.values()
+    draft = draft_of(state, DraftContext(None, pool))
+    assert draft.keyed is pooled
+    assert pool == {}
 
 
-def test_a_draft_that_a_tool_kept_is_no_spare() -> None:
+def test_a_draft_that_a_tool_kept_is_not_pooled() -> None:
     for keep in (lambda part: part, lambda part: part.items(), iter):
         kept: list[Any] = []
-        spares: dict[int, Any] = {}
-        changed(library(), spares, lambda draft, keep=keep, kept=kept: kept.append(keep(draft.keyed)))
-        assert spares == {}
+        pool: dict[int, Any] = {}
+        changed(library(), pool, lambda draft, keep=keep, kept=kept: kept.append(keep(draft.keyed)))
+        assert pool == {}
 
 
-def test_a_kept_draft_of_the_state_does_not_lead_to_the_spare() -> None:
+def test_a_kept_draft_of_the_state_does_not_lead_to_the_pooled_one() -> None:
     kept: list[Any] = []
-    spares: dict[int, Any] = {}
-    state = changed(library(), spares, lambda draft: (kept.append(draft), setattr(draft.keyed["r1"], "score", 5)))
-    (spare,) = spares.values()
-    assert kept[0].keyed is not spare
+    pool: dict[int, Any] = {}
+    state = changed(library(), pool, lambda draft: (kept.append(draft), setattr(draft.keyed["r1"], "score", 5)))
+    (pooled,) = pool.values()
+    assert kept[0].keyed is not pooled
     assert state.keyed["r1"].score == 5
 
 
-def test_a_kept_child_of_a_spare_cannot_change_a_later_call() -> None:
+def test_a_kept_child_of_a_pooled_draft_cannot_change_a_later_call() -> None:
     kept: list[Any] = []
-    spares: dict[int, Any] = {}
-    state = changed(library(), spares, lambda draft: (kept.append(draft.keyed["r1"]), setattr(kept[0], "score", 5)))
-    draft = draft_of(state, DraftContext(None, spares))
+    pool: dict[int, Any] = {}
+    state = changed(library(), pool, lambda draft: (kept.append(draft.keyed["r1"]), setattr(kept[0], "score", 5)))
+    draft = draft_of(state, DraftContext(None, pool))
     assert draft.keyed["r1"] is not kept[0]
     assert draft.keyed["r1"].score == 5
 
 
-def test_a_read_leaves_a_spare_too_but_not_of_items_that_c_code_can_move() -> None:
-    spares: dict[int, Any] = {}
+def test_a_read_pools_its_draft_too_but_not_of_items_that_c_code_can_move() -> None:
+    pool: dict[int, Any] = {}
     state = library()
-    draft = draft_of(state, DraftContext("reading", spares))
+    draft = draft_of(state, DraftContext("reading", pool))
     assert draft.keyed["r1"].score == draft.listed[1].score == draft.numbers[0]
-    leave_spares(draft)
-    assert {id(state.keyed), id(state.listed)} == set(spares)
-    again = draft_of(state, DraftContext("reading", spares))
+    pool_drafts(draft)
+    assert {id(state.keyed), id(state.listed)} == set(pool)
+    again = draft_of(state, DraftContext("reading", pool))
     assert again == state
 
 
@@ -193,17 +193,17 @@ def change_at_random(state: World, seed: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_long_histories_with_spares_are_as_without_and_old_states_never_change(
+def test_long_histories_with_a_pool_are_as_without_and_old_states_never_change(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateroom.state.spare.WIDE", 2)
+    monkeypatch.setattr("stateroom.state.draft_pool.MIN_ITEMS", 2)
     monkeypatch.setattr("stateroom.state.draft_list.OPERATION", 1)
     chance = random.Random(seed)
-    state, spares = world(), dict[int, Any]()
+    state, pool = world(), dict[int, Any]()
     held: list[tuple[World, Any]] = []  # as by forks, readers and the trail
     kept: list[Any] = []  # as by tools
     for _ in range(60):
-        draft, luck = draft_of(state, DraftContext(None, spares)), chance.random()
+        draft, luck = draft_of(state, DraftContext(None, pool)), chance.random()
         copied = World.model_validate(state.model_dump())
         change_at_random(draft, luck)
         change_at_random(copied, luck)
@@ -238,16 +238,16 @@ class Queue(State):
 
 
 def test_a_heap_hands_over_drafts_in_every_call() -> None:
-    spares: dict[int, Any] = {}
-    state = Queue(jobs=[Job(at=at) for at in range(WIDE)])
-    draft = draft_of(state, DraftContext(None, spares))
+    pool: dict[int, Any] = {}
+    state = Queue(jobs=[Job(at=at) for at in range(MIN_ITEMS)])
+    draft = draft_of(state, DraftContext(None, pool))
     draft.jobs[3].note = "x"
     state = commit(draft).state
-    heapq.heappop(draft_of(state, DraftContext(None, spares)).jobs).note = "spoilt"
+    heapq.heappop(draft_of(state, DraftContext(None, pool)).jobs).note = "spoilt"
     assert state.jobs[0].note == ""
 
 
-Name = StrEnum("Name", [f"k{index}" for index in range(WIDE + 1)])
+Name = StrEnum("Name", [f"k{index}" for index in range(MIN_ITEMS + 1)])
 
 
 class Named(State):
@@ -255,16 +255,16 @@ class Named(State):
 
 
 def test_the_next_call_sees_keys_as_they_were_committed() -> None:
-    spares: dict[int, Any] = {}
-    draft = draft_of(Named(table=dict.fromkeys(list(Name)[:-1], 0)), DraftContext(None, spares))
-    draft.table[f"k{WIDE}"] = 1
+    pool: dict[int, Any] = {}
+    draft = draft_of(Named(table=dict.fromkeys(list(Name)[:-1], 0)), DraftContext(None, pool))
+    draft.table[f"k{MIN_ITEMS}"] = 1
     state = commit(draft).state
-    assert {type(key) for key in draft_of(state, DraftContext(None, spares)).table} == {Name}
+    assert {type(key) for key in draft_of(state, DraftContext(None, pool)).table} == {Name}
 
 
 def test_what_went_past_a_dicts_own_methods_is_gone_with_the_call() -> None:
-    spares: dict[int, Any] = {}
-    draft = draft_of(library(), DraftContext(None, spares))
+    pool: dict[int, Any] = {}
+    draft = draft_of(library(), DraftContext(None, pool))
     dict.__setitem__(draft.keyed, "phantom", Record(name="phantom"))
     state = commit(draft).state
-    assert "phantom" not in draft_of(state, DraftContext(None, spares)).keyed
+    assert "phantom" not in draft_of(state, DraftContext(None, pool)).keyed
