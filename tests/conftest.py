@@ -12,6 +12,7 @@ import pytest
 
 import tests.examples  # noqa: F401 - it chooses the profile of Hypothesis
 from stateroom.store import Store, open_store
+from tests.messages import Recorder
 from tests.more import IS_THERE
 from tests.servers.s3 import CREDENTIALS
 from tests.servers.shared import ADDRESS, SharedServers, shared_url
@@ -78,8 +79,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-messages", action="store_true", help="record the texts of tests/messages.py")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The process that runs the tests, or starts the workers that do, keeps their servers."""
+    config.pluginmanager.register(Recorder())
     if ADDRESS not in os.environ:
         config.add_cleanup(SharedServers().stop)
 

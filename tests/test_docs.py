@@ -14,6 +14,7 @@ from typer.main import get_command
 import stateroom
 from stateroom import errors
 from stateroom.cli.app import app
+from tests.messages import raises
 from tests.pages import FENCE, PageError, reader_variables, run_page, shows, steps_of, warm_commands
 from tests.servers.ray import ray_folder
 
@@ -59,40 +60,40 @@ def console(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "complaint"),
+    "page",
     [
-        ("```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n", "line 6"),
-        ("```python\nimport os\nos._exit(0)\n```\n", "ended"),
-        ("```python title='x.py'\n```\n```python\nx y\n```\n", "SyntaxError"),
-        ('```python title="x.py"\nx y\n```\n', "not python"),
-        ('```python title="x.py"\nraise ValueError(8)\n```\n' + console("$ python x.py"), "ValueError: 8"),
-        ('```python title="x.py"\nx = 1\n```\n' + console("$ true"), "is not used"),
-        ('```jsonl title="x.jsonl"\n{}\n{\n```\n', "not jsonl"),
-        ("```json\n{\n```\n", "not json"),
-        ("```toml\n=\n```\n", "not toml"),
-        ("```yaml\n{\n```\n", "not yaml"),
-        ("```javascript\n1\n```\n", "javascript"),
-        ("```\n1\n```\n", "no language"),
-        ('=== "Tab"\n\n    ```ruby\n    1\n    ```\n', "ruby"),
-        ("So:\n\n    stateroom run counter\n", "no console block"),
-        (console("stateroom nope"), "begins with"),
-        (console("$ stateroom nope"), "ended with code 2"),
-        (console("$ true  # exit 1"), "ended with code 0"),
-        (console("$ false | cat"), "ended with code 1"),
-        (console("$ exit 0"), "ended the shell"),
-        (console("$ echo 'unclosed"), "ended with code"),
-        (console("$ echo one\ntwo"), "printed:\none"),
-        (console("$ echo one; echo two\none"), "printed:\none\ntwo"),
-        (console("$ true\none"), "not, as the page shows:\none"),
-        (console("$ stateroom serve nope --port 8000 &"), "ended with code 2"),
-        (console("$ python -m http.server 8000 & \n$ curl -s localhost:8000/nope"), "ended with code 22"),
-        (console("$ make nope"), "not possible"),
-        (console("$ pip install 'stateroom[server,nope]'"), "not possible"),
-        (console("$ make test\nAll passed"), "nobody checks"),
+        "```python\nx = 1\n```\ntext\n```python\nassert x == 2\n```\n",
+        "```python\nimport os\nos._exit(0)\n```\n",
+        "```python title='x.py'\n```\n```python\nx y\n```\n",
+        '```python title="x.py"\nx y\n```\n',
+        '```python title="x.py"\nraise ValueError(8)\n```\n' + console("$ python x.py"),
+        '```python title="x.py"\nx = 1\n```\n' + console("$ true"),
+        '```jsonl title="x.jsonl"\n{}\n{\n```\n',
+        "```json\n{\n```\n",
+        "```toml\n=\n```\n",
+        "```yaml\n{\n```\n",
+        "```javascript\n1\n```\n",
+        "```\n1\n```\n",
+        '=== "Tab"\n\n    ```ruby\n    1\n    ```\n',
+        "So:\n\n    stateroom run counter\n",
+        console("stateroom nope"),
+        console("$ stateroom nope"),
+        console("$ true  # exit 1"),
+        console("$ false | cat"),
+        console("$ exit 0"),
+        console("$ echo 'unclosed"),
+        console("$ echo one\ntwo"),
+        console("$ echo one; echo two\none"),
+        console("$ true\none"),
+        console("$ stateroom serve nope --port 8000 &"),
+        console("$ python -m http.server 8000 & \n$ curl -s localhost:8000/nope"),
+        console("$ make nope"),
+        console("$ pip install 'stateroom[server,nope]'"),
+        console("$ make test\nAll passed"),
     ],
 )
-def test_what_does_not_work_is_noticed(page: str, complaint: str, tmp_path: Path, commands: Path) -> None:
-    with pytest.raises(PageError, match=re.escape(complaint)):
+def test_what_does_not_work_is_noticed(page: str, tmp_path: Path, commands: Path) -> None:
+    with raises(PageError):
         run_page(page, tmp_path, commands=commands)
 
 

@@ -14,6 +14,7 @@ from stateroom.model import Item, Model, Scripted, function_call, message
 from stateroom.session import Session, Update
 from stateroom.store import Store, open_store
 from tests.agent.asking import CALLS, Office, OfficeEnvironment, says
+from tests.messages import raises
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -126,7 +127,7 @@ async def test_called_by_hand_it_says_that_it_needs_input_and_changes_nothing(ro
 
 async def test_what_cannot_be_stored_is_refused_and_it_waits_still(room: Room) -> None:
     await room.run(says("pay"))
-    with pytest.raises(SessionError, match="cannot be stored"):
+    with raises(SessionError):
         await room.session.agent.answer(object())
     assert room.session.agent.status.phase == "waiting_feedback"
     await room.session.agent.answer("yes")
@@ -224,7 +225,7 @@ async def test_what_nobody_has_asked_for_is_refused_and_changes_nothing(room: Ro
     for move in moves:
         await room.session.agent.move(move)
     before = (room.session.agent.status, room.session.revision)
-    with pytest.raises(InvalidMove, match="cannot make the move 'input_received'"):
+    with raises(InvalidMove):
         await room.session.agent.answer("yes")
     assert (room.session.agent.status, room.session.revision) == before
 
@@ -232,7 +233,7 @@ async def test_what_nobody_has_asked_for_is_refused_and_changes_nothing(room: Ro
 async def test_the_first_answer_counts(room: Room) -> None:
     await room.run(says("pay"))
     await room.session.agent.answer("yes")
-    with pytest.raises(InvalidMove, match="'executing' cannot make the move 'input_received'"):
+    with raises(InvalidMove):
         await room.session.agent.answer("no")
     assert outputs((await room.run(says("pay"))).output) == ["paid, and told 'yes'"]
 
@@ -250,7 +251,7 @@ async def test_it_can_be_cancelled_while_it_waits(room: Room, name: str) -> None
     assert answered == calls
     assert outputs(items)[-1] == {"error": {"code": "cancelled", "message": "the agent was cancelled"}}
     for refused in (room.session.agent.answer("yes"), room.session.agent.cancel()):
-        with pytest.raises(InvalidMove, match="an agent that is 'cancelled'"):
+        with raises(InvalidMove):
             await refused
     assert (room.session.state.paid, room.sent) == (0, 0)
 
@@ -284,5 +285,5 @@ async def test_whoever_has_seen_it_wait_and_says_more_after_others_went_on_is_re
     await room.run(says("pay"))
     seen = room.session.agent.status
     await room.session.agent.answer("yes")
-    with pytest.raises(Conflict, match="has continued the agent"):
+    with raises(Conflict):
         await room.session.agent.say(Update([], "user", ("input_received",)), after=seen)

@@ -16,6 +16,7 @@ from stateroom.model import Answer, Item, Model, Request, function_call, functio
 from stateroom.session import Session
 from stateroom.state import encode_patch
 from stateroom.store import Store, open_store
+from tests.messages import raises
 
 
 def user(text: str) -> Item:
@@ -136,7 +137,7 @@ def test_a_view_that_takes_time_is_refused() -> None:
 
     talk = Conversation()
     talk.add([user("x" * 1000)] * 2)
-    with pytest.raises(DefinitionError, match="Summarise is async"):
+    with raises(DefinitionError):
         talk.view(Context(500, [Summarise(Late())]))
 
 

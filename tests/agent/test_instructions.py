@@ -10,6 +10,7 @@ from stateroom.errors import ContextOverflow, DefinitionError, EnvironmentFailed
 from stateroom.model import Item, Noisy, Policy, function_call, message, text_of
 from stateroom.store import Store
 from tests.agent.trail import ROW, TrailEnvironment, Walking
+from tests.messages import raises
 
 
 class Tally(State):
@@ -121,7 +122,7 @@ async def test_a_bounded_context_counts_them(store: Store) -> None:
         def instructions(self, state: Tally) -> str:
             return "word " * 500 * state.total
 
-    with pytest.raises(ContextOverflow, match=r"[89]\d\d for tools and instructions"):
+    with raises(ContextOverflow):
         await told_to(store, Telling(), TELLING, context=Context(800))
     assert len(await told_to(store, Telling(), TELLING, context=Context(4000))) == 3
 
@@ -136,26 +137,26 @@ def changes(state: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("function", "why"),
+    "function",
     [
-        (fails, "instructions failed: .*LookupError"),
-        (changes, "instructions failed: .* cannot change state"),
-        (lambda state: 7, "instructions must be a text or None, not 7"),
+        fails,
+        changes,
+        lambda state: 7,
     ],
 )
-async def test_instructions_that_fail_fail_the_turn_and_change_nothing(store: Store, function: Any, why: str) -> None:
+async def test_instructions_that_fail_fail_the_turn_and_change_nothing(store: Store, function: Any) -> None:
     class Failing(TallyEnvironment):
         def instructions(self, state: Tally) -> str:
             return function(state)  # type: ignore[no-any-return]
 
     session = await Sessions(Failing(), store).seed(TELLING)
-    with pytest.raises(EnvironmentFailed, match=why):
+    with raises(EnvironmentFailed):
         await run(Agent(Walking(ADDS)), session)
     assert (session.revision, session.state.total) == (1, 0)
 
 
 def test_a_parameter_that_is_not_injected_is_refused_by_name() -> None:
-    with pytest.raises(DefinitionError, match=r"no parameter `message: str`.* are: app, clock, .*Wrong.instructions"):
+    with raises(DefinitionError):
 
         class Wrong(TallyEnvironment):
             def instructions(self, message: str) -> str:

@@ -13,6 +13,7 @@ from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
 from stateroom.store import Store, open_store
+from tests.messages import raises
 from tests.processes import ROOT
 
 PHASES = ("idle", "planning", "executing", "waiting_feedback", "done", "failed", "cancelled")
@@ -118,7 +119,7 @@ async def test_any_other_is_an_error_that_names_both_and_changes_nothing(store: 
 
 async def test_several_moves_are_made_together_or_not_at_all(store: Store) -> None:
     session = await begun(store, TallyEnvironment(), "idle")
-    with pytest.raises(InvalidMove, match="'executing' cannot make the move 'new_task'"):
+    with raises(InvalidMove):
         await session.agent.say(Update([], "agent", ("new_task", "plan_ready", "new_task")))
     assert (session.agent.status.phase, session.revision) == ("idle", 1)
 
@@ -174,13 +175,13 @@ async def test_an_agent_waits_in_a_phase_of_the_authors_own_until_it_is_led_out(
     assert session.state.total == 4
     await session.agent.move("approve")
     assert (await run(agent, session)).status == "completed"
-    with pytest.raises(InvalidMove, match="'done' cannot make the move 'approve'"):
+    with raises(InvalidMove):
         await session.agent.move("approve")
 
 
 async def test_the_moves_of_one_environment_are_not_those_of_another(store: Store) -> None:
     session = await begun(store, TallyEnvironment(), "executing")
-    with pytest.raises(InvalidMove, match="'executing' cannot make the move 'approve'"):
+    with raises(InvalidMove):
         await session.agent.move("approve")
 
 
@@ -191,7 +192,7 @@ async def test_a_phase_from_which_nothing_leads_says_so(store: Store) -> None:
         lifecycle = Lifecycle({("idle", "new_task"): "planning"})
 
     session = await begun(store, Stuck(), "planning")
-    with pytest.raises(InvalidMove, match="it can: none"):
+    with raises(InvalidMove):
         await session.agent.cancel()
 
 
@@ -202,7 +203,7 @@ async def test_a_model_that_fails_is_told_of_also_where_no_move_is_for_that(stor
         lifecycle = Lifecycle({move: to for move, to in STANDARD.table.items() if move[1] != "fail"})
 
     session = await Sessions[Any](Hopeful(), store).seed({})
-    with pytest.raises(ModelFailed, match="no more"):
+    with raises(ModelFailed):
         await run(Agent(Scripted([ModelFailed("no more")])), session)
     assert session.agent.status.phase == "idle"
 

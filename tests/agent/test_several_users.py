@@ -15,6 +15,7 @@ from stateroom.model.items import with_names
 from stateroom.rollout import replay_session
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.messages import raises
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "group_chat.py"
 
@@ -199,11 +200,11 @@ async def test_a_replay_makes_each_users_calls_again(store: Store) -> None:
 @pytest.mark.parametrize("user", ["", "a\nb", 3])
 async def test_a_user_has_a_name_that_can_be_shown(store: Store, user: Any) -> None:
     session = await opened(store).seed({})
-    with pytest.raises(InvalidArguments, match="user"):
+    with raises(InvalidArguments):
         await session.call("look", user=user)
-    with pytest.raises(InvalidArguments, match=r"name|user"):
+    with raises(InvalidArguments):
         await Threads(opened(store)).add(session.id, "hello", user=user)
-    with pytest.raises(InvalidArguments, match="name"):
+    with raises(InvalidArguments):
         await Threads(opened(store)).add(session.id, {"role": "user", "name": user, "content": "hello"})
     assert session.revision == 1
 

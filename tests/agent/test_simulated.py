@@ -12,6 +12,7 @@ from stateroom.errors import DefinitionError, EnvironmentFailed, ModelFailed, Mo
 from stateroom.model import Answer, Item, Model, Request, Scripted, Usage, function_call, message, text_of
 from stateroom.session import Session
 from stateroom.store import Store, open_store
+from tests.messages import raises
 
 
 class Remembers(Model):
@@ -80,7 +81,7 @@ async def test_a_model_by_its_spec(store: Store) -> None:
     session = await Sessions[Any](environment, store).seed(TASK)
     assert await session.reply("What would you like?", call_id="1") == "A cup of tea, please."
     assert await session.reply("Here you are.", call_id="2") is None
-    with pytest.raises(NotFound, match="no model is called 'gpt'"):
+    with raises(NotFound):
         SimulatedUser("gpt", "You are a customer.")
 
 
@@ -230,7 +231,7 @@ async def test_a_bad_call_of_the_users_goes_back_to_its_model(begin: Begin, call
 
 async def test_a_model_that_cannot_be_reached_may_be_there_later_and_nothing_is_lost(begin: Begin) -> None:
     session, model = await begin("Tea, please.", ModelUnavailable("busy"), tools=[pay])
-    with pytest.raises(ModelUnavailable, match=r"^busy$"):
+    with raises(ModelUnavailable):
         await run(Agent(AGENT), session)
     assert session.agent.status.phase == "waiting_feedback"
     model.script = Scripted(["Tea, please.", "Thank you!", BYE])
@@ -242,20 +243,20 @@ async def test_a_model_that_cannot_be_reached_may_be_there_later_and_nothing_is_
 
 
 @pytest.mark.parametrize(
-    ("answers", "complaint"),
+    "answers",
     [
-        (["  "], "said nothing"),
-        ([[]], "said nothing"),
-        ([[{"role": "assistant"}]], "must answer with a list of Responses items"),
-        ([ValueError("no")], "raised ValueError"),
-        ([[function_call("count", "c")]] * 3, "called tools 3 times and said nothing"),
+        ["  "],
+        [[]],
+        [[{"role": "assistant"}]],
+        [ValueError("no")],
+        [[function_call("count", "c")]] * 3,
     ],
 )
 async def test_a_model_that_makes_no_user_has_failed_and_the_state_is_as_before(
-    begin: Begin, answers: list[Any], complaint: str
+    begin: Begin, answers: list[Any]
 ) -> None:
     session, _ = await begin(*answers, tools=[count], max_steps=3)
-    with pytest.raises(ModelFailed, match=complaint):
+    with raises(ModelFailed):
         await session.reply("Hello?", call_id="1")
     assert (session.revision, session.state.user.said) == (1, [])
 
@@ -267,7 +268,7 @@ async def test_a_tool_of_the_users_that_breaks_is_the_environments_failure(begin
         raise OSError
 
     session, _ = await begin([function_call("burn", "b")], tools=[burn])
-    with pytest.raises(EnvironmentFailed, match="reply failed: unexpected OSError"):
+    with raises(EnvironmentFailed):
         await session.reply("Hello?", call_id="1")
     assert (session.state.purse, session.revision) == (100, 1)
 
@@ -340,14 +341,13 @@ def test_tools_that_cannot_be_given_to_a_user_are_refused() -> None:
         def method(self, state: Chat) -> None:
             """Do it."""
 
-    refused = {
-        "whose first parameter is the state": [nothing, Thing().method, print],
-        "asks for rng; only `state`": [lucky],
-        "needs a type": [untyped],
-        "needs a docstring": [silent],
-        "clashes with the tool that ends": [end_conversation],
-    }
-    for complaint, functions in refused.items():
-        for function in functions:
-            with pytest.raises(DefinitionError, match=complaint):
-                SimulatedUser(Scripted([]), "", tools=[function])
+    refused = [
+        *(nothing, Thing().method, print),  # which have not the state as their first parameter
+        lucky,
+        untyped,
+        silent,
+        end_conversation,  # the name of the tool that ends
+    ]
+    for function in refused:
+        with raises(DefinitionError):
+            SimulatedUser(Scripted([]), "", tools=[function])

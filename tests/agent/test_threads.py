@@ -24,6 +24,7 @@ from stateroom.errors import (
 from stateroom.model import Item, Policy, function_call, message, text_of
 from stateroom.store import Size, Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
+from tests.messages import raises
 
 NEVER = 60.0
 """Seconds after which a lease, or a session with a short life, is over."""
@@ -178,7 +179,7 @@ async def test_a_conversation_is_read_in_parts(threads: Threads) -> None:
 
 async def test_without_a_question_there_is_nothing_to_run(threads: Threads) -> None:
     thread = await threads.create(instructions="Be brief.")
-    with pytest.raises(InvalidMove, match=r"'idle' cannot make the move 'plan_ready'; it can: new_task"):
+    with raises(InvalidMove):
         await threads.run(thread, ECHO)
     asked = await threads.create(task={"responses_create_params": {"input": "a question"}})
     assert texts((await threads.run(asked, ECHO)).output) == ["1: a question"]
@@ -286,14 +287,14 @@ async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> 
     class Stateless(Environment):
         name = "stateless"
 
-    with pytest.raises(DefinitionError, match="stateless has no state"):
+    with raises(DefinitionError):
         Threads(Sessions(Stateless(), store))
     purses = Threads(Sessions(PurseEnvironment(), store))
     thread = await purses.create("ann")
     async with Threads.open("memory://") as others:
         others.sessions.runtime.store = store
         for use in (others.get(thread), others.delete(thread), others.run(thread, ECHO), others.items(thread)):
-            with pytest.raises(SessionError, match=r"purse, not (of|to) thread"):
+            with raises(SessionError):
                 await use
         assert (await others.list()).found == []
     assert [each.id for each in (await purses.list()).found] == [thread.id]
@@ -313,7 +314,7 @@ async def test_tools_act_on_the_state_of_the_thread_and_of_its_user(purses: Thre
 
 
 async def test_a_task_that_does_not_fit_makes_no_thread(purses: Threads) -> None:
-    with pytest.raises(BadTask, match="user"):
+    with raises(BadTask):
         await purses.create(task={"user": 7})
     assert (await purses.list()).found == []
 
@@ -327,7 +328,7 @@ async def test_what_is_said_to_an_agent_that_waits_is_its_answer(purses: Threads
     assert (found.phase, found.question) == ("waiting_feedback", "Pay 100?")
     two = [{"role": "user", "content": "yes"}, {"role": "user", "content": "no"}]
     for given, pin in ((two, False), ({"role": "system", "content": "yes"}, False), ("yes", True)):
-        with pytest.raises(InvalidArguments, match=r"'Pay 100\?': send one text"):
+        with raises(InvalidArguments):
             await purses.add(thread, given, pin=pin)  # type: ignore[arg-type]
     await purses.add(thread, "yes")
     assert texts((await purses.run(thread, Agent(Payer()))).output)[-1] == "3 items, 100 spent"
@@ -380,7 +381,7 @@ async def test_a_turn_that_failed_is_tried_again(threads: Threads) -> None:
 
     thread = await threads.create()
     await threads.add(thread, "hello")
-    with pytest.raises(ModelFailed, match="no key"):
+    with raises(ModelFailed):
         await threads.run(thread, Agent(Fails()))
     assert (await threads.get(thread)).phase == "failed"
     assert texts((await threads.run(thread, ECHO)).output) == ["1: hello"]
@@ -422,7 +423,7 @@ async def test_an_agent_at_work_cannot_be_told_anything(purses: Threads, others:
     with pytest.raises(asyncio.CancelledError):
         await running
     for each in (purses, others):
-        with pytest.raises(InvalidMove, match=r"'executing' cannot make the move 'new_task'; it can: step_complete"):
+        with raises(InvalidMove):
             await each.add(thread, "pay 2")
     assert (await others.run(thread, Agent(Payer()))).status == "completed"
     assert await spent(others, thread.id) == 1

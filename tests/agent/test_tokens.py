@@ -15,6 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from stateroom.agent.tokens import PER_IMAGE, PER_ITEM, Estimate, Tiktoken, TokenCounter, TokenizerFile
 from stateroom.errors import BadData, NotFound
 from stateroom.model import Item, function_call, function_call_output, message
+from tests.messages import raises
 
 
 def user(content: Any) -> Item:
@@ -114,10 +115,10 @@ def test_odd_content_is_counted_somehow(counter: TokenCounter, content: Any) -> 
 
 
 def test_a_file_that_is_missing_or_something_else_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"no tokenizer's file '.*missing\.json'"):
+    with raises(NotFound):
         TokenizerFile(tmp_path / "missing.json")
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(BadData, match=r"other\.json' is not a tokenizer's JSON file"):
+    with raises(BadData):
         TokenizerFile(tmp_path / "other.json")
 
 
@@ -125,20 +126,20 @@ def test_a_vocabulary_that_is_not_on_disk_is_not_downloaded(tmp_path: Path, monk
     monkeypatch.setattr("tiktoken.load.read_file", lambda path: pytest.fail(f"{path} was asked for"))
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     url = "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken"
-    with pytest.raises(NotFound, match=url):
+    with raises(NotFound):
         Tiktoken("cl100k_base")
     damaged = tmp_path / hashlib.sha1(url.encode()).hexdigest()
     damaged.write_bytes(base64.b64encode(b"a") + b" 0\n")
-    with pytest.raises(NotFound, match=str(damaged)):
+    with raises(NotFound):
         Tiktoken("cl100k_base")
     assert damaged.exists()  # tiktoken would have removed it, and asked for another
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")  # it keeps none
-    with pytest.raises(NotFound, match="not on this disk"):
+    with raises(NotFound):
         Tiktoken("cl100k_base")
 
 
 def test_an_encoding_that_there_is_not_is_named_with_those_there_are() -> None:
-    with pytest.raises(NotFound, match=r"no encoding 'gpt-7'; there are .*o200k_base"):
+    with raises(NotFound):
         Tiktoken("gpt-7")
 
 
@@ -147,5 +148,5 @@ def test_a_package_that_is_not_installed_is_named(
     package: str, make: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(NotFound, match=r"pip install 'stateroom\[tokens\]'"):
+    with raises(NotFound):
         make("x")

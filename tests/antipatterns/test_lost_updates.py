@@ -8,6 +8,7 @@ import pytest
 from stateroom import Environment, Sessions, State, ToolError, tool
 from stateroom.errors import BadTask, SessionClosed, SessionExpired, TooLarge, UnknownSession
 from stateroom.store import Store, open_store
+from tests.messages import raises
 
 LIMIT = 20_000
 
@@ -156,7 +157,7 @@ async def test_a_state_that_begins_too_large_is_no_session(store: Store) -> None
         def verify(self) -> float:
             return 0.0
 
-    with pytest.raises(TooLarge, match="the seeded state is larger than the 20,000 bytes that it may have"):
+    with raises(TooLarge):
         await Sessions[Crowd](CrowdEnvironment(), store, max_state=LIMIT).seed({})
     assert await store.heads() == []
 
@@ -200,12 +201,12 @@ async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, en
 
 
 async def test_an_id_that_nobody_was_given_opens_nothing(bank: Sessions[Purse], store: Store) -> None:
-    with pytest.raises(UnknownSession, match="there is no session 'nobody' in this store"):
+    with raises(UnknownSession):
         await bank.open("nobody")
     assert await store.heads() == []
 
 
 async def test_a_task_without_a_user_is_not_given_somebody_s_state(bank: Sessions[Purse], store: Store) -> None:
-    with pytest.raises(BadTask, match="user: bank keeps a state for each user"):
+    with raises(BadTask):
         await bank.seed({})
     assert await store.heads() == []

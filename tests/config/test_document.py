@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.config import Node, Origin, merged, overrides_of, read_document
 from stateroom.errors import BadConfig, NotFound
+from tests.messages import raises
 
 
 def document(folder: Path, *texts: str, **variables: str) -> Node:
@@ -73,29 +74,29 @@ def test_an_anchor_is_used_again_and_its_keys_can_be_changed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    "text",
     [
-        ("a: [", "a.yaml:1: not YAML"),
-        ("a: 1\na: 2", "a.yaml:2: a: the key is there twice"),
-        ("\n- a", "a.yaml:2: should be a mapping"),
-        ("a:\n  b: ${env:NONE}", "a.yaml:2: the environment variable NONE is not set"),
-        ("a: ${NONE}", "a.yaml:1: \\${NONE} should be"),
-        ("a: &x [*x]", "within its own anchor"),
-        ("include: a.yaml", "includes itself"),
-        ("a: !!python/name:os.system x", "not YAML"),
-        ("? [a]\n: 1", "a key should be a text"),
-        ("a: 1\nb: \0", "a.yaml:2: not YAML"),
-        ("a: 1\nb: " + "7" * 5000, "a.yaml:2: not YAML"),
-        ("a: !!bool x", "a.yaml:1: not YAML"),
-        ("a: !!timestamp x", "a.yaml:1: not YAML"),
-        ("a: 2026-99-99", "a.yaml:1: not YAML"),
-        ("a: {<<: 3}", "a.yaml:1: << takes a mapping"),
-        ("a: " + "[" * 5000 + "]" * 5000, "a.yaml: nested too deeply"),
-        ("a: " + "x" * (1 << 20), "a.yaml: has more than"),
+        "a: [",
+        "a: 1\na: 2",
+        "\n- a",
+        "a:\n  b: ${env:NONE}",
+        "a: ${NONE}",
+        "a: &x [*x]",
+        "include: a.yaml",
+        "a: !!python/name:os.system x",
+        "? [a]\n: 1",
+        "a: 1\nb: \0",
+        "a: 1\nb: " + "7" * 5000,
+        "a: !!bool x",
+        "a: !!timestamp x",
+        "a: 2026-99-99",
+        "a: {<<: 3}",
+        "a: " + "[" * 5000 + "]" * 5000,
+        "a: " + "x" * (1 << 20),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(BadConfig, match=told):
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str) -> None:
+    with raises(BadConfig):
         document(tmp_path, text)
 
 
@@ -108,7 +109,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_aliases_that_multiply_come_to_an_end(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(BadConfig, match=r"a\.yaml:\d+: more than 100,000 values"):
+    with raises(BadConfig):
         document(tmp_path, "\n".join(["a0: &a0 {x: 1}", *BOMBS[kind]]))
 
 
@@ -116,18 +117,18 @@ def test_includes_that_multiply_come_to_an_end(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number}.yaml").write_text(f"include: [{number + 1}.yaml, {number + 1}.yaml]\n")
     (tmp_path / "30.yaml").write_text("a: 1\n")
-    with pytest.raises(BadConfig, match=r"\d+\.yaml: more than 100 files"):
+    with raises(BadConfig):
         document(tmp_path, "include: 0.yaml")
 
 
 def test_what_is_not_a_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(NotFound, match=r"pipe\.yaml: not a regular file"):
+    with raises(NotFound):
         document(tmp_path, "include: pipe.yaml")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"none\.yaml"):
+    with raises(NotFound):
         document(tmp_path, "include: none.yaml")
 
 

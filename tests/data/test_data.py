@@ -23,6 +23,7 @@ from stateroom.data import (
 from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, TimedOut
 from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import SourceRow, read_source, read_tasks
+from tests.messages import raises
 
 ROWS: list[dict[str, Any]] = [
     {"responses_create_params": {"input": "add 2"}, "initial_count": 3, "expected_count": 5},
@@ -106,7 +107,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, content: str,
 
 def test_of_a_dataset_with_splits_one_is_to_be_named(tmp_path: Path) -> None:
     written(tmp_path / "train", ROWS)
-    with pytest.raises(NotFound, match=r"name one, .*train"):
+    with raises(NotFound):
         read_source(tmp_path)
 
 
@@ -227,7 +228,7 @@ def test_another_seed_is_another_split() -> None:
 
 
 def test_a_row_without_its_group_is_refused() -> None:
-    with pytest.raises(BadTask, match="row 2: there is no field 'g'"):
+    with raises(BadTask):
         split_rows(rows_of({"g": 1}, {"h": 1}), PARTS, by="g")
 
 
@@ -251,18 +252,18 @@ def test_without_fields_a_task_has_those_of_the_raw_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "fields", "told"),
+    ("prompt", "fields"),
     [
-        ("{{ y }}", {}, "prompt: 'y' is undefined"),
-        ("{{ x.y.z }}", {}, "prompt: "),
-        ("-", {"a": "y"}, "a: 'y' is undefined"),
-        ("-", {"a": "1 / 0"}, "a: division by zero"),
-        ("{{ x.__class__.__mro__ }}", {}, "prompt: access to attribute '__class__'"),
-        ("{{ row.clear() }}", {}, "prompt: access to attribute 'clear'"),
+        ("{{ y }}", {}),
+        ("{{ x.y.z }}", {}),
+        ("-", {"a": "y"}),
+        ("-", {"a": "1 / 0"}),
+        ("{{ x.__class__.__mro__ }}", {}),
+        ("{{ row.clear() }}", {}),
     ],
 )
-def test_what_a_template_lacks_or_may_not_do_is_told(prompt: str, fields: dict[str, str], told: str) -> None:
-    with pytest.raises(BadTask, match=told):
+def test_what_a_template_lacks_or_may_not_do_is_told(prompt: str, fields: dict[str, str]) -> None:
+    with raises(BadTask):
         TaskTemplate(prompt, None, fields).row({"x": 1})
 
 
@@ -282,9 +283,9 @@ def test_what_a_template_makes_is_bounded(prompt: str) -> None:
 
 
 def test_a_template_that_cannot_be_read_is_refused_with_its_line() -> None:
-    with pytest.raises(InvalidArguments, match="prompt, line 2"), TemplateProcess("a\n{{ b"):
+    with raises(InvalidArguments), TemplateProcess("a\n{{ b"):
         pass
-    with pytest.raises(InvalidArguments, match="prompt, line 2"):
+    with raises(InvalidArguments):
         TaskTemplate("a\n{{ b")
-    with pytest.raises(InvalidArguments, match="answer, line 1"):
+    with raises(InvalidArguments):
         TaskTemplate("a", None, {"answer": "1 +"})

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from stateroom import Environment, tool
 from stateroom.environment import Tool
 from stateroom.errors import InvalidArguments
+from tests.messages import raises
 
 
 class Colour(Enum):
@@ -131,7 +132,7 @@ def test_null_is_still_wrong_where_there_is_no_default() -> None:
         """Draw."""
 
     given = {"at": {"x": None, "y": None}, "names": [None]}
-    with pytest.raises(InvalidArguments, match=r"at\.x: .*names\.0: "):
+    with raises(InvalidArguments):
         made(draw).bind(given)
     assert given == {"at": {"x": None, "y": None}, "names": [None]}
 
@@ -157,9 +158,9 @@ def test_parameters_may_have_any_name(name: str) -> None:
     bought = made(namespace["buy"])
     assert bought.bind({name: 5, "other": None}) == {name: 5, "other": 1, "json_x": 2}
     assert list(bought.definition["parameters"]["properties"]) == [name, "other", "json_x"]
-    with pytest.raises(InvalidArguments, match=f"{name}: Input should be a valid integer"):
+    with raises(InvalidArguments):
         bought.bind({name: "x"})
-    with pytest.raises(InvalidArguments, match=f"the parameter '{name}' is missing"):
+    with raises(InvalidArguments):
         bought.bind({})
 
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from stateroom import Ask, Clock, Environment, Session, SessionInfo, State, Task, Verdict, tool  # noqa: F401
 from stateroom.errors import DefinitionError
+from tests.messages import raises
 
 
 class Counter(State):
@@ -172,7 +173,7 @@ def test_tools_are_inherited_and_overridden() -> None:
 
 
 def test_an_override_must_say_that_it_is_a_tool() -> None:
-    with pytest.raises(DefinitionError, match=r"overrides a tool; mark it with @tool too.* in Child\.increment"):
+    with raises(DefinitionError):
 
         class Child(Base):
             """Forgets the mark."""
@@ -435,7 +436,7 @@ def test_a_state_under_another_name_is_refused(hint: Any) -> None:
 
 
 def test_an_effect_needs_its_name() -> None:
-    with pytest.raises(DefinitionError, match=r"write @tool\(effect='read'\)"):
+    with raises(DefinitionError):
         tool("read")  # type: ignore[call-overload]
 
 
@@ -465,7 +466,7 @@ def test_tools_need_a_verifier() -> None:
     def hello(self) -> None:
         """Doc."""
 
-    with pytest.raises(DefinitionError, match="Shop needs a verify method"):
+    with raises(DefinitionError):
         types_made(Environment, {"hello": tool(hello)})
 
 
@@ -517,22 +518,22 @@ def test_a_task_type_is_said_in_the_bases() -> None:
     assert types_made(Environment[Counter, CounterTask], {"seed": seed}).task_type is CounterTask
 
 
-@pytest.mark.parametrize(("types", "words"), [(int, "int"), ((Counter, int), "int"), ("Counter", "Counter")])
-def test_what_is_neither_a_state_nor_a_task_is_refused(types: Any, words: str) -> None:
-    with pytest.raises(DefinitionError, match=f"{words}.* is neither a State nor a Task"):
+@pytest.mark.parametrize("types", [int, (Counter, int), "Counter"])
+def test_what_is_neither_a_state_nor_a_task_is_refused(types: Any) -> None:
+    with raises(DefinitionError):
         types_made(Environment[types], {})
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"effect": "delete"}, "effect must be"),
-        ({"timeout": 0}, "timeout must be"),
-        ({"timeout": -1}, "timeout must be"),
-        ({"timeout": float("nan")}, "timeout must be"),
-        ({"on_unknown": "ask"}, "on_unknown must be"),
+        {"effect": "delete"},
+        {"timeout": 0},
+        {"timeout": -1},
+        {"timeout": float("nan")},
+        {"on_unknown": "ask"},
     ],
 )
-def test_options_of_a_tool_are_checked(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(DefinitionError, match=words):
+def test_options_of_a_tool_are_checked(options: dict[str, Any]) -> None:
+    with raises(DefinitionError):
         tool(**options)

@@ -14,6 +14,7 @@ from stateroom.model import Scripted
 from stateroom.rollout import RunFiles, replay_rollouts, rescore_rollouts
 from stateroom.store import open_store
 from tests.cli.conftest import stateroom as stateroom_command  # noqa: F401 - a fixture
+from tests.messages import raises
 
 SOURCE = '''
 from typing import Literal
@@ -98,9 +99,9 @@ def test_a_wrong_argument_says_what_is_wrong(given: dict[str, str], error: type[
 
 
 def test_an_instance_has_its_arguments() -> None:
-    with pytest.raises(DefinitionError, match="give the class Game, or no env_args"):
+    with raises(DefinitionError):
         make_environment(Game(1), {"level": 2})
-    with pytest.raises(BadTask, match="run the class Game instead"):
+    with raises(BadTask):
         variant_of(Game(1), {"env_args": {"level": 2}})
 
 
@@ -111,10 +112,10 @@ def test_rows_with_equal_arguments_share_an_instance() -> None:
     assert variant_of(made, {"env_args": {"level": 1, "mode": "hard"}}) is hard
     assert variant_of(made, {}) is variant_of(made, {"env_args": {}}) is made
     hard.parse_task({"env_args": {"mode": "hard"}})
-    with pytest.raises(BadTask, match="env_args: this instance of game has other arguments"):
+    with raises(BadTask):
         made.parse_task({"env_args": {"mode": "hard"}})
-    for wrong, told in (({"nope": 1}, "no argument 'nope'"), ("hard", "should be an object")):
-        with pytest.raises(BadTask, match=told):
+    for wrong in ({"nope": 1}, "hard"):
+        with raises(BadTask):
             variant_of(made, {"env_args": wrong})
 
 
@@ -139,7 +140,7 @@ async def test_each_row_of_a_file_runs_in_the_instance_that_it_asks_for(game: st
         assert [(each.differences, each.refused) for each in replays] == [([], None)] * 3
         report = await rescore_rollouts(environment, Path("a.jsonl"), RunFiles(Path("b.jsonl")), store)
     assert sorted(row["reward"] for row in report.rows) == [1, 4, 40]
-    with pytest.raises(BadTask, match="task 1: env_args: Game has no argument 'no'"):
+    with raises(BadTask):
         stateroom.run(game, input=[{}, {"env_args": {"no": 1}}], model="game.py:Plays")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from stateroom import SessionInfo, TempFolder, ToolError
+from tests.messages import raises
 
 INFO = SessionInfo("s", 1, None)
 
@@ -65,7 +66,7 @@ def test_the_order_in_which_files_were_made_does_not_matter(tmp_path: Path) -> N
 def test_a_link_that_leads_out_is_refused(folder: Path, target: str) -> None:
     (folder / "deep" / "up").symlink_to("..")
     (folder / "out").symlink_to(target)
-    with pytest.raises(ToolError, match="out is a link that leads out of the folder"):
+    with raises(ToolError):
         TempFolder().save(folder)
 
 
@@ -73,13 +74,13 @@ def test_a_link_that_leads_out_is_refused(folder: Path, target: str) -> None:
 def test_a_link_that_leads_in_a_circle_is_refused(folder: Path, target: str) -> None:
     (folder / "deep" / "round").symlink_to("../round")
     (folder / "round").symlink_to(target)
-    with pytest.raises(ToolError, match="round is a link that leads in a circle: it cannot be kept"):
+    with raises(ToolError):
         TempFolder().save(folder)
 
 
 def test_what_is_no_file_is_refused(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
-    with pytest.raises(ToolError, match="pipe is neither a file nor a folder"):
+    with raises(ToolError):
         TempFolder().save(folder)
 
 

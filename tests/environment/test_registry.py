@@ -8,6 +8,7 @@ import pytest
 from stateroom import Environment
 from stateroom.environment import find_environment, load_class, registered
 from stateroom.errors import NotFound
+from tests.messages import raises
 
 SOURCE = '''
 from __future__ import annotations
@@ -107,7 +108,7 @@ def test_each_way_of_being_wrong(folder: Path, reference: str, words: str) -> No
 @pytest.mark.parametrize("reference", ["broken:Mine", "broken.py:Mine"])
 def test_a_module_that_cannot_be_imported_says_why(folder: Path, reference: str, source: str, words: str) -> None:
     (folder / "broken.py").write_text(source)
-    with pytest.raises(NotFound, match="cannot be imported") as caught:
+    with raises(NotFound) as caught:
         find_environment(reference)
     assert words in str(caught.value)
 

@@ -7,6 +7,7 @@ import pytest
 
 from stateroom import Environment, Resource, SessionInfo, TempFolder
 from stateroom.errors import DefinitionError
+from tests.messages import raises
 from tests.session.outside import Browser, Desk
 
 
@@ -40,20 +41,20 @@ class Empty(Resource[int]):
 
 
 @pytest.mark.parametrize(
-    ("name", "resource", "message"),
+    ("name", "resource"),
     [
-        ("box", Half(), r"Wrong.resources\['box'\] is exportable, so it needs a restore method"),
-        ("box", Overdone(), r"\['box'\] is stateless, so nothing would call its save method"),
-        ("box", Nameless(), r"\['box'\] needs a kind: 'exportable', 'restart_only' or 'stateless', not None"),
-        ("box", Empty(), r"\['box'\] needs a start method"),
-        ("box", TempFolder, r"\['box'\] must be an instance of a Resource, not <class"),
-        ("rng", TempFolder(), r"\['rng'\]: no parameter can have this name"),
-        ("episode", TempFolder(), r"\['episode'\]: no parameter can have this name"),
-        ("my box", TempFolder(), r"\['my box'\]: no parameter can have this name"),
+        ("box", Half()),
+        ("box", Overdone()),
+        ("box", Nameless()),
+        ("box", Empty()),
+        ("box", TempFolder),
+        ("rng", TempFolder()),
+        ("episode", TempFolder()),
+        ("my box", TempFolder()),
     ],
 )
-def test_a_resource_that_cannot_be_used_is_refused_by_name(name: str, resource: Any, message: str) -> None:
-    with pytest.raises(DefinitionError, match=message):
+def test_a_resource_that_cannot_be_used_is_refused_by_name(name: str, resource: Any) -> None:
+    with raises(DefinitionError):
 
         class Wrong(Environment[Desk]):
             resources = {name: resource}
@@ -61,16 +62,14 @@ def test_a_resource_that_cannot_be_used_is_refused_by_name(name: str, resource: 
 
 @pytest.mark.parametrize("resource", [TempFolder(), Browser()])
 def test_without_a_state_nothing_can_be_kept_of_a_session(resource: Resource[Any]) -> None:
-    with pytest.raises(
-        DefinitionError, match=rf"\['box'\] is {resource.kind}, which needs an environment with a state"
-    ):
+    with raises(DefinitionError):
 
         class Wrong(Environment):
             resources = {"box": resource}
 
 
 def test_a_seed_has_no_resources_yet() -> None:
-    with pytest.raises(DefinitionError, match=r"no parameter `folder: pathlib\S*\.Path` to inject"):
+    with raises(DefinitionError):
 
         class Wrong(Environment[Desk]):
             resources = {"folder": TempFolder()}

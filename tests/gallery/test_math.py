@@ -12,6 +12,7 @@ from stateroom.gallery.math.problem import read, solve
 from stateroom.rollout import generate_tasks
 from stateroom.session import Session, Verdict
 from stateroom.store import Store
+from tests.messages import raises
 
 TASK: dict[str, Any] = {
     "quantities": {"eggs": 30, "price": 6, "fuel": 11, "feed": 17, "zero": 0},
@@ -109,7 +110,7 @@ async def test_results_cannot_outgrow_the_memory(store: Store) -> None:
 
 
 async def test_a_task_that_cannot_be_computed_is_refused(store: Store) -> None:
-    with pytest.raises(BadTask, match="no quantity or earlier result 'income'"):
+    with raises(BadTask):
         await seeded(store, steps=TASK["steps"][1:])
 
 

@@ -12,6 +12,7 @@ from stateroom.gallery import Office, OfficeEnvironment
 from stateroom.gallery.office.state import Payment, Record
 from stateroom.gallery.office.world import base_world
 from stateroom.state import DraftContext, commit, draft_of
+from tests.messages import raises
 
 WORLD = base_world()
 TOOLS = OfficeEnvironment().tools
@@ -177,14 +178,14 @@ def test_a_tool_adds_one_record(
 
 
 def test_paying_pays_what_it_is_told_to_for_what_is_approved() -> None:
-    with pytest.raises(ToolError, match="is filed: only what is approved can be paid"):
+    with raises(ToolError):
         use("pay", {"expense_id": EXPENSE.id, "amount": 3})
     _, approved = use("approve_expense", {"expense_id": EXPENSE.id})
     output, state = use("pay", {"expense_id": EXPENSE.id, "amount": 3.456}, approved)
     payment = Payment(id=output["payment_id"], expense=EXPENSE.id, amount=3.46)
     paid = {**WORLD.expenses, EXPENSE.id: EXPENSE.model_copy(update={"status": "paid"})}
     assert state == approved.model_copy(update={"payments": {payment.id: payment}, "expenses": paid})
-    with pytest.raises(InvalidArguments, match="amount"):
+    with raises(InvalidArguments):
         use("pay", {"expense_id": EXPENSE.id, "amount": 0})
 
 
@@ -261,7 +262,7 @@ def test_people_are_found_by_name_and_company_until_they_are_merged() -> None:
     assert use("search_contacts", {**given, "company": "nobody"})[0]["results"] == []
     _, state = use("merge_contacts", {"keep_id": "C-0001", "duplicate_id": "C-0200"})
     assert use("search_contacts", given, state)[0]["results"] == []
-    with pytest.raises(ToolError, match="merged into C-0001"):
+    with raises(ToolError):
         use("update_contact", {"contact_id": "C-0200", "phone": "1"}, state)
 
 
@@ -309,7 +310,7 @@ def test_the_rules_can_be_read() -> None:
 
 
 def test_a_page_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ToolError, match="from 1 to 3"):
+    with raises(ToolError):
         use("list_projects", {"page": 4})
 
 
@@ -338,5 +339,5 @@ def test_an_id_that_there_is_not_is_refused_with_the_tool_that_finds_them(name: 
     known["pay"] = {"expense_id": EXPENSE.id, "amount": 1}
     known["find_free_slot"] = {"attendee_ids": ["C-0001"], "day": "2026-03-09", "minutes": 30}
     arguments = {**known.get(name, {}), parameter: "X-1"}
-    with pytest.raises(ToolError, match=r"X-1'?(; (search|list)_\w+ finds their ids| does not take part)"):
+    with raises(ToolError):
         use(name, arguments)

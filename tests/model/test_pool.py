@@ -12,6 +12,7 @@ from stateroom.errors import ModelUnavailable, NotFound
 from stateroom.model import Model, ModelLimits, Request, Scripted, answer_of, input_items, open_model
 from stateroom.model.endpoint import Question, Trouble
 from stateroom.model.pool import Pool
+from tests.messages import raises
 from tests.model.endpoints import FakeEndpoint, FakeTime, Server, StoppedTime, asking, says
 from tests.patience import PATIENCE
 from tests.servers.vllm import VLLM, Recorded, VLLMProcess, serving
@@ -82,7 +83,7 @@ async def test_a_busy_server_is_not_left(pair: list[tuple[VLLM, str]]) -> None:
         seed = next(await at_home(model, one))
         two.recorded.clear()
         one.limits.per_minute = 0
-        with pytest.raises(ModelUnavailable, match="answered 429"):
+        with raises(ModelUnavailable):
             await ask(model, seed)
     assert [len(server.recorded) for server in (one, two)] == [5, 0]
 
@@ -195,11 +196,11 @@ async def test_each_host_gets_its_own_key(server: Server, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("more", ["", "host/v1", "ftp://host/v1", "http://", "http://a/v1"])
 def test_each_address_is_checked(more: str) -> None:
-    with pytest.raises(NotFound, match=r"(name a model and its address|is not the address|one server twice)"):
+    with raises(NotFound):
         open_model(f"chat:m@http://a/v1,{more}", {})
 
 
 @pytest.mark.parametrize("spec", ["replay:x.jsonl", "local", "reference", "gold", Scripted(["Hi."])])
 def test_a_model_without_a_server_takes_no_limits(spec: str | Model) -> None:
-    with pytest.raises(NotFound, match="limits"):
+    with raises(NotFound):
         open_model(spec, {"reference": Scripted}, limits=ModelLimits())

@@ -17,6 +17,7 @@ from stateroom.model import (
     input_items,
     message,
 )
+from tests.messages import raises
 
 REASONING: Item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
 
@@ -91,7 +92,7 @@ async def test_a_task_that_begins_like_another_is_not_taken_for_it() -> None:
 async def test_another_result_of_a_tool_is_told() -> None:
     recorded = row("one", "a")["response"]["output"]
     shown = [*input_items("one"), *recorded[:4], function_call_output("c2", "5")]
-    with pytest.raises(ModelFailed, match=r'replay: item 3 after the task differs .*"5".*, and the recorded one .*"3"'):
+    with raises(ModelFailed):
         await answer_of(Replayed([row("one", "a")]), Request(shown, step=1))
 
 
@@ -104,7 +105,7 @@ async def test_ids_and_statuses_do_not_matter() -> None:
 
 async def test_a_conversation_of_another_length_is_told() -> None:
     recorded = row("one", "a")["response"]["output"]
-    with pytest.raises(ModelFailed, match="has 2 items after the task, and the recorded episode 4"):
+    with raises(ModelFailed):
         await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded[:3]], step=1))
 
 
@@ -124,18 +125,18 @@ async def test_an_episode_that_ended_without_a_word_ends_so_again(status: str) -
     if status == "completed":
         assert (await answer_of(Replayed([silent]), request)).items == []
     else:
-        with pytest.raises(ModelFailed, match="has no answer 3"):
+        with raises(ModelFailed):
             await answer_of(Replayed([silent]), request)
 
 
 async def test_there_are_no_more_answers_than_were_given() -> None:
     recorded = row("one", "a")["response"]["output"]
-    with pytest.raises(ModelFailed, match="has no answer 4"):
+    with raises(ModelFailed):
         await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded], step=3))
 
 
 async def test_a_task_that_is_not_on_record_is_told() -> None:
-    with pytest.raises(ModelFailed, match="has no episode of this task: 'three'"):
+    with raises(ModelFailed):
         await answer_of(Replayed([row("one", "a")]), Request(input_items("three")))
 
 
@@ -161,26 +162,23 @@ async def test_episodes_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    "text",
     [
-        ('{"a": ', "line 2: not a JSON object"),
-        ("[1]", "line 2: not a JSON object, but list"),
-        ("{}", "episode 2 has no responses_create_params.input or no response.output"),
-        ('{"responses_create_params": {"input": ["x"]}, "response": {"output": []}}', "episode 2 has something"),
-        (
-            '{"responses_create_params": {"input": [{"content": 7}]}, "response": {"output": []}}',
-            "episode 2 has something",
-        ),
-        ('{"responses_create_params": {"input": "x"}, "response": {"output": [{"content": ["y"]}]}}', "episode 2 has"),
+        '{"a": ',
+        "[1]",
+        "{}",
+        '{"responses_create_params": {"input": ["x"]}, "response": {"output": []}}',
+        '{"responses_create_params": {"input": [{"content": 7}]}, "response": {"output": []}}',
+        '{"responses_create_params": {"input": "x"}, "response": {"output": [{"content": ["y"]}]}}',
     ],
 )
-def test_a_line_that_is_no_episode_is_named(tmp_path: Path, text: str, wrong: str) -> None:
+def test_a_line_that_is_no_episode_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_text(f"{json.dumps(row('one', 'a'))}\n{text}\n")
-    with pytest.raises(BadTask, match=wrong):
+    with raises(BadTask):
         Replayed.of_file(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"cannot read .*nowhere.jsonl"):
+    with raises(NotFound):
         Replayed.of_file(tmp_path / "nowhere.jsonl")

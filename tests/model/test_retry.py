@@ -9,6 +9,7 @@ from stateroom.model import ModelLimits, Request
 from stateroom.model.endpoint import Trouble
 from stateroom.model.limiter import Timing
 from stateroom.model.pool import Pool
+from tests.messages import raises
 from tests.model.endpoints import FakeEndpoint, FakeTime
 
 BUSY = Trouble("is busy", passing=True)
@@ -25,7 +26,7 @@ async def asked(found: list[dict[str, Any] | Trouble], limits: ModelLimits, timi
 async def test_pauses_may_be_twice_as_long_each_time_up_to_a_limit() -> None:
     clock = FakeTime()
     limits = ModelLimits(attempts=8, first_pause=1, longest_pause=10)
-    with pytest.raises(ModelUnavailable, match=r"m is busy \(attempts: 8"):
+    with raises(ModelUnavailable):
         await asked([BUSY], limits, clock.timing)
     assert clock.pauses == [1, 2, 4, 8, 10, 10, 10]
 
@@ -52,7 +53,7 @@ async def test_no_attempt_may_take_longer_than_is_left() -> None:
 
 async def test_none_begins_after_the_deadline() -> None:
     slow, clock = Trouble("is busy", passing=True, after=4), FakeTime()
-    with pytest.raises(ModelUnavailable, match=r"attempts: 3, in 11.0 s"):
+    with raises(ModelUnavailable):
         await asked([slow], ModelLimits(attempts=100, deadline=12, first_pause=1), clock.timing)
     assert clock.pauses == [5, 6]
 
@@ -72,7 +73,7 @@ async def test_who_wonders_what_takes_so_long_finds_it_in_the_log(caplog: pytest
 
 async def test_what_will_not_pass_is_asked_once() -> None:
     clock = FakeTime()
-    with pytest.raises(ModelFailed, match=r"^m says no$"):
+    with raises(ModelFailed):
         await asked([Trouble("says no", passing=False), DONE], ModelLimits(), clock.timing)
     assert clock.pauses == []
 

@@ -9,6 +9,7 @@ import pytest
 from stateroom.errors import NotFound, StateroomError
 from stateroom.model import Judge, ModelLimits, Request, Scripted, answer_of, input_items, open_model, text_of
 from stateroom.model.address import ModelAddress, key_variable
+from tests.messages import raises
 from tests.model.endpoints import KEY, Asked, Hang, Reply, Server, asking, says
 
 HELLO = Request(input_items("Hello."))
@@ -110,7 +111,7 @@ def test_an_address_with_a_secret_is_refused_and_not_shown(spec: str) -> None:
 def test_so_is_one_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", "https://user:hunter2@host/v1")
-    with pytest.raises(NotFound, match="environment variable") as caught:
+    with raises(NotFound) as caught:
         open_model("openai:gpt-x", {})
     assert "hunter2" not in str(caught.value)
 
@@ -118,7 +119,7 @@ def test_so_is_one_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("key", ["sk-\nhunter2", "sk-é-hunter2", "sk hunter2"])
 def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HERE, key)
-    with pytest.raises(NotFound, match=HERE) as caught:
+    with raises(NotFound) as caught:
         open_model("chat:m@http://127.0.0.1:1/v1", {})
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
@@ -134,7 +135,7 @@ async def test_a_key_with_a_line_end_after_it_is_good(server: Server, monkeypatc
 async def test_without_a_key_the_header_says_so(server: Server) -> None:
     server.replies = [Reply({"error": {"message": "none of that"}}, 400)]
     async with open_model(f"chat:m@{server.url}", {}) as source:
-        with pytest.raises(StateroomError, match="none of that"):
+        with raises(StateroomError):
             await answer_of(source.for_episode(0), HELLO)
     assert echo(server.asked[0]) == "Bearer none"
 
@@ -145,7 +146,7 @@ async def test_the_key_of_openai_goes_to_no_other_host(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.replies = [Reply({"error": {"message": "who are you?"}}, 401)]
     async with open_model(f"{kind}:m@{server.url}", {}) as source:
-        with pytest.raises(StateroomError, match=f"no key was sent: set {HERE}"):
+        with raises(StateroomError):
             await answer_of(source.for_episode(0), HELLO)
     assert echo(server.asked[0]) == "Bearer none"
 
@@ -160,7 +161,7 @@ async def test_a_judge_sends_its_own_key(server: Server, monkeypatch: pytest.Mon
 
 async def test_a_named_variable_has_the_key(server: Server, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HERE, "sk-of-this-host-0123456789")
-    with pytest.raises(NotFound, match="set the environment variable LAB_KEY"):
+    with raises(NotFound):
         open_model(f"{kind}:m@{server.url}", {}, api_key_env="LAB_KEY")
     monkeypatch.setenv("LAB_KEY", KEY)
     server.replies = [says(kind, "Hi.")]
@@ -171,7 +172,7 @@ async def test_a_named_variable_has_the_key(server: Server, kind: str, monkeypat
 
 @pytest.mark.parametrize("spec", ["replay:x.jsonl", "local", "reference"])
 def test_a_model_without_a_server_takes_no_key(spec: str) -> None:
-    with pytest.raises(NotFound, match="needs no key from LAB_KEY"):
+    with raises(NotFound):
         open_model(spec, {"reference": Scripted}, api_key_env="LAB_KEY")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stateroom.errors import ModelFailed, NotFound
 from stateroom.model import Answer, Item, Model, Policy, Request, answer_of, input_items, message, open_model, text_of
+from tests.messages import raises
 from tests.model.endpoints import Server, says
 from tests.patience import PATIENCE
 
@@ -78,36 +79,36 @@ async def test_a_policy_and_a_model_of_the_user(program: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    "name",
     [
-        ("number", "is not a subclass of stateroom.model.Policy or stateroom.model.Model"),
-        ("Unfinished", "is abstract: it does not define respond"),
-        ("Choosy", "cannot be made without arguments: TypeError"),
-        ("Other", "its classes are: Mine, Shared, Choosy, Unfinished"),
+        "number",
+        "Unfinished",
+        "Choosy",
+        "Other",
     ],
 )
-def test_what_cannot_act_is_refused(program: Path, name: str, wrong: str) -> None:
-    with pytest.raises(NotFound, match=wrong):
+def test_what_cannot_act_is_refused(program: Path, name: str) -> None:
+    with raises(NotFound):
         open_model(f"{program}:{name}", {})
 
 
 @pytest.mark.parametrize("spec", ["nobody", "openai:", "openai", "chat:", "replay:", "local:", ""])
 def test_an_unknown_name_is_told_what_there_is(spec: str) -> None:
-    with pytest.raises(NotFound, match=r"there are reference, broken, and openai:NAME, responses:NAME@URL"):
+    with raises(NotFound):
         open_model(spec, OWN)
-    with pytest.raises(NotFound, match=r"; there are openai:NAME"):
+    with raises(NotFound):
         open_model(spec, {})
 
 
 @pytest.mark.parametrize("spec", ["chat:llama", "responses:llama@", "chat:@http://h/v1", "chat:m@ftp://h/v1"])
 def test_an_endpoint_needs_a_name_and_an_address(spec: str) -> None:
-    with pytest.raises(NotFound, match=r"(name a model and its address|is called)"):
+    with raises(NotFound):
         open_model(spec, {})
 
 
 def test_openai_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(NotFound, match="set the environment variable OPENAI_API_KEY"):
+    with raises(NotFound):
         open_model("openai:gpt-x", {})
 
 
@@ -140,7 +141,7 @@ async def test_a_rollouts_file_is_a_model(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_cannot_be_made_is_a_failure_of_the_episode() -> None:
-    with pytest.raises(ModelFailed, match="broken cannot be made: ValueError: no such seed"):
+    with raises(ModelFailed):
         open_model("broken", OWN).for_episode(1)
 
 

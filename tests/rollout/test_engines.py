@@ -16,6 +16,7 @@ from stateroom.model import message
 from stateroom.pauses import Pauses
 from stateroom.rollout import Report, Run, RunFiles, plan_run, run
 from stateroom.rollout.engines.processes import ProcessEngine
+from tests.messages import raises
 from tests.servers.vllm import VLLM, Limits, by_policy, serving
 
 OWN = ("_stateroom_session", "_stateroom_parent", "_stateroom_times")
@@ -82,7 +83,7 @@ async def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path, m
     monkeypatch.setattr("stateroom.rollout.engines.worker_pool.PAUSES", Pauses(0.0, 0.0))
     model = f"{FLAKY}:Killer"
     plan = plan_run(f"{FLAKY}:FlakyEnvironment", model=model, input=[{}], engine="processes:1", output=tmp_path / "a")
-    with pytest.raises(EngineFailed, match="has died; what is done is kept for --resume"):
+    with raises(EngineFailed):
         await run(replace(plan, lease=0.5))
 
 
@@ -110,7 +111,7 @@ async def test_a_worker_that_is_cancelled_while_it_starts_leaves_no_process(
 
 async def test_a_store_that_cannot_be_opened_is_told_before_anything_is_written(tmp_path: Path) -> None:
     plan = plan_run("counter", store="redis://127.0.0.1:1/0", engine="processes:2", output=tmp_path / "a.jsonl")
-    with pytest.raises((EngineFailed, StoreUnavailable), match="cannot be reached"):
+    with raises((EngineFailed, StoreUnavailable)):
         await run(plan)
     assert os.listdir(tmp_path) == []
 
@@ -127,7 +128,7 @@ async def test_what_another_process_cannot_have_is_told(tmp_path: Path) -> None:
             return 1.0
 
     plan = plan_run(Inner, input=[{}], model="gold", engine="processes", output=tmp_path / "a.jsonl")
-    with pytest.raises(InvalidOption, match=r"module:Class or path\.py:Class"):
+    with raises(InvalidOption):
         await run(replace(plan, tasks=[{"gold": []}]))
 
 

@@ -17,6 +17,7 @@ from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, f
 from stateroom.pauses import Pauses
 from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run
 from stateroom.rollout.remote import remote_backend
+from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.plans import make_run
 
@@ -434,7 +435,7 @@ async def test_a_request_may_take_so_long(stranger: Stranger, start: Start) -> N
     async with remote_backend(url, CounterEnvironment(), 1, timeout=1) as backend:
         row = {"initial_count": 0, "_ng_task_index": 0, "_ng_rollout_index": 0}
         session = await backend.seed(row, seed=0, began=0.0)
-        with pytest.raises(ServerUnavailable, match=r"/increment_counter: it took too long$"):
+        with raises(ServerUnavailable):
             async with asyncio.timeout(PATIENCE):
                 await session.call("increment_counter", {"count": 1}, call_id="1")
 
@@ -480,7 +481,7 @@ async def test_without_the_client_library_the_extra_is_named(tmp_path: Path, mon
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     for name in ("remote", "client"):
         monkeypatch.delitem(sys.modules, f"stateroom.rollout.{name}")
-    with pytest.raises(NotFound, match=r"aiohttp: pip install 'stateroom\[server\]'"):
+    with raises(NotFound):
         await run(plan(tmp_path, "http://127.0.0.1:1"))
     assert files_in(tmp_path) == []
 
@@ -558,6 +559,6 @@ async def test_a_run_on_a_gymnasium_style_server(start: Start, tmp_path: Path, e
 
 async def test_rows_without_tools_are_refused_where_nobody_knows_them(stranger: Stranger, tmp_path: Path) -> None:
     tasks = [{"responses_create_params": {"input": "add 1"}, "initial_count": 3}]
-    with pytest.raises(BadTask, match=r"task 0: responses_create_params\.tools"):
+    with raises(BadTask):
         await run(plan(tmp_path, stranger.url, tasks=tasks))
     assert stranger.paths("/seed_session") == 0

@@ -26,6 +26,7 @@ from stateroom.model import (
 )
 from stateroom.rollout import Report, RescoreReport, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
 from stateroom.store import Store, open_store
+from tests.messages import raises
 from tests.plans import make_run
 
 
@@ -304,9 +305,9 @@ async def test_what_cannot_honestly_be_judged_stays(
 
 async def test_a_state_needs_a_store_and_judging_needs_rollouts(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("seven")))
-    with pytest.raises(NotFound, match="in which store"):
+    with raises(NotFound):
         await judge(SlateEnvironment(Critic()), files, None)
-    with pytest.raises(NotFound, match="no rollouts file"):
+    with raises(NotFound):
         await judge(SlateEnvironment(Critic()), RunFiles(files.rollouts.parent / "no.jsonl"), store)
 
 
@@ -330,7 +331,7 @@ async def test_in_a_session_the_failure_of_a_judge_changes_nothing(store: Store)
     critic = Critic("word")
     session = await Sessions[Any](SlateEnvironment(critic), store).seed(TASKS[0])
     await session.call("write", {"word": "word"})
-    with pytest.raises(JudgeFailed, match=r"Hm\."):
+    with raises(JudgeFailed):
         await session.verify()
     assert (session.verdict, session.revision) == (None, 2)
     await session.call("write", {"word": "words"})

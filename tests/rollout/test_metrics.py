@@ -17,6 +17,7 @@ from stateroom.rollout import Price, RunFiles, aggregate, pass_at_k, standard_er
 from stateroom.rollout.lazy import LazyMap
 from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.repeats import t_quantile
+from tests.messages import raises
 
 
 def row(task: int, reward: float, **more: Any) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def test_a_price_is_per_million_tokens() -> None:
 
 @pytest.mark.parametrize("text", ["", "0.15", "in=", "in=cheap", "in=-1", "in=nan", "input=1", "in=0.1;out=2"])
 def test_what_is_not_a_price_is_refused(text: str) -> None:
-    with pytest.raises(BadData, match=r"write in=0\.15,out=0\.6"):
+    with raises(BadData):
         Price.parse(text)
 
 

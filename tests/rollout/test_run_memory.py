@@ -19,6 +19,7 @@ from stateroom.rollout import Run, RunFiles, run
 from stateroom.rollout.inputs import InputRows, inputs_of
 from stateroom.rollout.resume import what_is_left
 from stateroom.rollout.spool import SpooledRows
+from tests.messages import raises
 from tests.plans import make_run
 
 MOST = 250
@@ -146,7 +147,7 @@ def test_inputs_without_indices_are_tasks_of_their_own(tmp_path: Path) -> None:
 def test_a_line_that_is_no_row_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "inputs.jsonl"
     path.write_text(f"{{}}\n{line}\n")
-    with pytest.raises(BadTask, match=r"^line 2: "):
+    with raises(BadTask):
         inputs_of(path)
 
 

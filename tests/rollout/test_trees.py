@@ -27,6 +27,7 @@ from stateroom.rollout import (
     read_trees,
 )
 from stateroom.store import open_store
+from tests.messages import raises
 from tests.plans import make_branching
 
 STEPS = 3
@@ -386,7 +387,7 @@ async def test_a_seed_that_raises_fails_its_task(tmp_path: Path) -> None:
     assert (failed["_ng_task_index"], failed["error"]) == (0, "LookupError: the trail is closed")
 
 
-async def raises(tree: Tree) -> Node | None:
+async def oops(tree: Tree) -> Node | None:
     await tree.branch(tree.root, 2)
     raise ZeroDivisionError("oops")
 
@@ -416,7 +417,7 @@ async def says_what_is_no_end(tree: Tree) -> Node | None:
 @pytest.mark.parametrize(
     ("rule", "complaint"),
     [
-        (raises, "the rule Rule raised ZeroDivisionError: oops"),
+        (oops, "the rule Rule raised ZeroDivisionError: oops"),
         (grows_fewer_than_none, "the rule Rule raised ValueError: -2 branches cannot begin at a node"),
         (grows_no_step, "the rule Rule raised ValueError: a branch cannot have 0 steps"),
         (says_nothing, "the rule Rule found no answer among the 2 ends of 2 branches"),
@@ -473,7 +474,7 @@ async def test_what_has_grown_is_written_when_all_is_stopped(tmp_path: Path) -> 
 async def test_an_earlier_tree_is_not_written_over(tmp_path: Path) -> None:
     given = plan(tmp_path, BestOf(1))
     given.files.tree.write_text("mine")
-    with pytest.raises(CannotWrite, match=r"out_tree\.jsonl is there already"):
+    with raises(CannotWrite):
         await branch(given)
     assert names_in(tmp_path) == ["out_tree.jsonl"]
 
@@ -490,38 +491,38 @@ NODE = {
     "items": [],
 }
 
-DAMAGES: list[tuple[dict[str, Any], str]] = [
-    ({"_ng_task_index": "0"}, "_ng_task_index"),
-    ({"id": ["0"]}, "id"),
-    ({"parent": {}}, "parent"),
-    ({"reward": "much"}, "reward"),
-    ({"visits": None}, "visits"),
-    ({"items": None}, "items"),
-    ({"items": ["said"]}, "items"),
-    ({"items": [{"role": "user"}]}, "type"),
-    ({"items": [{"type": "function_call", "name": "go"}]}, "a function_call without name, call_id or arguments"),
-    ({"items": [{"type": "function_call_output", "call_id": []}]}, "call_id"),
-    ({"items": [{"type": "message", "content": ["x"]}]}, "content"),
+DAMAGES: list[dict[str, Any]] = [
+    {"_ng_task_index": "0"},
+    {"id": ["0"]},
+    {"parent": {}},
+    {"reward": "much"},
+    {"visits": None},
+    {"items": None},
+    {"items": ["said"]},
+    {"items": [{"role": "user"}]},
+    {"items": [{"type": "function_call", "name": "go"}]},
+    {"items": [{"type": "function_call_output", "call_id": []}]},
+    {"items": [{"type": "message", "content": ["x"]}]},
 ]
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    "text",
     [
-        ("", "has no nodes"),
-        ('{"id": "0"', r"line 1: not a JSON object"),
-        ('{"reward": 1}', r"line 1: not a node of a tree"),
-        ("[1]", r"line 1: not a JSON object, but list"),
-        *((json.dumps(NODE | damage), f"line 1: not a node of a tree.*{where}") for damage, where in DAMAGES),
-        (json.dumps(NODE) + "\n\n" + json.dumps(NODE | {"parent": "0"}), "line 3: there is a node 0 of task 0 before"),
-        (json.dumps(NODE) + "\n" + json.dumps(NODE | {"id": "1"}), "line 2: node 1 is a second root of task 0"),
+        "",
+        '{"id": "0"',
+        '{"reward": 1}',
+        "[1]",
+        *(json.dumps(NODE | damage) for damage in DAMAGES),
+        json.dumps(NODE) + "\n\n" + json.dumps(NODE | {"parent": "0"}),
+        json.dumps(NODE) + "\n" + json.dumps(NODE | {"id": "1"}),
     ],
 )
-def test_a_file_that_is_no_tree_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_file_that_is_no_tree_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text)
-    with pytest.raises(BadData, match=complaint):
+    with raises(BadData):
         read_trees(tmp_path / "x")
-    with pytest.raises(NotFound, match="there is no file"):
+    with raises(NotFound):
         read_trees(tmp_path / "y")
 
 
@@ -530,7 +531,7 @@ async def test_a_node_without_its_parent_is_refused(tmp_path: Path) -> None:
     await branch(given)
     lines = given.files.tree.read_text().splitlines()
     given.files.tree.write_text("\n".join([lines[0], *lines[2:]]))
-    with pytest.raises(BadData, match=r"line 2: node 0\.1\+1 comes before its parent 0\.1, or without it"):
+    with raises(BadData):
         read_trees(given.files.tree)
 
 

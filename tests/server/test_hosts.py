@@ -9,6 +9,7 @@ import pytest
 from stateroom.errors import DefinitionError
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.server.access import AllowedHosts, hosts_at
+from tests.messages import raises
 from tests.server.serving_models import serving
 
 ROW = '{"initial_count": 3, "expected_count": 5}'
@@ -88,7 +89,7 @@ def test_elsewhere_only_allowed_names_are_looked_at() -> None:
 
 @pytest.mark.parametrize("name", ["", "http://rooms.example", "rooms.example:80", "rooms example", "*"])
 def test_what_cannot_be_the_name_of_a_host(name: str) -> None:
-    with pytest.raises(DefinitionError, match="without a scheme and a port"):
+    with raises(DefinitionError):
         AllowedHosts([name])
 
 

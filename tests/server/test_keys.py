@@ -15,6 +15,7 @@ from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import RunFiles, run
 from stateroom.server.keys import Key, read_keys
+from tests.messages import raises
 from tests.plans import make_run
 
 ROW = {"initial_count": 3, "expected_count": 9}
@@ -193,16 +194,16 @@ def test_a_file_has_a_key_a_line(tmp_path: Path) -> None:
     "bad", ["ann", "ann secret", line("a.b"), line("ann", " calls=x"), line("ann", " calls=-1"), line("ann", " more=1")]
 )
 def test_a_line_that_is_no_key_is_named(tmp_path: Path, bad: str) -> None:
-    with pytest.raises(DefinitionError, match=r"keys:2: .* NAME SHA256"):
+    with raises(DefinitionError):
         read_keys(write(tmp_path / "keys", line("ben"), bad))
 
 
 def test_a_file_that_has_no_keys(tmp_path: Path) -> None:
-    with pytest.raises(DefinitionError, match="has no API keys"):
+    with raises(DefinitionError):
         read_keys(write(tmp_path / "keys", "# nobody"))
-    with pytest.raises(DefinitionError, match="another API key named 'ann'"):
+    with raises(DefinitionError):
         read_keys(write(tmp_path / "keys", line("ann"), line("ann")))
-    with pytest.raises(NotFound, match="cannot read API keys from"):
+    with raises(NotFound):
         read_keys(tmp_path / "nothing")
 
 

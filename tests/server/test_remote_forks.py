@@ -23,6 +23,7 @@ from stateroom.rollout import (
     generate_tasks,
     run,
 )
+from tests.messages import raises
 from tests.plans import make_branching, make_run
 
 NAMES = ("session", "revision", "_stateroom_session", "_stateroom_parent", "_stateroom_times")
@@ -123,7 +124,7 @@ async def test_the_admin_token_is_asked_for_before_anything_runs(serve: Any, tmp
     served = await serve(admin_token="open sesame")
     given = settings(tmp_path, "x", CounterEnvironment, server=served.url, group=2)
     for token in (None, "wrong"):
-        with pytest.raises(Unauthorized, match="--admin-token or STATEROOM_ADMIN_TOKEN"):
+        with raises(Unauthorized):
             await run(make_run(**given, admin_token=token))
     assert files_in(tmp_path) == []
     assert await served.services.store.heads(limit=1) == []
@@ -139,9 +140,9 @@ async def test_a_server_that_cannot_fork_is_told_apart(tmp_path: Path) -> None:
     app.router.add_get("/", root)
     async with TestServer(app) as server:
         given = settings(tmp_path, "x", CounterEnvironment, server=str(server.make_url("/")))
-        with pytest.raises(NotFound, match="has no admin API"):
+        with raises(NotFound):
             await branch(make_branching(**given, rule=BestOf()))
-        with pytest.raises(NotFound, match="has no admin API"):
+        with raises(NotFound):
             await run(make_run(**given, group=2))
     assert files_in(tmp_path) == []
 

@@ -15,6 +15,7 @@ from hypothesis import example, given, strategies as st
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.server.tokens import DAY, Signer, find_secrets
+from tests.messages import raises
 from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}
@@ -84,7 +85,7 @@ def test_keys_and_ids_are_no_tokens_and_do_not_follow_from_one() -> None:
 
 def test_a_token_lives_a_day_longer_than_a_session_left_alone() -> None:
     assert signer(now=1e9 + HOUR + DAY).read(GOOD)[0] == "5f0c" * 6
-    with pytest.raises(Unauthorized, match="out of date"):
+    with raises(Unauthorized):
         signer(now=1e9 + HOUR + DAY + 1).read(GOOD)
 
 
@@ -115,7 +116,7 @@ def test_an_older_secret_is_good_and_a_newer_one_takes_over() -> None:
 
 @pytest.mark.parametrize("secrets", [(), ("",), ("fifteen letters",), (SECRET, "short")])
 def test_nothing_is_signed_with_what_can_be_guessed(secrets: tuple[str, ...]) -> None:
-    with pytest.raises(DefinitionError, match="16 characters or more"):
+    with raises(DefinitionError):
         Signer(secrets, "counter", HOUR)
 
 
@@ -303,13 +304,13 @@ def test_a_secret_made_meanwhile_is_taken(secret_file: Path, monkeypatch: pytest
 def test_a_secret_that_others_can_reach_is_refused(secret_file: Path, mode: int) -> None:
     find_secrets()
     secret_file.chmod(mode)
-    with pytest.raises(DefinitionError, match=rf"{secret_file} can be read by others: chmod 600"):
+    with raises(DefinitionError):
         find_secrets()
 
 
 def test_a_folder_that_cannot_be_used_is_named(secret_file: Path) -> None:
     secret_file.parent.parent.write_text("a file where the folder should be")
-    with pytest.raises(CannotWrite, match=rf"cannot use {secret_file}: .*; set STATEROOM_SECRET"):
+    with raises(CannotWrite):
         find_secrets()
 
 
@@ -320,7 +321,7 @@ def test_a_user_without_a_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatc
     for name in ("STATEROOM_SECRET", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", nowhere)
-    with pytest.raises(CannotWrite, match="no home folder to keep one in; set STATEROOM_SECRET"):
+    with raises(CannotWrite):
         find_secrets()
 
 
@@ -329,7 +330,7 @@ def test_a_file_without_a_secret_is_named(secret_file: Path, text: str) -> None:
     secret_file.parent.mkdir(parents=True)
     secret_file.write_text(text)
     secret_file.chmod(0o600)
-    with pytest.raises(DefinitionError, match=rf"{secret_file}: a secret must have 16 characters"):
+    with raises(DefinitionError):
         find_secrets()
 
 
@@ -347,5 +348,5 @@ def test_the_variable_comes_first_and_names_many(secret_file: Path, monkeypatch:
     assert find_secrets() == ([OTHER, SECRET], "STATEROOM_SECRET")
     assert not secret_file.exists()
     monkeypatch.setenv("STATEROOM_SECRET", f"{OTHER},short")
-    with pytest.raises(DefinitionError, match="STATEROOM_SECRET: a secret must have 16 characters"):
+    with raises(DefinitionError):
         find_secrets()

@@ -24,6 +24,7 @@ from stateroom.session import AgentStatus, Progress, Session, SessionInfo, Updat
 from stateroom.session.cached_session import SMALL_STATE, STATES_IN_MEMORY
 from stateroom.session.log import progress_after
 from stateroom.store import Store
+from tests.messages import raises
 
 
 class Desk(State):
@@ -308,7 +309,7 @@ async def test_who_speaks_of_an_older_stance_is_refused_and_nothing_is_said(stor
     there = await sessions_in(store).open(here.id)
     seen = there.agent.status
     await here.agent.move("new_task")
-    with pytest.raises(Conflict, match="has continued the agent"):
+    with raises(Conflict):
         await there.agent.say(Update([], "model", ("plan_ready",)), after=seen)
     assert (there.agent.status.phase, there.revision) == ("planning", 2)
 
@@ -318,7 +319,7 @@ async def test_what_others_did_meanwhile_counts_for_what_can_be_said(store: Stor
     there = await sessions_in(store).open(here.id)
     await here.agent.move("new_task")
     assert (await there.agent.move("plan_ready")).phase == "executing"
-    with pytest.raises(InvalidMove, match="'executing' cannot make the move 'plan_ready'"):
+    with raises(InvalidMove):
         await here.agent.move("plan_ready")
 
 
@@ -344,7 +345,7 @@ async def test_whoever_holds_the_session_is_the_only_one_who_says_something_but_
         with pytest.raises(SessionLeased):
             await there.agent.move("plan_ready")
         await there.agent.cancel("enough")
-        with pytest.raises(InvalidMove, match="an agent that is 'cancelled'"):
+        with raises(InvalidMove):
             await here.agent.move("plan_ready")
     assert (await sessions_in(store).open(here.id)).agent.status.phase == "cancelled"
 
@@ -364,7 +365,7 @@ async def test_after_a_rewind_that_has_not_read_a_large_state_an_agent_goes_on(s
     for _ in range(STATES_IN_MEMORY):
         await session.call("note", {"text": "more"})
     await session.rewind(2)
-    with pytest.raises(SessionError, match="is not loaded"):
+    with raises(SessionError):
         _ = session.agent.status
     assert (await to_the_end(session)).status == "completed"
     assert list(session.state.notes)[1:] == FINAL
@@ -471,7 +472,7 @@ async def test_a_reply_that_fails_changes_nothing_and_says_whose_fault_it_is(sto
 
 async def test_a_reply_must_be_a_text(store: Store) -> None:
     session = await sessions_in(store).seed({})
-    with pytest.raises(EnvironmentFailed, match=r"must be a text or None, not \{'number': 1\}"):
+    with raises(EnvironmentFailed):
         await session.reply("odd", call_id="r")
 
 

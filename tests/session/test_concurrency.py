@@ -10,6 +10,7 @@ from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.errors import Conflict
 from stateroom.session import ATTEMPTS, Session
 from stateroom.store import Store
+from tests.messages import raises
 
 pytestmark = pytest.mark.every_store
 
@@ -153,7 +154,7 @@ async def test_a_session_too_busy_is_a_clear_error(store: Store) -> None:
         await other.call("increment")
 
     environment.meanwhile = always_interfere
-    with pytest.raises(Conflict, match=f"too busy: increment was refused {ATTEMPTS} times"):
+    with raises(Conflict):
         await session.call("increment")
     assert environment.runs == ATTEMPTS
     environment.meanwhile = asyncio.sleep

@@ -27,6 +27,7 @@ from stateroom.session import (
 from stateroom.session.history import occurred
 from stateroom.state import fold, to_json
 from stateroom.store import Store
+from tests.messages import raises
 
 
 class Deposited(Event):
@@ -192,7 +193,7 @@ async def test_a_call_that_fails_emits_nothing(
 
 async def test_what_is_shown_for_reading_takes_no_events(session: Session[Account]) -> None:
     for state in (session.state, await session.state_at(1)):
-        with pytest.raises(ReadOnlyState, match="this state may only be read"):
+        with raises(ReadOnlyState):
             state.emit(deposited(1))
 
 
@@ -251,9 +252,7 @@ async def test_pruned_events_are_missed(
     for amount in range(1, 21):
         await session.call("deposit", {"amounts": [amount]})
     _ = [cut async for cut in Retention(store, RetentionPolicy(keep=10), time.time).carry_out()]
-    with pytest.raises(
-        UnknownRevision, match=r"was pruned, with events up to revision (\d+); .* events\(after=\1\)"
-    ) as e:
+    with raises(UnknownRevision) as e:
         await events_of(session)
     since = int(str(e.value).split("after=")[1].rstrip(")"))
     assert since > 1
@@ -324,13 +323,12 @@ async def test_old_events_are_read_by_newer_code(session: Session[Account], stor
 async def test_an_event_that_newer_code_forgot_is_named(session: Session[Account], store: Store) -> None:
     await session.call("rename", {"names": ["a"]})
     newer = await Sessions[NewAccount](NewBank(), store).open(session.id)
-    where = f"event 'renamed' at revision 2 of session '{session.id}' cannot be read: NewAccount knows no event named"
-    with pytest.raises(SchemaChanged, match=where):
+    with raises(SchemaChanged):
         await events_of(newer)
 
 
 def test_only_the_state_of_a_session_changes_by_events() -> None:
-    with pytest.raises(DefinitionError, match=r"`app` cannot change by events; only the session's state can"):
+    with raises(DefinitionError):
 
         class Bad(Environment[Visits]):
             """Shares what it cannot."""

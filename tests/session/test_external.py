@@ -9,6 +9,7 @@ from stateroom import Environment, Sessions, State, ToolError, tool
 from stateroom.errors import CannotFork
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.messages import raises
 
 
 class Outbox(State):
@@ -162,7 +163,7 @@ async def test_a_fork_inherits_what_is_unknown(
     await crash(session, environment, "send", "c")
     await session.call("note", {"text": "n"})
     for refused in (session.fork(), session.fork(at=2, n=3)):
-        with pytest.raises(CannotFork, match="what became of call 'c' is not known"):
+        with raises(CannotFork):
             await refused
     fork = await session.fork(pending="carry")
     cold = await Sessions(environment, store).open((await session.fork(pending="carry")).id)

@@ -11,6 +11,7 @@ from stateroom.session import Retention, RetentionPolicy, Session, cached_sessio
 from stateroom.state import diff
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
+from tests.messages import raises
 
 pytestmark = pytest.mark.every_store
 
@@ -110,9 +111,9 @@ async def test_a_checkpoint_is_found_by_its_name(sessions: Sessions[Shelf], stor
     assert elsewhere.state.count == 2
     await fork.rewind("two books")  # the parent's, before they went apart
     for point in ("nothing", "two", "\nverdict"):
-        with pytest.raises(UnknownRevision, match="no checkpoint"):
+        with raises(UnknownRevision):
             await session.rewind(point)
-    with pytest.raises(SessionError, match="has a checkpoint 'two books' already"):
+    with raises(SessionError):
         await session.checkpoint("two books")
     assert (await fork.checkpoint("two books")).revision == fork.revision
     await session.checkpoint()
@@ -123,7 +124,7 @@ async def test_a_later_checkpoint_of_the_parent_is_none_of_the_forks(sessions: S
     session = await sessions.seed({})
     fork = await session.fork()
     await session.checkpoint("later")
-    with pytest.raises(UnknownRevision, match="no checkpoint 'later'"):
+    with raises(UnknownRevision):
         await fork.rewind("later")
 
 
@@ -166,7 +167,7 @@ async def test_to_go_back_reads_no_large_state() -> None:
     await session.rewind(10)
     await session.rewind(7)
     assert store.loads == 0
-    with pytest.raises(SessionError, match="has not loaded its state"):
+    with raises(SessionError):
         assert session.state
     assert (await session.state_at()).count == 6
     assert session.state.count == 6
@@ -216,9 +217,9 @@ async def test_what_was_pruned_cannot_be_gone_back_to(
     assert cut.below is not None
     oldest = cut.below
     for gone in (1, 2, oldest - 1):
-        with pytest.raises(UnknownRevision, match=f"before revision {oldest} was pruned"):
+        with raises(UnknownRevision):
             await session.rewind(gone)
-        with pytest.raises(UnknownRevision, match=f"before revision {oldest} was pruned"):
+        with raises(UnknownRevision):
             await session.fork(at=gone)
     fork = await session.fork(at=oldest)
     await fork.rewind(oldest)

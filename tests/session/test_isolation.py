@@ -13,6 +13,7 @@ from stateroom import Environment, Episode, Sessions, State, ToolError, tool
 from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState
 from stateroom.session import Session
 from stateroom.store import Store, open_store
+from tests.messages import raises
 
 
 class Board(State):
@@ -263,9 +264,9 @@ async def test_a_seed_that_could_not_be_read_back_is_refused(store: Store) -> No
             return 0.0
 
     sessions = Sessions[Zoo](ZooEnvironment(), store)
-    with pytest.raises(DefinitionError, match="must return a Zoo, not BiggerZoo"):
+    with raises(DefinitionError):
         await sessions.seed({"bigger": True})
-    with pytest.raises(InvalidState, match=r"pets\[0\]: a Dog would be read back as a Animal"):
+    with raises(InvalidState):
         await sessions.seed({"bigger": False})
 
 

@@ -14,6 +14,7 @@ from stateroom.session import History, Transcript, cached_session, history, writ
 from stateroom.state import digest_of
 from stateroom.store import Commit, Head, Store, open_store
 from stateroom.store.memory import MemoryStore
+from tests.messages import raises
 
 pytestmark = pytest.mark.every_store
 
@@ -391,7 +392,7 @@ async def test_a_value_that_is_gone_is_named(sessions: Sessions[Library], store:
     async with open_store("memory://") as damaged:
         for handle in (session, fork):
             await damaged.put(replace(await store.maintenance.export(handle.id), blobs={}))
-            with pytest.raises(BadData, match=f"{handle.id}.*{digest_of(text.encode())}"):
+            with raises(BadData):
                 await History(damaged).document(handle.id)
 
 
@@ -401,14 +402,14 @@ async def test_a_value_that_was_cut_off_is_no_value(sessions: Sessions[Library],
     async with open_store("memory://") as damaged:
         blobs = {digest_of(text.encode()): text.encode()[:-1]}
         await damaged.put(replace(await store.maintenance.export(session.id), blobs=blobs))
-        with pytest.raises(BadData, match="is missing"):
+        with raises(BadData):
             await History(damaged).document(session.id)
 
 
 async def test_a_large_value_counts_towards_the_limit(store: Store) -> None:
     limit = 3 * LARGE
     sessions = cold(store, max_state=limit)
-    with pytest.raises(TooLarge, match="the seeded state is larger"):
+    with raises(TooLarge):
         await sessions.seed({"texts": {"a": document(limit)}})
     session = await sessions.seed({"texts": {"a": document(LARGE)}})
     assert (await session.call("put", {"name": "b", "text": document(LARGE)})).ok

@@ -12,6 +12,7 @@ from stateroom.errors import OutdatedRecord, StoreError, UnknownSession
 from stateroom.session import Copier, Retention, RetentionPolicy, cached_session
 from stateroom.store import Record, Store
 from stateroom.store.memory import MemoryStore
+from tests.messages import raises
 from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
 pytestmark = pytest.mark.every_store
@@ -145,5 +146,5 @@ async def test_a_copy_that_arrives_changed_is_noticed(store: Store, what: str) -
             await super().put(replace(record, **lost[what]), new=new)
 
     parent, *_ = await family(store)
-    with pytest.raises(StoreError, match=f"is not what was copied: .*{what}"):
+    with raises(StoreError):
         await Copier(store, Lossy()).copy(parent)

@@ -9,6 +9,7 @@ import pytest
 from stateroom.errors import SchemaChanged
 from stateroom.session import Migrator, check_session, kept_types
 from stateroom.store import Store
+from tests.messages import raises
 from tests.session.versions import Shop1, Shop3, shop
 
 pytestmark = pytest.mark.every_store
@@ -54,7 +55,7 @@ async def test_older_code_that_is_at_work_refuses_what_was_migrated(store: Store
     made = await filled(store)
     await outcomes(migrator(store).carry_out())
     for session in made[:3]:
-        with pytest.raises(SchemaChanged, match="read it with newer code"):
+        with raises(SchemaChanged):
             await session.call("buy", {"price": 1})
     assert await outcomes(migrator(store, Shop1()).carry_out()) == {"failed": 5, "current": 2}
 

@@ -20,6 +20,7 @@ from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, reten
 from stateroom.state import lines
 from stateroom.store import Commit, Store
 from tests.examples import share
+from tests.messages import raises
 from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
 from tests.session.travel_model import Run, calls
 
@@ -67,13 +68,12 @@ async def test_the_past_that_has_gone_is_said_to_have_gone(store: Store) -> None
     checkpointed = await session.checkpoint("late")
     cut = (await prune(store, keep=10))[session.id]
     other = await reopened(store, session.id)
-    told = rf"before revision {cut.below} was pruned; it has {cut.below} to 51"
     assert cut.below is not None
     for revision in (1, 2, cut.below - 1):
         for attempt in (other.state_at, other.rewind, other.fork):
-            with pytest.raises(UnknownRevision, match=told):
+            with raises(UnknownRevision):
                 await attempt(revision)
-    with pytest.raises(UnknownRevision, match="has no revision 60; it has 1 to 51"):
+    with raises(UnknownRevision):
         await other.state_at(60)
     await other.rewind(to=cut.below)
     assert len(other.state.notes) == cut.below - 1
@@ -127,7 +127,7 @@ async def test_a_process_that_was_away_reads_on(store: Store) -> None:
     await away.call("add", {"text": "back"})
     assert list(away.state.notes) == [*(f"note {revision}" for revision in range(1, 45)), "back"]
     for revision in range(1, 6):  # which it had at hand when it went away
-        with pytest.raises(UnknownRevision, match="was pruned"):
+        with raises(UnknownRevision):
             await away.rewind(to=revision)
     assert await problems(store) == {}
 
@@ -144,14 +144,14 @@ async def test_forks_keep_what_they_were_forked_from(store: Store) -> None:
     other = await reopened(store, fork.id)
     assert await revisions(other) == [1, *range(below + 1, 29)]
     assert [len((await other.state_at(revision)).notes) for revision in range(18, 29)] == list(range(17, 28))
-    with pytest.raises(UnknownRevision, match=rf"session '{parent.id}' before revision {below} was pruned"):
+    with raises(UnknownRevision):
         await other.state_at(below - 1)
     await go_on(fork, 40)
     cut = (await prune(store, keep=10))[fork.id]
     assert cut.below is not None
     assert cut.below > 25
     assert len((await reopened(store, fork.id)).state.notes) == 67
-    with pytest.raises(UnknownRevision, match=rf"session '{fork.id}' before revision {cut.below} was pruned"):
+    with raises(UnknownRevision):
         await (await reopened(store, fork.id)).state_at(cut.below - 1)
     assert await problems(store) == {}
 
@@ -476,7 +476,7 @@ async def test_what_a_model_is_shown_of_a_conversation_stays(store: Store) -> No
     for handle in (session, fork):
         other = await reopened(store, handle.id)
         assert await texts(other, other.agent.status.view) == ["in short", "last"]
-        with pytest.raises(UnknownRevision, match="was pruned"):
+        with raises(UnknownRevision):
             await other.agent.said()
     assert await problems(store) == {}
 

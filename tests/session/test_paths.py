@@ -12,6 +12,7 @@ from stateroom.errors import ReadOnlyState, SessionSealed, UnknownRevision
 from stateroom.model import Scripted, function_call
 from stateroom.session import Rescorer, cached_session, episode as episode_module
 from stateroom.store import Store
+from tests.messages import raises
 
 Judge = Callable[[Episode], Any]
 
@@ -333,7 +334,7 @@ async def test_a_path_whose_beginning_was_pruned_is_an_error(store: Store, monke
     snapshot = (await store.load(session.id)).snapshot
     assert snapshot is not None
     await store.prune(session.id, snapshot.revision)
-    with pytest.raises(UnknownRevision, match="pruned"):
+    with raises(UnknownRevision):
         await (await Sessions[Any](environment, store).open(session.id)).verify()
 
 

@@ -10,6 +10,7 @@ from stateroom import Environment, Resource, SessionInfo, Sessions, State, TempF
 from stateroom.errors import SessionError
 from stateroom.session import Episode, Rescorer, Session
 from stateroom.store import Store
+from tests.messages import raises
 from tests.session.outside import Browser, Page
 
 
@@ -167,9 +168,8 @@ async def surfing(store: Store) -> AsyncIterator[Session[Site]]:
 async def test_a_browser_that_is_gone_is_not_judged(surfing: Session[Site], store: Store) -> None:
     elsewhere = Sessions[Site](SurfEnvironment(), store)
     other = await elsewhere.open(surfing.id)
-    expected = "cannot be judged here: the browser of this session can only be started afresh, and it was used at rev"
     for _ in range(2):
-        with pytest.raises(SessionError, match=expected):
+        with raises(SessionError):
             await other.verify()
         assert (await other.call("look")).output == []  # which is another one
     assert other.verdict is None

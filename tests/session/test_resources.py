@@ -16,6 +16,7 @@ from stateroom import Environment, Resource, SessionInfo, Sessions, open_store, 
 from stateroom.errors import Busy, CannotFork, CannotRewind, SessionError
 from stateroom.session import Copier, Rescorer, Session, check_session
 from stateroom.store import Record, Store
+from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.session.outside import Browser, Desk, DeskEnvironment, Office, Page, files, write
 
@@ -372,9 +373,8 @@ async def test_where_a_browser_was_used_there_can_be_no_fork(session: Session[De
     assert (await session.fork()).revision == 2  # to look is not to use
     await session.call("visit", {"address": "a"})
     await session.call("note", {"text": "b"})
-    expected = "the browser of this session can only be started afresh, and it was used at revision 3"
     for at in (None, 3, 4):
-        with pytest.raises(CannotFork, match=expected):
+        with raises(CannotFork):
             await session.fork(at)
     fork = await session.fork(at=2)
     assert (await fork.call("visit", {"address": "b"})).output == ["b"]
@@ -407,10 +407,10 @@ async def test_a_far_fork_of_a_large_state_is_refused_too(store: Store) -> None:
     await session.call("visit", {"address": "a"})
     for _ in range(12):
         await session.call("note")
-    with pytest.raises(CannotFork, match="used at revision 2"):
+    with raises(CannotFork):
         await session.fork(at=4)
     await session.call("visit", {"address": "b"})
-    with pytest.raises(CannotRewind, match="used at revision 2"):
+    with raises(CannotRewind):
         await session.rewind(4)
     await session.rewind(1)
     assert (await session.call("visit", {"address": "c"})).output == ["c"]
@@ -424,7 +424,7 @@ async def test_a_browser_cannot_go_back_but_it_can_stay(office: Office, session:
     await session.rewind(2)  # it was not used since
     await session.call("visit", {"address": "b"})
     assert office.given is page
-    with pytest.raises(CannotRewind, match=r"to revision 4: the browser .* it was used at revision 2"):
+    with raises(CannotRewind):
         await session.rewind(4)
     assert session.revision == 5
     await session.rewind(1)
@@ -522,7 +522,7 @@ async def test_a_judge_who_asks_for_a_browser_cannot_judge_again(store: Store) -
     await session.verify()
     rejudging = Rescorer(SurfEnvironment(), store)
     assert (await rejudging.judge(session.id, at=1)).verdict.reward == 1.0
-    with pytest.raises(SessionError, match="cannot be judged here: the browser of this session can only be started"):
+    with raises(SessionError):
         await rejudging.judge(session.id)
     await sessions.stop()
 

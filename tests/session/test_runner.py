@@ -15,6 +15,7 @@ import pytest
 from stateroom.errors import Busy
 from stateroom.session import Procedure
 from stateroom.session.runner import HARDER, PROVEN, QUICK, SLOW, Runner, TimedOut
+from tests.messages import raises
 from tests.patience import PATIENCE
 
 
@@ -158,7 +159,7 @@ async def test_a_timeout_is_told_from_the_functions_own() -> None:
     for function in (own, own_async):
         with pytest.raises(TimeoutError, match="mine"):
             await Runner().run(procedure(function), {}, 5)
-    with pytest.raises(TimedOut, match=r"0\.01 s"):
+    with raises(TimedOut):
         await Runner().run(procedure(asyncio.Event().wait), {}, 0.01)
 
 

@@ -21,6 +21,7 @@ from stateroom.errors import (
 from stateroom.session import Retention, RetentionPolicy, shared as shared_module
 from stateroom.store import Commit, Store
 from tests.examples import share
+from tests.messages import raises
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.every_store
@@ -476,7 +477,7 @@ async def test_a_first_state_that_cannot_be_made_says_why(store: Store) -> None:
             raise ValueError("nobody home")
 
     session = await Sessions(Broken(), store).seed({})
-    with pytest.raises(EnvironmentFailed, match="seed_user failed: unexpected ValueError"):
+    with raises(EnvironmentFailed):
         await session.call("nights")
 
 
@@ -503,7 +504,7 @@ async def test_a_shared_state_is_no_session(sessions: Sessions[Trip]) -> None:
     await (await sessions.seed({})).call("book", {"nights": 2})
     with pytest.raises(Exception, match="is of hotel:user, not of hotel"):
         await sessions.open("user:hotel:alice")
-    with pytest.raises(BadTask, match="cannot be named 'user:hotel:bob'"):
+    with raises(BadTask):
         await sessions.seed({}, session_id="user:hotel:bob")
 
 
@@ -512,7 +513,7 @@ async def test_a_task_says_whose_it_is() -> None:
         """Asks for a user."""
 
     async with open_store("memory://") as store:
-        with pytest.raises(BadTask, match="a task needs the field `user`"):
+        with raises(BadTask):
             await Sessions(Strict(), store).seed({"user": ""})
 
 
@@ -540,7 +541,7 @@ async def test_a_user_s_first_state_can_be_made_from_the_task(store: Store) -> N
 
 
 def test_definitions_that_cannot_be_used_say_why() -> None:
-    with pytest.raises(DefinitionError, match="needs a seed_user method: Needy has no default for name"):
+    with raises(DefinitionError):
 
         class NoSeed(Environment[Trip]):
             @tool
@@ -550,7 +551,7 @@ def test_definitions_that_cannot_be_used_say_why() -> None:
             def verify(self) -> float:
                 return 0.0
 
-    with pytest.raises(DefinitionError, match="`user` is Needy here, and Profile elsewhere"):
+    with raises(DefinitionError):
 
         class Two(Environment[Trip]):
             @tool
@@ -564,7 +565,7 @@ def test_definitions_that_cannot_be_used_say_why() -> None:
             def verify(self) -> float:
                 return 0.0
 
-    with pytest.raises(DefinitionError, match=r"`app: .* clashes with the injected parameter `app`"):
+    with raises(DefinitionError):
 
         class Untyped(Environment[Trip]):
             @tool
@@ -577,7 +578,7 @@ def test_definitions_that_cannot_be_used_say_why() -> None:
     class Wrong(State):
         tags: Annotated[set[str], Merge("append")] = set()
 
-    with pytest.raises(DefinitionError, match=r"Wrong.tags: Merge\('append'\) needs a field of list"):
+    with raises(DefinitionError):
 
         class UsesWrong(Environment[Trip]):
             @tool
@@ -587,7 +588,7 @@ def test_definitions_that_cannot_be_used_say_why() -> None:
             def verify(self) -> float:
                 return 0.0
 
-    with pytest.raises(DefinitionError, match="conflict is 'retry' or 'reject'"):
+    with raises(DefinitionError):
 
         class Odd(State, conflict="guess"):  # type: ignore[arg-type]
             pass

@@ -22,6 +22,7 @@ from stateroom.errors import (
 )
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.messages import raises
 
 
 class Counter(State):
@@ -211,7 +212,7 @@ async def test_a_fork_knows_the_checkpoints_of_its_past_only(sessions: Sessions[
     await twin.rewind(to=shared)
     assert twin.state.value == 3
     for stranger in (late, of_sibling):
-        with pytest.raises(UnknownRevision, match=stranger.name):
+        with raises(UnknownRevision):
             await twin.rewind(to=stranger)
         with pytest.raises(UnknownRevision):
             await twin.fork(at=stranger)
@@ -224,7 +225,7 @@ async def test_a_revision_that_is_not_there_is_refused(sessions: Sessions[Counte
     session = await sessions.seed(TASK)
     await session.call("increment", {"count": 1})
     for attempt in (session.rewind(to=revision), session.fork(at=revision), session.state_at(revision)):
-        with pytest.raises(UnknownRevision, match="it has 1 to 2"):
+        with raises(UnknownRevision):
             await attempt
     assert session.revision == 2
 
@@ -298,13 +299,13 @@ async def test_a_cold_session_is_as_good_as_a_hot_one(store: Store) -> None:
 
 
 async def test_an_unknown_session_is_an_error(sessions: Sessions[Counter]) -> None:
-    with pytest.raises(UnknownSession, match="nowhere"):
+    with raises(UnknownSession):
         await sessions.open("nowhere")
 
 
 async def test_a_session_of_another_environment_is_refused(sessions: Sessions[Counter], store: Store) -> None:
     session = await sessions.seed(TASK)
-    with pytest.raises(SessionError, match="is of counter, not of other"):
+    with raises(SessionError):
         await Sessions(OtherEnvironment(), store).open(session.id)
 
 
@@ -344,7 +345,7 @@ async def test_closing_what_another_process_closed_is_fine(sessions: Sessions[Co
 
 
 async def test_a_bad_task_seeds_nothing(sessions: Sessions[Counter], store: Store) -> None:
-    with pytest.raises(BadTask, match="the row"):
+    with raises(BadTask):
         await sessions.seed("nonsense")
     with pytest.raises(AttributeError):  # of the author's own seed
         await sessions.seed({})
@@ -352,7 +353,7 @@ async def test_a_bad_task_seeds_nothing(sessions: Sessions[Counter], store: Stor
 
 
 async def test_a_task_that_cannot_be_stored_is_a_bad_task(sessions: Sessions[Counter], store: Store) -> None:
-    with pytest.raises(BadTask, match="is not JSON"):
+    with raises(BadTask):
         await sessions.seed({**TASK, "tool": object()})
     assert await store.heads() == []
 
@@ -430,7 +431,7 @@ async def test_a_verifier_that_takes_too_long_is_refused(store: Store) -> None:
 
     seeded = await Sessions(Endless(), store).seed({})
     session = await Sessions(Endless(), store, timeout=0.01).open(seeded.id)
-    with pytest.raises(TimedOut, match=r"verify did not finish within 0\.01 s"):
+    with raises(TimedOut):
         await session.verify()
 
 
@@ -441,7 +442,7 @@ async def test_a_seed_must_give_the_state(store: Store) -> None:
         def seed(self) -> dict[str, int]:
             return {"value": 1}
 
-    with pytest.raises(DefinitionError, match=r"wrong\.seed must return a Counter, not dict"):
+    with raises(DefinitionError):
         await Sessions(Wrong(), store).seed({})
     assert await store.heads() == []
 
@@ -460,7 +461,7 @@ async def test_a_seed_that_returns_a_bare_state_is_refused(store: Store) -> None
         def seed(self) -> State:
             return State()
 
-    with pytest.raises(DefinitionError, match=r"bare\.seed must return a Counter, not State"):
+    with raises(DefinitionError):
         await Sessions(Bare(), store).seed({})
 
 
@@ -494,7 +495,7 @@ async def test_a_state_that_no_longer_fits_its_type_is_an_error(store: Store) ->
         def seed(self) -> Strict:
             return Strict(amount=1)
 
-    with pytest.raises(SchemaChanged, match=r"amount \(int\) is new. Give the class a new version"):
+    with raises(SchemaChanged):
         await Sessions(Renamed(), store).open(session.id)
 
 
@@ -502,7 +503,7 @@ async def test_a_fork_has_as_many_ids_as_sessions() -> None:
     async with open_store("memory://") as store:
         session = await Sessions[Counter](CounterEnvironment(), store).seed({"initial_count": 1})
         for wrong in (session.fork(ids=["a", "b"]), session.fork(n=3, ids=["a"])):  # type: ignore[call-overload]
-            with pytest.raises(InvalidArguments, match="ids need n="):
+            with raises(InvalidArguments):
                 await wrong
         assert await store.count(0.0) == 1
 

@@ -7,6 +7,7 @@ import pytest
 from stateroom import Environment, Sessions, Task, tool
 from stateroom.errors import BadTask, DefinitionError, SessionClosed, SessionError, UnknownSession
 from stateroom.store import Store
+from tests.messages import raises
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -77,7 +78,7 @@ async def test_history_is_refused(sessions: Sessions[None]) -> None:
         lambda: session.state_at(1),
         lambda: session.events(after=1),
     ):
-        with pytest.raises(SessionError, match="weather is stateless: its sessions have no history"):
+        with raises(SessionError):
             await attempt()
 
 
@@ -93,7 +94,7 @@ async def test_a_closed_one_is_closed_and_none_can_be_opened(sessions: Sessions[
 
 
 async def test_a_bad_task_is_refused(sessions: Sessions[None]) -> None:
-    with pytest.raises(BadTask, match="city: Field required"):
+    with raises(BadTask):
         await sessions.seed({})
 
 
@@ -113,7 +114,7 @@ async def test_luck_of_a_call_with_an_id_follows_from_the_id(sessions: Sessions[
 
 
 def test_a_tool_without_a_state_has_no_session() -> None:
-    with pytest.raises(DefinitionError, match="`session` needs an environment with a state"):
+    with raises(DefinitionError):
 
         class Asking(Environment):
             """Asks."""

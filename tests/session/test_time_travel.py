@@ -15,6 +15,7 @@ from stateroom.session import cached_session
 from stateroom.session.maintenance import Retention, RetentionPolicy, retention
 from stateroom.store import Store
 from tests.examples import share
+from tests.messages import raises
 from tests.servers.stores import fresh_store
 from tests.session.shelf import ShelfEnvironment
 from tests.session.stored_sessions import go_on, new, problems, sessions_of
@@ -95,7 +96,7 @@ async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, mo
         patch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
         await go_on(other, 40)
     await cut_off(store)
-    with pytest.raises(UnknownRevision, match="was pruned"):
+    with raises(UnknownRevision):
         await session.rewind(to=15)  # which it had at hand before
     assert await problems(store) == {}
 

@@ -25,6 +25,7 @@ from stateroom.session import (
 from stateroom.store import Store
 from stateroom.store.memory import MemoryStore
 from tests.examples import share
+from tests.messages import raises
 from tests.servers.stores import fresh_store
 
 SHARES = {"memory": 2, "sqlite": 0.3, "file": 0.1, "redis": 0.2, "postgresql": 0.1, "tiered": 0.1}
@@ -311,13 +312,13 @@ async def test_a_verdict_ends_undo(store: Store) -> None:
 
 @pytest.mark.parametrize("steps", [0, -1, 1.0])
 async def test_steps_are_counted_from_one(store: Store, steps: Any) -> None:
-    with pytest.raises(InvalidArguments, match="steps"):
+    with raises(InvalidArguments):
         await (await seeded(store, "a")).undo(steps)
 
 
 async def test_a_stateless_session_has_nothing_to_undo(store: Store) -> None:
     session = await Sessions(WeatherEnvironment(), store).seed({"city": "Bern"})
-    with pytest.raises(SessionError, match="no history"):
+    with raises(SessionError):
         await session.undo()
 
 

@@ -21,6 +21,7 @@ from stateroom.errors import (
 from stateroom.session import Rescorer
 from stateroom.session.maintenance.copy import Copier
 from stateroom.store import Head, Store, WrappedStore
+from tests.messages import raises
 from tests.session.stored_sessions import problems
 
 
@@ -183,7 +184,7 @@ async def test_a_world_that_is_gone_is_stored_again_for_new_sessions_and_missed_
     await store.delete(world.id)
     sessions.forget(old.id)
     for reader in (sessions, town(store)):
-        with pytest.raises(BadData, match=f"session '{old.id}' is damaged: it began in '{world.id}', which is gone"):
+        with raises(BadData):
             await reader.open(old.id)
     assert list(await problems(store)) == [old.id]
     new = await sessions.seed({"mayor": "bob"})
@@ -238,9 +239,9 @@ async def test_a_seed_or_a_rehearsal_that_tampers_with_the_world_changes_it_for_
         await sessions.seed({"mayor": "eve"})
     second = await sessions.seed({"mayor": "bob"})
     assert first.state.rows == second.state.rows == [[1], [2], [3]]
-    with pytest.raises(BadTask, match="action 1, tamper, cannot be carried out"):
+    with raises(BadTask):
         await second.verify()
-    with pytest.raises(BadTask, match="action 1, tamper, cannot be carried out"):
+    with raises(BadTask):
         await rejudging.judge(second.id, at=1)
     assert first.state.rows == second.state.rows == [[1], [2], [3]]
     assert (await rejudging._first(first.id)).state.rows == [[1], [2], [3]]
@@ -399,7 +400,7 @@ async def test_newer_code_migrates_a_session_and_the_world_that_it_began_in(stor
         def verify(self) -> float:
             return 0.0
 
-    with pytest.raises(SchemaChanged, match=r"names \(dict by str\) is new"):
+    with raises(SchemaChanged):
         await Sessions(Unversioned(), store).open(session.id)
     later = await Sessions(Later(), store).open(session.id)
     assert len(later.state.names) == 300
@@ -427,7 +428,7 @@ async def test_what_a_seed_makes_of_the_world_must_be_valid(store: Store) -> Non
         def seed(self, state: Town, task: Any) -> None:
             state.people["p1"].age = task.age
 
-    with pytest.raises(InvalidState, match=r"people\.p1\.age"):
+    with raises(InvalidState):
         await Sessions(Wrong(), store).seed({"age": "old"})
     assert (await Sessions(Wrong(), store).seed({"age": 3})).state.people["p1"].age == 3
 
@@ -444,24 +445,24 @@ async def test_without_a_seed_sessions_start_from_the_world_as_it_is(store: Stor
 
     session = await Sessions(Plain(), store).seed({})
     assert session.state.chronicle == ["founded"]
-    with pytest.raises(BadTask, match="is the name of a shared state"):
+    with raises(BadTask):
         await Sessions(Plain(), store).seed({}, session_id="world:plain")
 
 
 async def test_worlds_that_cannot_be_are_refused_in_words() -> None:
-    with pytest.raises(DefinitionError, match="world needs a state type"):
+    with raises(DefinitionError):
 
         class Stateless(Environment):
             """None."""
 
             def world(self) -> None: ...
 
-    with pytest.raises(DefinitionError, match="seed needs the parameter `state`"):
+    with raises(DefinitionError):
 
         class Unasked(TownEnvironment):
             def seed(self, task: Any) -> None: ...
 
-    with pytest.raises(DefinitionError, match="no parameter `task: Any` to inject"):
+    with raises(DefinitionError):
 
         class Asking(TownEnvironment):
             def world(self, task: Any) -> Town: ...  # type: ignore[override, empty-body]
@@ -475,9 +476,9 @@ async def test_worlds_that_cannot_be_are_refused_in_words() -> None:
             return Person(name="ada")
 
     async with open_store("memory://") as store:
-        with pytest.raises(DefinitionError, match="seed changes the `state` that it is given, and returns nothing"):
+        with raises(DefinitionError):
             await Sessions(Returning(), store).seed({"mayor": ""})
-        with pytest.raises(DefinitionError, match="world must return a Town, not Person"):
+        with raises(DefinitionError):
             await Sessions(References(), store).seed({"mayor": ""})
 
 
@@ -502,5 +503,5 @@ async def test_a_field_without_a_default_needs_a_world_of_its_own(store: Store) 
     class HarbourEnvironment(TownEnvironment, Environment[Harbour]):
         """A town with ships."""
 
-    with pytest.raises(DefinitionError, match=r"\.world returns a Town, which has no ships; write a world that"):
+    with raises(DefinitionError):
         await Sessions(HarbourEnvironment(), store).seed({"mayor": "Eve"})

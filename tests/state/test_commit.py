@@ -34,6 +34,7 @@ from stateroom.state import (
     patched,
     shape_of,
 )
+from tests.messages import raises
 
 
 class Color(Enum):
@@ -474,7 +475,7 @@ def test_nothing_that_a_tool_kept_reaches_the_committed_state() -> None:
         lambda: extra["a"].append(2),  # type: ignore[index, call-overload, union-attr]
         lambda: setattr(state.plain, "n", 3),
     ):
-        with pytest.raises(ReadOnlyState, match="ended"):
+        with raises(ReadOnlyState):
             change()
     assert result == before
 
@@ -553,7 +554,7 @@ def test_a_check_of_a_union_within_a_union_is_kept() -> None:
 
     state = draft_of(Holder(held=[1, 2]), DraftContext())
     state.held.append(3)  # type: ignore[union-attr]
-    with pytest.raises(InvalidState, match="too many"):
+    with raises(InvalidState):
         commit(state)
 
 

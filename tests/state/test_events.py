@@ -36,6 +36,7 @@ from stateroom.state import (
     patched,
     read_event,
 )
+from tests.messages import raises
 from tests.state.test_drafts_property import exact, places
 
 
@@ -167,7 +168,7 @@ CHANGES: list[Callable[[Any], Any]] = [
 def test_a_tool_cannot_change_the_state_itself(change: Callable[[Any], Any]) -> None:
     cart = draft_for_tool(cart_of("pen"))
     before = exact(cart)
-    with pytest.raises(ReadOnlyState, match=r"Cart changes by events only; change it by an event: state.emit\(…\)"):
+    with raises(ReadOnlyState):
         change(cart)
     assert exact(cart) == before == exact(ended(cart).state)
 
@@ -189,7 +190,7 @@ def test_nor_past_the_methods_of_a_list() -> None:
     cart = draft_for_tool(cart_of("pen"))
     heapq.heappush(cart.order, "x")
     cart.emit(Marked(name="x"))
-    with pytest.raises(ReadOnlyState, match="Cart changes by events only"):
+    with raises(ReadOnlyState):
         ended(cart)
 
 
@@ -198,14 +199,14 @@ def test_after_an_event_that_failed_nothing_is_committed(then: Callable[[Any], A
     cart = draft_for_tool(cart_of("pen"))
     with pytest.raises(KeyError):
         cart.emit(Counted(name="ink"))
-    with pytest.raises(InvalidState, match="Counted could not be applied; look before you emit an event"):
+    with raises(InvalidState):
         then(cart)
 
 
 def test_what_events_come_to_must_be_valid() -> None:
     cart = draft_for_tool(cart_of("pen"))
     cart.emit(Counted(name="pen", by=1000))
-    with pytest.raises(InvalidState, match="total: Input should be less than or equal to 100"):
+    with raises(InvalidState):
         ended(cart)
 
 
@@ -220,7 +221,7 @@ class Lucky(State):
 def test_a_method_that_does_not_do_the_same_again_is_noticed() -> None:
     lucky = draft_for_tool(Lucky())
     lucky.emit(Marked(name="x"))
-    with pytest.raises(ReadOnlyState, match="applied once more, do not come to the same state"):
+    with raises(ReadOnlyState):
         ended(lucky)
 
 
@@ -254,7 +255,7 @@ def test_an_event_is_checked_when_it_is_made_and_when_it_is_emitted() -> None:
     with pytest.raises(ValidationError):
         Counted(name="pen").by = 2  # type: ignore[misc]
     cart = draft_for_tool(cart_of("pen"))
-    with pytest.raises(InvalidState, match="by: Input should be a valid integer"):
+    with raises(InvalidState):
         cart.emit(Counted.model_construct(name="pen", by="many"))
     assert cart._draft_context.emitted == []
 
@@ -373,7 +374,7 @@ def test_events_are_emitted_by_tools_on_the_whole_state(state: Any, error: type[
 def test_a_draft_whose_call_has_ended_takes_no_more_events() -> None:
     cart = draft_for_tool(Cart())
     ended(cart)
-    with pytest.raises(ReadOnlyState, match="this call has ended"):
+    with raises(ReadOnlyState):
         cart.emit(Marked(name="x"))
 
 
@@ -400,15 +401,15 @@ def test_an_event_during_which_the_call_ends_opens_nothing_again() -> None:
 
     slow = draft_for_tool(Slow())
     slow.emit(Marked(name="x"))
-    with pytest.raises(ReadOnlyState, match="this call has ended"):
+    with raises(ReadOnlyState):
         slow.emit(Marked(name="y"))
 
 
 @pytest.mark.parametrize("happen", [lambda event: draft_for_tool(Cart()).emit(event), lambda e: fold(Cart(), [e])])
 def test_an_event_that_nothing_applies_is_refused(happen: Callable[[Any], Any]) -> None:
-    with pytest.raises(DefinitionError, match=r"Cart says nothing of Unknown: it needs .* @applies\(Unknown\)"):
+    with raises(DefinitionError):
         happen(Unknown())
-    with pytest.raises(DefinitionError, match="a str is no event: derive its class from Event"):
+    with raises(DefinitionError):
         happen("added")
 
 
@@ -416,7 +417,7 @@ def test_an_event_of_another_class_of_the_same_name_is_refused() -> None:
     class Other(Event, name="marked"):
         name: str
 
-    with pytest.raises(DefinitionError, match="Cart says nothing of Other"):
+    with raises(DefinitionError):
         fold(Cart(), [Other(name="x")])
 
 
@@ -480,7 +481,7 @@ def test_a_fold_of_what_may_only_be_read_may_only_be_read() -> None:
     assert fold(cart, []) == cart
     folded = fold(cart, [Counted(name="pen")])
     assert folded.total == 2
-    with pytest.raises(ReadOnlyState, match="only to be read"):
+    with raises(ReadOnlyState):
         folded.total = 3
     assert cart.total == 1
 
@@ -500,7 +501,7 @@ def test_an_event_has_a_name_of_its_own() -> None:
 
 
 def test_a_field_that_cannot_be_stored_is_refused_by_name() -> None:
-    with pytest.raises(DefinitionError, match=r"Bad\.thing: object cannot be kept in a state"):
+    with raises(DefinitionError):
 
         class Bad(Event):
             thing: object
@@ -508,7 +509,7 @@ def test_a_field_that_cannot_be_stored_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("keywords", [{"name": ""}, {"name": "a\nb"}, {"name": 1}, {"version": 0}, {"version": "2"}])
 def test_a_bad_name_or_version_is_refused(keywords: dict[str, Any]) -> None:
-    with pytest.raises(DefinitionError, match=r"Bad: (an event's name is|a version is)"):
+    with raises(DefinitionError):
         type(Event)("Bad", (Event,), {"__module__": __name__}, **keywords)
 
 
@@ -529,35 +530,35 @@ def keyword_only(self: Any, *, event: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
+    "method",
     [
-        (asynchronous, "Bad.method applies an event, so it must be a plain method"),
-        (generator, "Bad.method applies an event, so it must be a plain method"),
-        (too_many, "Bad.method applies an event, so it takes `self` and `event`, and nothing else"),
-        (too_few, "Bad.method applies an event, so it takes"),
-        (keyword_only, "Bad.method applies an event, so it takes"),
+        asynchronous,
+        generator,
+        too_many,
+        too_few,
+        keyword_only,
     ],
 )
-def test_a_method_that_could_not_be_repeated_is_refused(method: Any, message: str) -> None:
-    with pytest.raises(DefinitionError, match=message):
+def test_a_method_that_could_not_be_repeated_is_refused(method: Any) -> None:
+    with raises(DefinitionError):
         type(State)("Bad", (State,), {"__module__": __name__, "method": applies(Marked)(method)})
 
 
 @pytest.mark.parametrize("event", [Event, Line, "Marked", Marked(name="x")])
 def test_only_a_class_of_events_can_be_applied(event: Any) -> None:
-    with pytest.raises(DefinitionError, match="@applies takes a class of events"):
+    with raises(DefinitionError):
         applies(event)
 
 
 def test_one_method_applies_one_event() -> None:
-    with pytest.raises(DefinitionError, match="write a method for each event"):
+    with raises(DefinitionError):
 
         class Bad(State):
             @applies(Added)
             @applies(Marked)
             def happened(self, event: Any) -> None: ...
 
-    with pytest.raises(DefinitionError, match=r"@applies\(Marked\) marks one plain method"):
+    with raises(DefinitionError):
 
         class Worse(State):
             @applies(Marked)  # type: ignore[arg-type]
@@ -566,7 +567,7 @@ def test_one_method_applies_one_event() -> None:
 
 
 def test_two_methods_for_one_event_are_refused() -> None:
-    with pytest.raises(DefinitionError, match=r"Bad\.twice applies Marked, as once does: let one do it all"):
+    with raises(DefinitionError):
 
         class Bad(State):
             @applies(Marked)
@@ -580,7 +581,7 @@ def test_two_events_of_one_name_are_refused() -> None:
     class Other(Event, name="marked"):
         pass
 
-    with pytest.raises(DefinitionError, match=r"Bad.other applies Other, which is stored under the name of Marked"):
+    with raises(DefinitionError):
 
         class Bad(State):
             @applies(Marked)
@@ -597,9 +598,7 @@ def test_a_subclass_applies_what_its_parents_do() -> None:
             self.total += 2 * event.by
 
     assert fold(Twice(), [Added(names=["pen"]), Counted(name="pen", by=3)]).total == 7
-    with pytest.raises(
-        DefinitionError, match=r"Bad.counted overrides a method that applies Counted: mark it with @app"
-    ):
+    with raises(DefinitionError):
 
         class Bad(Cart):
             def counted(self, event: Counted) -> None: ...
@@ -707,16 +706,16 @@ class Letter(State):
 
 
 @pytest.mark.parametrize(
-    ("facts", "message"),
+    "facts",
     [
-        (["signed", 4, {"by": "ann"}], "of version 4 of Signed, and this code knows none later than 3"),
-        (["signed", 1, {"by": "ann"}], r"no migration from version 1 of Signed to 2: write one with @Signed.migration"),
-        (["signed", 2, {"by": "ann"}], "the migration from version 2 of Signed to 3 failed: KeyError: 'nobody'"),
-        (["signed", 3, {"by": 7}], "not a valid Signed: by: Input should be a valid string"),
-        (["signed", 3, {"by": "ann", "at": 1}], "not a valid Signed: .*Extra inputs are not permitted"),
-        (["sealed", 1, {}], r"Letter knows no event named 'sealed' any more: keep the class"),
+        ["signed", 4, {"by": "ann"}],
+        ["signed", 1, {"by": "ann"}],
+        ["signed", 2, {"by": "ann"}],
+        ["signed", 3, {"by": 7}],
+        ["signed", 3, {"by": "ann", "at": 1}],
+        ["sealed", 1, {}],
     ],
 )
-def test_an_event_that_cannot_be_read_says_why(facts: Any, message: str) -> None:
-    with pytest.raises(SchemaChanged, match=message):
+def test_an_event_that_cannot_be_read_says_why(facts: Any) -> None:
+    with raises(SchemaChanged):
         read(Letter, facts)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from stateroom.errors import BadData
 from stateroom.state import Large, References, decode, digest_of, encode, encode_json, encode_patch, large_in, put_in
+from tests.messages import raises
 
 LEAST = 8
 
@@ -105,7 +106,7 @@ def read_patch(data: bytes, references: References) -> Any:
 
 
 def test_a_value_that_is_missing_is_bad_data_for_who_does_not_expect_it() -> None:
-    with pytest.raises(BadData, match="a large value is missing"):
+    with raises(BadData):
         decode(encode("long enough", References(LEAST)))
 
 

@@ -29,6 +29,7 @@ from typing_extensions import TypedDict
 
 from stateroom.errors import DefinitionError
 from stateroom.state import DraftContext, State, commit, decode, draft_of, encode, shape_of
+from tests.messages import raises
 
 T = TypeVar("T")
 UserId = NewType("UserId", str)
@@ -186,7 +187,7 @@ AMBIGUOUS = [
 
 @pytest.mark.parametrize("annotation", AMBIGUOUS, ids=str)
 def test_a_union_whose_members_cannot_be_told_apart_when_stored_is_refused(annotation: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"^Made\.field: .*(use one of the two|with a choice of its own)"):
+    with raises(DefinitionError):
         create_model("Made", __base__=State, field=(annotation, ...))
 
 
@@ -199,46 +200,46 @@ def test_an_ambiguity_among_models_that_hold_each_other_is_found() -> None:
 
     East.model_rebuild(_types_namespace={"East": East, "West": West, "Optional": Optional})
     West.model_rebuild(_types_namespace={"East": East, "West": West, "Optional": Optional})
-    with pytest.raises(DefinitionError, match=r"^Made\.start(\.to)+: East and West have the same fields"):
+    with raises(DefinitionError):
         create_model("Made", __base__=State, start=(East, ...))
 
 
 def test_enum_values_cannot_take_the_place_of_the_enum() -> None:
-    with pytest.raises(DefinitionError, match=r"^Made\.field: .*use_enum_values"):
+    with raises(DefinitionError):
         type("Made", (State,), {"model_config": ConfigDict(use_enum_values=True), "__annotations__": {"field": Color}})
 
 
 def test_a_validator_of_a_part_cannot_look_at_other_fields() -> None:
     checked = Annotated[int, AfterValidator(lambda value, info: value)]
     assert create_model("Made", __base__=State, field=(checked | None, None))
-    with pytest.raises(DefinitionError, match=r"^Made\.field: .*put it on the field"):
+    with raises(DefinitionError):
         create_model("Made", __base__=State, field=(list[checked], ...))
 
 
 @pytest.mark.parametrize("annotation", UNSUPPORTED, ids=str)
 def test_an_unsupported_type_fails_by_name_when_the_class_is_defined(annotation: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"^Made\.field"):
+    with raises(DefinitionError):
         create_model("Made", __base__=State, __config__=None, field=(annotation, ...))
 
 
 @pytest.mark.parametrize(
-    ("annotation", "instead"),
+    "annotation",
     [
-        (Any, "pydantic's JsonValue, or the type that it has"),
-        (Point, r"a model with the same fields: class Point\(BaseModel\)"),
-        (Row, r"a model with the same fields: class Row\(BaseModel\)"),
-        (array, "a list of its numbers, or bytes"),
-        (bytearray, "a list of its numbers, or bytes"),
-        (list, r"one that says of what, for example list\[str\]"),
-        (deque[int], "list"),
-        (Mapping[str, int], "dict"),
-        (Path, "str"),
-        (Callable[[], int], "a str that names the function, which stays in your code"),
-        (complex, "str, int, float, bool, bytes, or a model with its fields"),
+        Any,
+        Point,
+        Row,
+        array,
+        bytearray,
+        list,
+        deque[int],
+        Mapping[str, int],
+        Path,
+        Callable[[], int],
+        complex,
     ],
 )
-def test_the_error_names_the_alternative(annotation: Any, instead: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"^Made\.field: .* cannot be kept in a state; use {instead}$"):
+def test_the_error_names_the_alternative(annotation: Any) -> None:
+    with raises(DefinitionError):
         create_model("Made", __base__=State, field=(annotation, ...))
 
 
@@ -247,7 +248,7 @@ def test_the_error_names_a_field_within_a_nested_model() -> None:
         model_config = ConfigDict(arbitrary_types_allowed=True)
         bad: deque[int]
 
-    with pytest.raises(DefinitionError, match=r"^Outer\.inner\.bad: .*deque"):
+    with raises(DefinitionError):
 
         class Outer(State):
             inner: dict[str, list[Inner]]
@@ -263,7 +264,7 @@ def test_a_class_that_failed_leaves_no_half_checked_classes() -> None:
 
     Back.model_rebuild(_types_namespace={"Owner": Owner, "Optional": Optional})
     for _ in range(2):
-        with pytest.raises(DefinitionError, match="complex"):
+        with raises(DefinitionError):
             create_model("Made", __base__=State, back=(Back, ...))
 
 
@@ -296,7 +297,7 @@ def test_a_generic_state_is_checked_when_its_parameter_is_known() -> None:
     draft = draft_of(Shelf[int](items=[1]), DraftContext())
     draft.items.append(2)
     assert commit(draft).state.items == [1, 2]
-    with pytest.raises(DefinitionError, match="complex"):
+    with raises(DefinitionError):
         Shelf[complex]
 
 
@@ -313,7 +314,7 @@ def test_a_state_that_refers_to_itself_within_a_function() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the statement is new in 3.12")
 def test_an_alias_that_refers_to_itself_is_refused() -> None:
     code = "type Nest = dict[str, Nest]\nclass Made(State):\n    nest: Nest"
-    with pytest.raises(DefinitionError, match="refers to itself"):
+    with raises(DefinitionError):
         exec(compile(code, "made", "exec", dont_inherit=True), {"State": State, "__name__": __name__})
 
 

@@ -12,6 +12,7 @@ from stateroom.store import Commit, Entry, Record, open_store
 from stateroom.store.compression import PACKED, PLAIN, SMALL, CompressedStore
 from stateroom.store.memory import MemoryStore
 from stateroom.store.wrapper import MARK
+from tests.messages import raises
 from tests.store.bodies import bodies, fill
 
 TEXT = b"the same words again and again, " * 40
@@ -94,7 +95,7 @@ def test_a_damaged_bit_is_noticed() -> None:
 @pytest.mark.parametrize("length", range(2, 40))
 def test_a_body_that_was_cut_short_is_noticed(length: int) -> None:
     store = CompressedStore(MemoryStore())
-    with pytest.raises(BadData, match="snapshot 7 of session 'room' is damaged"):
+    with raises(BadData):
         store.read(store.write(TEXT, PLACES[1])[:length], PLACES[1])
 
 
@@ -104,7 +105,7 @@ async def test_encrypted_bodies_are_not_taken_for_compressed_ones(path: str, mon
         await fill(store, TEXT)
         assert set(await bodies(store)) == {TEXT}
     async with open_store(f"{path}?compress=zstd") as store:
-        with pytest.raises(BadData, match=r"entry 1 of session 'room' is not compressed but encrypted.*keys="):
+        with raises(BadData):
             await store.entries("room")
 
 
@@ -119,5 +120,5 @@ async def test_without_the_option_it_is_said_what_is_missing(
         loaded = await bare.load("room", 1)
         [_, entry] = await bare.entries("room")
         for read in (lambda: decode(loaded.snapshot.body), lambda: read_entry(entry)):
-            with pytest.raises(BadData, match="it is compressed or encrypted, and the store's URL does not say so"):
+            with raises(BadData):
                 read()

@@ -14,6 +14,7 @@ from stateroom.state import digest_of
 from stateroom.store import Commit, Entry, Head, Snapshot, open_store
 from stateroom.store.encryption import FORM, EncryptedStore, read_keys
 from stateroom.store.memory import MemoryStore
+from tests.messages import raises
 from tests.store.bodies import bodies, fill
 
 OLD, NEW = (f"{name}:{b64encode(name.encode() * 16).decode()}" for name in ("k1", "k2"))
@@ -103,7 +104,7 @@ def test_any_bit_that_was_altered_is_noticed(place) -> None:
     for bit in range(8 * len(kept)):
         altered = bytearray(kept)
         altered[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(BadData, match=f"{place[0]} {place[2]} of session"):
+        with raises(BadData):
             store.read(bytes(altered), place)
 
 
@@ -111,14 +112,14 @@ def test_what_was_cut_short_or_made_longer_is_noticed() -> None:
     store = a_store()
     kept = store.write(SECRET, PLACES[0])
     for altered in [kept[:length] for length in range(len(kept))] + [kept + b"\0"]:
-        with pytest.raises(BadData, match="entry 7 of session 'room'"):
+        with raises(BadData):
             store.read(altered, PLACES[0])
 
 
 @pytest.mark.parametrize(("here", "there"), list(permutations(PLACES, 2)))
 def test_a_body_cannot_be_moved(here, there) -> None:
     store = a_store()
-    with pytest.raises(BadData, match="altered or moved"):
+    with raises(BadData):
         store.read(store.write(SECRET, here), there)
 
 
@@ -132,9 +133,7 @@ async def test_rows_that_were_swapped_in_the_file_are_refused(path: Path, url: s
     connection.close()
     async with open_store(url) as store:
         for read in (store.entries("room"), store.maintenance.export("room"), store.find_call("room", "a")):
-            with pytest.raises(
-                BadData, match=r"entry [12] of session 'room' cannot be decrypted: it was altered or moved"
-            ):
+            with raises(BadData):
                 await read
 
 
@@ -148,16 +147,16 @@ async def test_plaintext_is_refused_with_what_to_do(path: Path, url: str) -> Non
             store.find_call("room", "a"),
             store.maintenance.export("room"),
         ):
-            with pytest.raises(BadData, match=r"(entry|snapshot) [12] of session 'room' is not encrypted.*store copy"):
+            with raises(BadData):
                 await read
         assert await store.blobs("room", ["second"]) == {}
-    with pytest.raises(BadData, match="blob abc of session 'room' is not encrypted"):
+    with raises(BadData):
         a_store().read_blobs("room", {"abc": b"as it is"})
 
 
 def test_another_key_of_the_same_id_is_noticed() -> None:
     other = OLD.partition(":")[0] + ":" + NEW.partition(":")[2]
-    with pytest.raises(BadData, match="the key 'k1' is not the one of this id"):
+    with raises(BadData):
         a_store(other).read(a_store(OLD).write(SECRET, PLACES[0]), PLACES[0])
 
 
@@ -182,7 +181,7 @@ async def test_a_new_key_writes_and_the_old_one_still_reads(url: str, monkeypatc
         assert (await store.find_call("room", "b")).body == b"later"
         assert await store.blobs("room", ["second", *blob]) == blob
         for read in (store.entries("room"), store.maintenance.export("room"), store.load("room", 2)):
-            with pytest.raises(BadData, match="of session 'room' is encrypted with the key 'k1', which was not given"):
+            with raises(BadData):
                 await read
 
 
@@ -250,19 +249,19 @@ async def test_keys_that_cannot_be_used_are_refused_and_not_shown(
 
 
 @pytest.mark.parametrize(
-    ("source", "complaint"),
+    "source",
     [
-        ("env:NO_SUCH_VARIABLE", "there is no environment variable NO_SUCH_VARIABLE"),
-        ("file:/no/such/file", "the file cannot be read: No such file or directory"),
-        ("file:/", "the file cannot be read: Is a directory"),
-        ("env:", "keys=env:NAME or keys=file:PATH"),
-        ("file:", "keys=env:NAME or keys=file:PATH"),
-        ("", "keys=env:NAME or keys=file:PATH"),
-        (f"k1:{VALUE}", "keys=env:NAME or keys=file:PATH"),
+        "env:NO_SUCH_VARIABLE",
+        "file:/no/such/file",
+        "file:/",
+        "env:",
+        "file:",
+        "",
+        f"k1:{VALUE}",
     ],
 )
-async def test_a_place_of_keys_that_cannot_be_used_is_refused(source: str, complaint: str) -> None:
-    with pytest.raises(UnknownStore, match=complaint) as refused:
+async def test_a_place_of_keys_that_cannot_be_used_is_refused(source: str) -> None:
+    with raises(UnknownStore) as refused:
         async with open_store(f"memory://?keys={source}"):
             pass
     assert VALUE not in str(refused.value)
@@ -270,5 +269,5 @@ async def test_a_place_of_keys_that_cannot_be_used_is_refused(source: str, compl
 
 def test_a_file_of_raw_bytes_is_no_file_of_keys(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"\xff" * 32)
-    with pytest.raises(UnknownStore, match="the file is not text; write lines of id:base64"):
+    with raises(UnknownStore):
         read_keys(f"file:{tmp_path / 'keys'}")

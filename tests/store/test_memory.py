@@ -7,6 +7,7 @@ import pytest
 
 from stateroom.errors import StoreFull, UnknownStore
 from stateroom.store import Commit, Entry, Head, open_store
+from tests.messages import raises
 
 
 def head(session: str, expires: float = 10.0) -> Head:
@@ -17,7 +18,7 @@ async def test_a_full_store_refuses_new_sessions_and_goes_on_with_the_old() -> N
     async with open_store("memory://?max_sessions=2") as store:
         await store.create(head("a"), [Entry(1, "seed", 0.0, b"")])
         await store.create(head("b"), [Entry(1, "seed", 0.0, b"")])
-        with pytest.raises(StoreFull, match="holds 2 sessions; sweep, or raise max_sessions"):
+        with raises(StoreFull):
             await store.create(head("c"))
         await store.append(Commit("a", Entry(2, "call", 0.0, b""), expires=20.0))
         assert {head.id for head in await store.heads()} == {"a", "b"}
@@ -43,7 +44,7 @@ async def test_a_fork_that_is_refused_for_want_of_room_does_not_hold_its_parent(
 
 @pytest.mark.parametrize("url", ["memory://?max_sessions=0", "memory://?max_sessions=few", "memory://?size=3"])
 async def test_a_bound_that_makes_no_sense_is_refused(url: str) -> None:
-    with pytest.raises(UnknownStore, match="max_sessions"):
+    with raises(UnknownStore):
         async with open_store(url):
             pass
 

@@ -26,6 +26,7 @@ from stateroom.store.objects.backend import UNFINISHED, Listed
 from stateroom.store.objects.bucket import RETRY, TIMEOUT, Bucket, open_bucket
 from stateroom.store.objects.layout import FAN, TAIL, Segment, age_of, count_merged, key_of, make_run, make_segment
 from tests import patience
+from tests.messages import raises
 from tests.servers.s3 import BUCKET, S3Server
 from tests.store.processes import finish, workers
 
@@ -291,7 +292,7 @@ async def test_a_session_whose_object_was_lost_says_so(url: str) -> None:
     await store.create(head(), [entry(1, body=bytes(9_000))])
     (segment,) = [name for name in await objects(store) if name.startswith("data/")]
     await store.backend.remove([segment])
-    with pytest.raises(BadData, match="session 'room' is damaged, an object is missing"):
+    with raises(BadData):
         await store.entries("room")
     await store.close()
 
@@ -360,7 +361,7 @@ async def test_whoever_loses_a_race_takes_their_things_away(url: str) -> None:
     before = await objects(quick)
     with pytest.raises(Conflict):
         await late.append(Commit("room", entry(1, body=bytes(9_000)), expires=FAR, blobs={"digest": b"blob"}))
-    with pytest.raises(StoreError, match="already"):
+    with raises(StoreError):
         await late.create(head(), [entry(1, body=bytes(9_000))], blobs={"digest": b"blob"})
     assert await objects(quick) == before
     await quick.close()
@@ -486,13 +487,13 @@ def test_urls_name_buckets() -> None:
     "url", ["s3://", "s3:///prefix", "gs://", "az://", "file://", "file:///", "file://host/folder"]
 )
 async def test_a_url_that_names_no_place_is_refused(url: str) -> None:
-    with pytest.raises(UnknownStore, match="write "):
+    with raises(UnknownStore):
         await ObjectStore.open(url)
 
 
 async def test_options_that_a_store_does_not_have_are_refused(tmp_path: Path) -> None:
     for url in ("s3://rooms?account=a", "gs://rooms?region=x", "az://rooms?region=x", f"file://{tmp_path}?region=x"):
-        with pytest.raises(UnknownStore, match="has no option"):
+        with raises(UnknownStore):
             await ObjectStore.open(url)
 
 
@@ -506,7 +507,7 @@ async def test_a_folder_may_be_relative(tmp_path: Path, monkeypatch: pytest.Monk
 
 async def test_a_place_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ForeignStore, match="it holds other objects"):
+    with raises(ForeignStore):
         await ObjectStore.open(f"file://{tmp_path}")
     assert not (tmp_path / "stateroom").exists()
 
@@ -534,7 +535,7 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str, d
         (place.parent.parent / "recent/thumbs.db").touch()
         assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
         assert await store.count(0.0) == 2
-        with pytest.raises(BadData, match="heads/i-bad"):
+        with raises(BadData):
             await store.head("bad")
         told = "\n".join(await store.maintenance.orphans())
         assert "heads/i-bad" in told
@@ -582,18 +583,18 @@ async def test_only_the_user_of_the_process_can_read_the_files(tmp_path: Path) -
 
 async def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreUnavailable, match="Not a directory"):
+    with raises(StoreUnavailable):
         await ObjectStore.open(f"file://{tmp_path}/file")
 
 
 async def test_a_bucket_that_is_not_there_is_said_so(s3_url: str) -> None:
-    with pytest.raises(StoreUnavailable, match="no such bucket"):
+    with raises(StoreUnavailable):
         await ObjectStore.open(s3_url.replace(BUCKET, "no-such-bucket"))
 
 
 async def test_a_server_that_takes_no_heed_of_conditions_is_not_used(s3_url: str) -> None:
     with S3Server(careless=True) as server:
-        with pytest.raises(StoreError, match="ignores the conditions of writes"):
+        with raises(StoreError):
             await ObjectStore.open(server.url)
         place = Bucket("s3", parse_url(server.url, options=bucket.OPTIONS["s3"]))
         assert [each async for some in place.list("") for each in some] == []
@@ -618,7 +619,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeyp
         store = await at_last(lambda: ObjectStore.open(server.url))
         server.pause()
         for call in (store.append(Commit("room", entry(1, "call"), expires=FAR)), store.head("room"), store.heads()):
-            with pytest.raises(StoreUnavailable, match=f"s3://{BUCKET}: "):
+            with raises(StoreUnavailable):
                 await call
         server.resume()
 

@@ -37,6 +37,7 @@ from stateroom.store.conformance import StoreConformance
 from stateroom.store.postgresql import PostgreSQLStore
 from stateroom.store.postgresql.connection import PostgresLink
 from stateroom.store.postgresql.schema import MIGRATIONS
+from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.servers.pooler import SERVERS, TransactionPooler
 from tests.servers.postgresql import PASSWORD, PostgreSQLServer, fresh_schema
@@ -413,7 +414,7 @@ async def test_a_backend_that_is_ended_is_an_error_and_not_the_end(url: str) -> 
             await until(waiting)
             mine = "FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
             connection.execute(f"SELECT pg_terminate_backend(pid) {mine}", (name,))
-            with pytest.raises(StoreUnavailable, match="terminating connection due to administrator command"):
+            with raises(StoreUnavailable):
                 await append
         assert (await store.head("room")).revision == 1
         await store.append(Commit("room", entry(2), expires=None))
@@ -436,7 +437,7 @@ async def test_a_server_that_does_not_answer_is_given_up(url: str, monkeypatch: 
     async with opened(url) as store:
         await begin(store)
         monkeypatch.setattr(PostgresLink, "timeout", 0.1)
-        with locked(url, "room"), pytest.raises(StoreUnavailable, match=r"no answer for 0\.1 s"):
+        with locked(url, "room"), raises(StoreUnavailable):
             await store.append(Commit("room", entry(2), expires=None))
         monkeypatch.undo()
         done = await asyncio.gather(store.append(Commit("room", entry(2), expires=None)), return_exceptions=True)
@@ -503,7 +504,7 @@ async def test_a_newer_store_is_refused(url: str) -> None:
         pass
     with admin(url) as connection:
         connection.execute("INSERT INTO stateroom_migrations (version) VALUES (99)")
-    with pytest.raises(ForeignStore, match="written by a newer Stateroom"):
+    with raises(ForeignStore):
         async with open_store(url):
             pass
 
@@ -512,7 +513,7 @@ async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
     schema = url.rpartition("=")[2]
     with admin(url) as connection:
         connection.execute(f"CREATE SCHEMA {schema} CREATE TABLE sessions (sid text)")  # type: ignore[call-overload]
-        with pytest.raises(ForeignStore, match="another program: it has a table 'sessions'"):
+        with raises(ForeignStore):
             async with open_store(url):
                 pass
         assert connection.execute(
@@ -522,7 +523,7 @@ async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
 
 async def test_another_isolation_is_refused(url: str) -> None:
     options = quote("-c default_transaction_isolation=serializable")
-    with pytest.raises(StoreUnavailable, match="needs 'read committed'"):
+    with raises(StoreUnavailable):
         async with open_store(f"{url}&options={options}"):
             pass
 
@@ -558,7 +559,7 @@ async def test_a_number_that_the_database_cannot_hold_is_an_error(url: str) -> N
             store.create(head("a", 2**64)),
         ]
         for call in calls:
-            with pytest.raises(StoreError, match="as large as"):
+            with raises(StoreError):
                 await call
 
 
@@ -662,7 +663,7 @@ async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to
 async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) -> None:
     parts = urlsplit(postgresql_url)
     wrong = f"postgres://{parts.username}:wr0ng%2Fsecret@{parts.hostname}:{parts.port}{parts.path}"
-    with pytest.raises(StoreUnavailable, match="password authentication failed for user") as refused:
+    with raises(StoreUnavailable) as refused:
         async with open_store(f"{wrong}?timeout=0"):
             pass
     assert "secret" not in str(refused.value)
@@ -670,7 +671,7 @@ async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) 
 
 
 async def test_a_database_that_is_not_there_is_told(postgresql_url: str) -> None:
-    with pytest.raises(StoreUnavailable, match='database "nowhere" does not exist') as refused:
+    with raises(StoreUnavailable) as refused:
         async with open_store(f"{postgresql_url.rpartition('/')[0]}/nowhere?timeout=0"):
             pass
     assert PASSWORD not in str(refused.value)
@@ -688,7 +689,7 @@ async def test_what_is_not_postgresql_is_told(says: bytes) -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         host = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(StoreUnavailable, match=f"cannot reach PostgreSQL at {host}/db: ") as refused:
+        with raises(StoreUnavailable) as refused:
             await PostgreSQLStore.open(f"postgresql://me:secret@{host}/db?gssencmode=disable")
         assert "secret" not in str(refused.value)
         assert "\n" not in str(refused.value)
@@ -697,23 +698,23 @@ async def test_what_is_not_postgresql_is_told(says: bytes) -> None:
 async def test_nothing_at_the_address_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(StoreUnavailable, match="Connection refused"):
+    with raises(StoreUnavailable):
         await PostgreSQLStore.open(f"postgresql://me:secret@127.0.0.1:{port}/db")
 
 
 @pytest.mark.parametrize(
-    ("url", "message"),
+    "url",
     [
-        ("postgresql://me:hunter%zz2@host/db", "is not the URL of a PostgreSQL database"),
-        ("postgresql://me:hunter2@host/db?schem=a", "no option 'schem'"),
-        ("postgresql://me:hunter2@host/db?schema=a.b", "schema must be a name"),
-        ("postgresql://me:hunter2@host/db?schema=" + "a" * 64, "schema must be a name"),
-        ("postgresql://me:hunter2@host/db?schema=", "schema must be a name"),
-        ("postgresql://me:hunter2@host/db?pool=0", "pool must be a whole number"),
+        "postgresql://me:hunter%zz2@host/db",
+        "postgresql://me:hunter2@host/db?schem=a",
+        "postgresql://me:hunter2@host/db?schema=a.b",
+        "postgresql://me:hunter2@host/db?schema=" + "a" * 64,
+        "postgresql://me:hunter2@host/db?schema=",
+        "postgresql://me:hunter2@host/db?pool=0",
     ],
 )
-async def test_a_bad_url_is_told_without_its_password(url: str, message: str) -> None:
-    with pytest.raises(UnknownStore, match=message) as refused:
+async def test_a_bad_url_is_told_without_its_password(url: str) -> None:
+    with raises(UnknownStore) as refused:
         async with open_store(url):
             pass
     assert "hunter" not in str(refused.value)
@@ -721,7 +722,7 @@ async def test_a_bad_url_is_told_without_its_password(url: str, message: str) ->
 
 
 async def test_options_of_the_driver_are_the_drivers(url: str) -> None:
-    with pytest.raises(StoreUnavailable, match="SSL"):
+    with raises(StoreUnavailable):
         await PostgreSQLStore.open(f"{url}&sslmode=require")
     async with opened(f"{url}&connect_timeout=3&application_name=mine") as store:
         assert store.address.parameters["connect_timeout"] == "3"
@@ -745,7 +746,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_call_and_the_next_goes_on
         await begin(store)
         async with store._pool.link() as link:
             link._rows = None  # type: ignore[assignment]
-        with pytest.raises(StoreUnavailable, match="AttributeError"):
+        with raises(StoreUnavailable):
             await store.head("room")
         assert (await store.head("room")).revision == 1
 
@@ -775,7 +776,7 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str) -
             connection.execute(r"UPDATE sessions SET owner = '\xff' WHERE id = 'bad'")
         assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
         assert await store.count(0.0) == 3
-        with pytest.raises(BadData, match="session 'bad' is damaged"):
+        with raises(BadData):
             await store.load("bad")
         assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
         await store.delete("bad")
@@ -787,6 +788,6 @@ async def test_a_damaged_entry_is_an_error_of_its_session(url: str) -> None:
         await begin(store, "room", "bad")
         with admin(url) as connection:
             connection.execute(r"UPDATE entries SET kind = '\xff' WHERE session = 'bad'")
-        with pytest.raises(BadData, match="session 'bad' is damaged"):
+        with raises(BadData):
             await store.maintenance.export("bad")
         assert (await store.load("room")).entries == [entry(1)]

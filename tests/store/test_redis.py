@@ -24,6 +24,7 @@ from stateroom.errors import (
 from stateroom.store import Commit, Entry, Head, Snapshot, Store, open_store
 from stateroom.store.redis import RedisStore, connection
 from stateroom.store.redis.address import parse_address
+from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.servers.proxy import Fault, Proxy
 from tests.servers.redis import RedisCluster, RedisSentinel, RedisServer, wait_until
@@ -173,13 +174,13 @@ async def test_a_load_reads_the_newest_snapshot_and_what_follows(server: RedisSe
     ],
 )
 async def test_an_address_that_cannot_be_understood_is_refused_with_examples(address: str) -> None:
-    with pytest.raises(UnknownStore, match=r"write redis://host:6379/0, unix:///path/to\.sock"):
+    with raises(UnknownStore):
         async with open_store(address):
             pass
 
 
 async def test_an_option_of_another_kind_of_address_is_refused() -> None:
-    with pytest.raises(UnknownStore, match="no option 'ssl_ca_certs'; it has prefix"):
+    with raises(UnknownStore):
         await RedisStore.open("redis://localhost?ssl_ca_certs=ca.pem")
 
 
@@ -210,12 +211,12 @@ async def test_a_prefix_can_be_any_text(server: RedisServer, prefix: str) -> Non
 
 @pytest.mark.parametrize("where", ["redis://127.0.0.1:1", "unix:///nowhere.sock", "redis+cluster://127.0.0.1:1"])
 async def test_where_nobody_listens_is_said_at_once(where: str) -> None:
-    with pytest.raises(StoreUnavailable, match=r"Redis (cluster )?at .* cannot be reached: .*is it running"):
+    with raises(StoreUnavailable):
         await RedisStore.open(where)
 
 
 async def test_a_sentinel_that_is_not_there_is_said_at_once() -> None:
-    with pytest.raises(StoreUnavailable, match=r"Redis service rooms at 127\.0\.0\.1:1 cannot be reached"):
+    with raises(StoreUnavailable):
         await RedisStore.open("redis+sentinel://127.0.0.1:1/rooms")
 
 
@@ -225,7 +226,7 @@ async def test_a_password_is_needed_and_never_shown(prefix: str) -> None:
         async with open_store(f"redis://:op%40n%20sesame@{there}") as store:
             await begin(store)
         for wrong in ("redis://", "redis://:0p3n@", "redis://somebody:0p3n@"):
-            with pytest.raises(StoreUnavailable, match="check the user and the password in the URL") as refused:
+            with raises(StoreUnavailable) as refused:
                 await RedisStore.open(wrong + there)
             assert "0p3n" not in str(refused.value)
 
@@ -236,31 +237,31 @@ async def test_tls_is_spoken_where_the_url_says_so(server: RedisServer, prefix: 
         async with open_store(f"rediss://{there}&ssl_ca_certs={certificate}") as store:
             await begin(store)
             assert await store.head("room") == head()
-        with pytest.raises(StoreUnavailable, match="certificate"):
+        with raises(StoreUnavailable):
             await RedisStore.open(f"rediss://{there}")
 
 
 async def test_a_server_of_a_cluster_says_so(cluster: RedisCluster, prefix: str) -> None:
     away = next(server for server in cluster.servers if not _serves(server, f"{prefix}version"))
-    with pytest.raises(StoreUnavailable, match=r"write redis\+cluster://"):
+    with raises(StoreUnavailable):
         await RedisStore.open(f"{away.url}?prefix={prefix}")
 
 
 # What lies there already.
 
 
-@pytest.mark.parametrize(("command", "message"), [
-    (("SET", "version", "2"), "newer Stateroom"),
-    (("SET", "version", "theirs"), "choose another prefix"),
-    (("RPUSH", "version", "theirs"), "choose another prefix"),
+@pytest.mark.parametrize("command", [
+    ("SET", "version", "2"),
+    ("SET", "version", "theirs"),
+    ("RPUSH", "version", "theirs"),
 ])  # fmt: skip
 async def test_what_is_not_ours_is_refused_and_left_alone(
-    server: RedisServer, prefix: str, url: str, command: tuple[str, ...], message: str
+    server: RedisServer, prefix: str, url: str, command: tuple[str, ...]
 ) -> None:
     name, key, value = command
     server.ask(name, prefix + key, value)
     before = server.ask("DUMP", prefix + key)
-    with pytest.raises(ForeignStore, match=message):
+    with raises(ForeignStore):
         await RedisStore.open(url)
     assert server.ask("KEYS", f"{prefix}*") == [f"{prefix}version".encode()]
     assert server.ask("DUMP", prefix + key) == before
@@ -325,7 +326,7 @@ async def test_a_server_that_does_not_answer_is_given_up(prefix: str, monkeypatc
         os.kill(server.process.pid, signal.SIGSTOP)
         try:
             async with asyncio.timeout(PATIENCE):
-                with pytest.raises(StoreUnavailable, match="does not answer"):
+                with raises(StoreUnavailable):
                     await store.append(Commit("room", entry(2), expires=FAR))
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
@@ -368,7 +369,7 @@ async def test_text_that_is_not_unicode_is_an_error_and_not_the_end(store: Redis
 async def test_use_after_close_is_a_clear_error(url: str) -> None:
     store = await RedisStore.open(url)
     await store.close()
-    with pytest.raises(StoreUnavailable, match=r"the store on Redis at 127\.0\.0\.1:\d+ is closed"):
+    with raises(StoreUnavailable):
         await store.head("room")
 
 
@@ -441,7 +442,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
         for _ in range(9):
             await add()
             revision += 1
-        with pytest.raises(StoreUnavailable, match="no memory left"):  # noqa: PT012
+        with raises(StoreUnavailable):
             while True:
                 await add()
                 revision += 1
@@ -449,7 +450,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
         assert record.head.revision == revision == len(record.entries)
         assert len(record.snapshots) == len(record.blobs) == revision - 1
         assert await store.find_call("room", f"call {revision + 1}") is None
-        with pytest.raises(StoreUnavailable, match="no memory left"):
+        with raises(StoreUnavailable):
             await store.create(head("new"), blobs={"aa": LARGE * 3})
         with pytest.raises(UnknownSession):
             await store.head("new")
@@ -474,7 +475,7 @@ async def test_a_server_that_becomes_a_replica_refuses_until_it_is_one_no_more(p
         await begin(store)
         connection = await store._link.ask("CLIENT", "ID")
         server.ask("REPLICAOF", "127.0.0.1", "1")
-        with pytest.raises(StoreUnavailable, match="is a replica"):
+        with raises(StoreUnavailable):
             await store.append(Commit("room", entry(2), expires=FAR))
         assert await store._link.ask("CLIENT", "ID") != connection  # which may find whom to write to
         server.ask("REPLICAOF", "NO", "ONE")
@@ -601,7 +602,7 @@ async def test_a_cluster_that_fails_unexpectedly_keeps_nobody_waiting(monkeypatc
     monkeypatch.setattr(found._client, "pipeline", fail)  # type: ignore[attr-defined]
     async with asyncio.timeout(60):
         for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="out of luck"):
+            with raises(StoreUnavailable):
                 await found.ask("PING")
         await found.close()
 
@@ -625,7 +626,7 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(
         client.execute_command(command, f"{prefix}{{/bad}}", *(values or ["garbage"]))
     assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
     assert await store.count(FAR - 1) >= 2
-    with pytest.raises(BadData, match="bad"):
+    with raises(BadData):
         await store.head("bad")
     assert [line for line in await store.maintenance.orphans() if "bad" in line and "damaged" in line]
     await store.maintenance.vacuum()
@@ -638,6 +639,6 @@ async def test_a_damaged_entry_is_an_error_of_its_session(server: RedisServer, s
     await begin(store, "room", "bad")
     with redis.from_url(server.url) as client:
         client.hset(f"{prefix}{{/bad}}", "e:1", b"\xc1garbage")
-    with pytest.raises(BadData, match="session 'bad' is damaged"):
+    with raises(BadData):
         await store.load("bad")
     assert (await store.load("room")).entries == [entry(1)]

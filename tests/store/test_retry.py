@@ -23,6 +23,7 @@ from stateroom.store.conformance import StoreConformance
 from stateroom.store.memory import MemoryStore
 from stateroom.store.retry import TIMEOUT, RetryStore
 from stateroom.store.sqlite import SQLiteStore
+from tests.messages import raises
 
 FAR = 1e9
 BEFORE, AFTER = "before", "after"
@@ -181,7 +182,7 @@ async def test_a_session_is_created_once(store: RetryStore, unsure: UnsureStore)
     await store.create(a_head(), [SEED])
     assert unsure.seen == ["create", "create", "head", "entries"]
     assert await store.entries("room") == [SEED]
-    with pytest.raises(StoreError, match="there is a session 'room' already"):
+    with raises(StoreError):
         await store.create(a_head(), [SEED])
 
 
@@ -199,13 +200,13 @@ async def test_a_session_that_another_has_created_is_theirs(
 ) -> None:
     await unsure.store.create(head, [entry])
     unsure.ahead.append(BEFORE)
-    with pytest.raises(StoreError, match="there is a session 'room' already"):
+    with raises(StoreError):
         await store.create(a_head(), [SEED])
 
 
 async def test_a_fork_is_refused_for_its_parent_also_after_a_failure(store: RetryStore, unsure: UnsureStore) -> None:
     unsure.ahead.append(BEFORE)
-    with pytest.raises(UnknownSession, match="'nowhere'"):
+    with raises(UnknownSession):
         await store.create(a_head(parent="nowhere", parent_revision=1))
 
 
@@ -229,7 +230,7 @@ async def test_a_lease_is_taken_once(store: RetryStore, unsure: UnsureStore) -> 
 async def test_it_gives_up_when_its_patience_ends(unsure: UnsureStore) -> None:
     store = RetryStore(unsure, 0.05)
     unsure.ahead.extend([BEFORE] * 1000)
-    with pytest.raises(StoreUnavailable, match=r"^the line is dead \(attempts: \d+, in 0\.\d s\)$"):
+    with raises(StoreUnavailable):
         await store.head("room")
     assert len(unsure.seen) > 1
 
@@ -264,7 +265,7 @@ async def test_who_waits_can_be_cancelled(store: RetryStore, unsure: UnsureStore
 async def test_a_closed_store_is_not_tried_again(store: RetryStore, unsure: UnsureStore) -> None:
     await store.close()
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match="closed"):
+        with raises(StoreUnavailable):
             await store.head("room")
     assert unsure.seen == []
 

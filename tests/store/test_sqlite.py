@@ -17,6 +17,7 @@ import pytest
 from stateroom.errors import BadData, Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
 from stateroom.store import Commit, Entry, Head, Snapshot, Store, open_store
 from stateroom.store.sqlite import SQLiteStore, file, rows
+from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.store.processes import finish, workers
 
@@ -71,7 +72,7 @@ def url(path: Path) -> str:
 @pytest.mark.parametrize("content", [b"hello\n", b"plain text, longer than a header\n" * 100, os.urandom(5000)])
 async def test_a_file_that_is_not_a_database_is_refused_and_left_alone(path: Path, url: str, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(ForeignStore, match="not an SQLite file"):
+    with raises(ForeignStore):
         async with open_store(url):
             pass
     assert path.read_bytes() == content
@@ -83,7 +84,7 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(path: Pat
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(statement)
     content = path.read_bytes()
-    with pytest.raises(ForeignStore, match="another program"):
+    with raises(ForeignStore):
         async with open_store(url):
             pass
     assert path.read_bytes() == content
@@ -95,7 +96,7 @@ async def test_a_store_of_a_newer_version_is_refused(path: Path, url: str) -> No
         await begin(store)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {file.VERSION + 1}")
-    with pytest.raises(ForeignStore, match="newer Stateroom"):
+    with raises(ForeignStore):
         async with open_store(url):
             pass
     with closing(sqlite3.connect(path)) as connection:
@@ -110,7 +111,7 @@ async def test_an_empty_file_becomes_a_store(path: Path, url: str) -> None:
 
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=f"there is no folder {tmp_path / 'missing'}"):
+    with raises(StoreUnavailable):
         async with open_store(f"sqlite:///{tmp_path}/missing/rooms.db"):
             pass
     assert not list(tmp_path.iterdir())
@@ -122,7 +123,7 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 async def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreUnavailable, match="cannot open"):
+    with raises(StoreUnavailable):
         async with asyncio.timeout(PATIENCE), open_store(f"sqlite:///{tmp_path}/{place}"):
             pass
     assert await all_threads_end()
@@ -132,13 +133,13 @@ async def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, place: s
     "url", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://rooms.db", "sqlite://h/a.db"]
 )
 async def test_a_url_without_a_path_is_refused_with_an_example(url: str) -> None:
-    with pytest.raises(UnknownStore, match=r"sqlite:///relative\.db"):
+    with raises(UnknownStore):
         async with open_store(url):
             pass
 
 
 async def test_an_unknown_option_is_refused(path: Path, url: str) -> None:
-    with pytest.raises(UnknownStore, match="no option 'mode'"):
+    with raises(UnknownStore):
         async with open_store(f"{url}?mode=ro"):
             pass
     assert not path.exists()
@@ -409,7 +410,7 @@ async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
     monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
     async with open_store(url) as store:
         await begin(store)
-        with locked(path), pytest.raises(StoreUnavailable, match="locked"):
+        with locked(path), raises(StoreUnavailable):
             await store.append(Commit("room", entry(2), expires=FAR))
         assert await store.head("room") == head()
         await store.append(Commit("room", entry(2), expires=FAR))
@@ -461,7 +462,7 @@ async def test_a_value_that_sqlite_cannot_hold_is_an_error_and_not_the_end(
 async def test_use_after_close_is_a_clear_error(path: Path, url: str) -> None:
     async with open_store(url) as store:
         await begin(store)
-    with pytest.raises(StoreUnavailable, match=f"the store {path} is closed"):
+    with raises(StoreUnavailable):
         await store.head("room")
     assert not store_threads()
 
@@ -474,7 +475,7 @@ async def test_a_call_made_while_the_store_closes_is_answered(path: Path, url: s
             await asyncio.sleep(0)
             ends = [asyncio.ensure_future(store.close()) for _ in range(2)]
             await asyncio.sleep(0)
-            with pytest.raises(StoreUnavailable, match="closed"):
+            with raises(StoreUnavailable):
                 await asyncio.wait_for(store.head("room"), PATIENCE)
         await held
         await asyncio.gather(*ends)
@@ -495,7 +496,7 @@ async def test_a_value_of_a_wrong_type_fails_its_own_call_alone(url: str, kind: 
             "append": lambda: store.append(Commit(wrong, entry(2), expires=None)),
             "create": lambda: store.create(Head("other", "env", wrong, 0.0, FAR, 1)),
         }
-        with pytest.raises(StoreError, match="UUID"):
+        with raises(StoreError):
             await calls[kind]()
         await store.append(Commit("room", entry(2), expires=None))
         assert (await store.head("room")).revision == 2
@@ -514,7 +515,7 @@ async def test_a_thread_that_dies_fails_all_who_wait_and_all_who_come(
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(answer, StoreUnavailable)
             assert isinstance(answer.__cause__, SystemExit)
-        with pytest.raises(StoreUnavailable, match="out of luck"):
+        with raises(StoreUnavailable):
             await store.append(Commit("room", entry(2), expires=None))
 
 
@@ -526,7 +527,7 @@ async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
 
     monkeypatch.setattr("stateroom.store.sqlite.store.connect", fail)
     async with asyncio.timeout(60):
-        with pytest.raises(StoreUnavailable, match="no more"):
+        with raises(StoreUnavailable):
             async with open_store(url):
                 pass
 
@@ -540,9 +541,9 @@ async def test_a_file_that_is_deleted_or_replaced_acknowledges_no_more_writes(
         path.rename(path.with_suffix(".aside"))
         if replaced:
             path.write_bytes(path.with_suffix(".aside").read_bytes())
-        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        with raises(StoreUnavailable):
             await store.append(Commit("room", entry(2), expires=None))
-        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        with raises(StoreUnavailable):
             await store.heads(limit=1)
 
 
@@ -573,7 +574,7 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(path: Path,
         assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
         assert await store.count(0.0) == 3
         assert await store.sweep(0.0) == 0
-        with pytest.raises(BadData, match="session 'bad' is damaged"):
+        with raises(BadData):
             await store.load("bad")
         assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
         await store.delete("bad")
@@ -585,7 +586,7 @@ async def test_a_damaged_entry_leaves_its_session_to_be_removed(path: Path, url:
         await begin(store, "room", "bad")
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("UPDATE entries SET kind = CAST(x'ff' AS TEXT) WHERE session = 'bad'")
-        with pytest.raises(BadData, match="session 'bad' is damaged"):
+        with raises(BadData):
             await store.maintenance.export("bad")
         assert (await store.load("room")).entries == [entry(1)]
         assert await store.sweep(FAR) == 2

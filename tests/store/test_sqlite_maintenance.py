@@ -13,6 +13,7 @@ import pytest
 from stateroom.errors import StoreUnavailable, UnknownSession
 from stateroom.store import Commit, Entry, Head, Record, Size, Snapshot, open_store
 from stateroom.store.sqlite import SQLiteStore
+from tests.messages import raises
 
 FAR = 1e12
 LARGE = random.Random(1).randbytes(1_000_000)
@@ -76,7 +77,7 @@ async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore
         store.create(head("other"), [entry(1, LARGE)]),
         store.put(other),
     ):
-        with pytest.raises(StoreUnavailable, match="SQLite: database or disk is full; nothing was written; make room"):
+        with raises(StoreUnavailable):
             await call
         assert await store.maintenance.export("room") == record
         assert await store.heads() == [head()]
@@ -169,7 +170,7 @@ async def test_a_vacuum_does_not_wait_for_readers(
 async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: SQLiteStore, path: Path) -> None:
     path.rename(path.with_name("moved.db"))
     path.mkdir()
-    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+    with raises(StoreUnavailable):
         await store.maintenance.vacuum()
     path.rmdir()
     path.with_name("moved.db").rename(path)

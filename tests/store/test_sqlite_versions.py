@@ -10,6 +10,7 @@ import pytest
 from stateroom.errors import ForeignStore, StoreUnavailable
 from stateroom.store import Entry, Head, open_store
 from stateroom.store.sqlite import SQLiteStore, file
+from tests.messages import raises
 
 NEXT = "CREATE TABLE fine (a);\n\nALTER TABLE blobs ADD COLUMN fine INTEGER;"
 
@@ -75,7 +76,7 @@ async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     before = tables(path)
     with monkeypatch.context() as patched:
         set_migrations(patched, [*file.MIGRATIONS, "CREATE TABLE not fine (a);"])
-        with pytest.raises(StoreUnavailable, match="cannot open"):
+        with raises(StoreUnavailable):
             async with open_store(url):
                 pass
     assert tables(path) == before
@@ -89,7 +90,7 @@ async def test_a_version_that_is_not_known_yet_is_refused(path: Path, url: str) 
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
     before = tables(path)
-    with pytest.raises(ForeignStore, match=r"store version 99; this one reads 1\); upgrade"):
+    with raises(ForeignStore):
         async with open_store(url):
             pass
     assert tables(path) == before

@@ -33,6 +33,7 @@ from stateroom.store.conformance.helpers import (
 )
 from stateroom.store.memory import MemoryStore
 from stateroom.store.tiered import TieredStore, durable_cold
+from tests.messages import raises
 from tests.servers.redis import RedisServer
 from tests.store.tiers import process, tiered
 
@@ -167,7 +168,7 @@ async def test_what_cannot_be_changed_is_not_moved_for_that(store: Store, warm: 
             await attempt
     with pytest.raises(SessionExpired):
         await store.touch("expired", now=COLD + 1, expires=LATER)
-    with pytest.raises(StoreError, match="already"):
+    with raises(StoreError):
         await store.create(make_head("closed"))
     assert await names(warm) == set()
     head = await store.lease("closed", "me", now=COLD, until=LATER)
@@ -256,7 +257,7 @@ async def test_a_session_that_the_warm_tier_has_lost_is_not_continued_from_the_c
         store.lease("room", "me", now=NOW, until=LATER),
         store.create(make_head()),
     ):
-        with pytest.raises(StoreError, match=r"is lost: .* at revision 2.* TieredStore.adopt"):
+        with raises(StoreError):
             await call
     assert await store.maintenance.orphans() == [
         "session 'room', of which the cold tier has revision 2: the warm tier has lost it"
@@ -327,7 +328,7 @@ async def test_without_the_warm_tier_what_rests_can_be_read(
             store.create(make_head("new")),
             store.heads(),
         ):
-            with pytest.raises(StoreUnavailable, match="the warm tier cannot be reached"):
+            with raises(StoreUnavailable):
                 await call
         assert await store.count(NOW) == 1
         assert await store.sweep(COLD) == 0
@@ -360,7 +361,7 @@ async def test_without_the_cold_tier_what_is_warm_goes_on(tmp_path: Path, server
             store.append(Commit("rests", make_entry(2), expires=LATER)),
             store.heads(),
         ):
-            with pytest.raises(StoreUnavailable, match="the cold tier cannot be reached"):
+            with raises(StoreUnavailable):
                 await call
         assert await store.count(NOW) == 1
         with pytest.raises(StoreUnavailable):
@@ -373,7 +374,7 @@ async def test_without_the_cold_tier_what_is_warm_goes_on(tmp_path: Path, server
 
 async def make_fork_refused(store: Store) -> None:
     """Whether an id is free nobody knows without the cold tier."""
-    with pytest.raises(StoreUnavailable, match="the cold tier"):
+    with raises(StoreUnavailable):
         await make_fork(store, "fork", "works", 1)
 
 
@@ -483,24 +484,21 @@ async def test_a_copy_of_another_session_of_that_name_is_not_read(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    "url",
     [
-        ("tiered://", "warm= must be the URL of a store"),
-        ("tiered://?warm=memory://", "cold= must be the URL of a store"),
-        ("tiered://?warm=memory://&cold=redis", "cold= must be the URL of a store"),
-        ("tiered://?warm=memory://&cold=memory://", "one store"),
-        ("tiered://host?warm=memory://&cold=sqlite:///a.db", "nothing stands between"),
-        ("tiered://?warm=memory://&cold=sqlite:///a.db&durable=both", "durable must be warm or cold, not 'both'"),
-        ("tiered://?warm=memory://&cold=sqlite:///a.db&cool=soon", "cool must be a number of seconds, not 'soon'"),
-        (
-            "tiered://?warm=redis://h?db=1&prefix=a&cold=memory://",
-            "no option 'prefix'.* & in the URL of a tier is .*%26",
-        ),
-        ("tiered://?warm=nonsense://&cold=memory://", "no store serves nonsense://"),
+        "tiered://",
+        "tiered://?warm=memory://",
+        "tiered://?warm=memory://&cold=redis",
+        "tiered://?warm=memory://&cold=memory://",
+        "tiered://host?warm=memory://&cold=sqlite:///a.db",
+        "tiered://?warm=memory://&cold=sqlite:///a.db&durable=both",
+        "tiered://?warm=memory://&cold=sqlite:///a.db&cool=soon",
+        "tiered://?warm=redis://h?db=1&prefix=a&cold=memory://",
+        "tiered://?warm=nonsense://&cold=memory://",
     ],
 )
-async def test_a_url_that_makes_no_sense_is_refused(url: str, says: str) -> None:
-    with pytest.raises(UnknownStore, match=says):
+async def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
+    with raises(UnknownStore):
         async with open_store(url):
             pass
 

